@@ -31,7 +31,7 @@ from swarm import codecs
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.data.reader import CorpusReader
 from swarm.manifest import RunManifest
-from swarm.models.llama import count_parameters
+from swarm.models.kinds import count_parameters
 from swarm.net.stream import PREFIX_BYTES
 from swarm.net.wire import Encoder
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term

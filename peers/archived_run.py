@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.data.corpus import CorpusError
-from swarm.data.prepare import TOKENIZER_FILE
+from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
 from swarm.manifest import ManifestError, RunManifest
 from swarm.state.archive import Archive
@@ -25,12 +25,14 @@ class ArchivedRun:
     archive: Archive
     version: int
     tokenizer: Path
+    """A file of text runs alone."""
 
 
-def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes) -> None:
+def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | None) -> None:
     """Put what a reader of the archive in `directory` needs beside the checkpoints. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in ((TOKENIZER_FILE, tokenizer), (MANIFEST_FILE, manifest.canonical())):
+    files = {} if tokenizer is None else {TOKENIZER_FILE: tokenizer}
+    for name, content in (files | {MANIFEST_FILE: manifest.canonical()}).items():
         with atomic_file(directory / name) as file:
             write_whole(file, content)
 
@@ -40,7 +42,8 @@ def open_archived(directory: Path, version: int | None = None) -> ArchivedRun:
     path = directory / MANIFEST_FILE
     try:
         manifest = RunManifest.from_canonical(path.read_bytes())
-        check_file(directory / TOKENIZER_FILE, manifest.data.tokenizer_sha256)
+        if manifest.data.kind == "text":
+            check_file(directory / TOKENIZER_FILE, manifest.data.tokenizer_sha256)
     except FileNotFoundError:
         raise StateError(
             directory, "no archive here: name the --home of the coordinator of a run, or its --archive"

@@ -71,7 +71,7 @@ def dry_run(manifest: RunManifest) -> DryRun:
     from swarm import codecs
     from swarm.compute.body import HEADER_BYTES
     from swarm.manifest import ManifestError
-    from swarm.models.llama import count_parameters
+    from swarm.models.kinds import count_parameters
 
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
     try:

@@ -93,6 +93,8 @@ class Progress:
     def _compared(self, loss: float) -> str:
         if self._data is None:
             return ""
+        if self._data.kind == "images":
+            return f"; entropy of the classes {self._data.unigram_entropy:.4f}"
         bits = loss / math.log(2) / self._data.bytes_per_token
         return f", {bits:.3f} bits per byte; unigram entropy {self._data.unigram_entropy:.4f}"
 

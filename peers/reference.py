@@ -20,7 +20,8 @@ from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.optimizer import StageOptimizer, StageState
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
 from swarm.manifest import RunManifest
-from swarm.models.llama import StageModule, build_stage, loss_sum
+from swarm.models.kinds import build_stage
+from swarm.models.stage_module import StageModule
 from swarm.protocol.scale import step_scale
 
 
@@ -130,27 +131,27 @@ class ReferenceModel:
             optimizer.load(stage)
 
     def train(self, step: int, data: TrainingData) -> ReferenceStep:
-        batch = self._manifest.batch
         for sums in self._sums:
             sums.zero()
-        for m in range(batch.microbatches):
+        for m in range(self._manifest.batch.microbatches):
             self._accumulate(step, torch.from_numpy(data.microbatch(step, m)))
         reduced = [combine(sums.flat, (), self._manifest.sums) for sums in self._sums]
         norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
-        scale, norm = step_scale(norms, batch.tokens_per_step, self._manifest.optimizer.clip_norm)
+        targets = self._manifest.targets_per_step
+        scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
         for optimizer, flat in zip(self.optimizers, reduced, strict=True):
             optimizer.apply(flat, scale)
         total = reduced[-1][-1].item()
         chains = tuple(optimizer.chain for optimizer in self.optimizers)
-        return ReferenceStep(step, total / batch.tokens_per_step, total, norm, scale, chains)
+        return ReferenceStep(step, total / targets, total, norm, scale, chains)
 
     def heldout_loss(self, data: HeldoutData, *, coded: bool = True) -> float:
         """Nats per token over the evaluation's held-out microbatches; `coded` False leaves the codecs out."""
         count = self._manifest.evaluation.microbatches
         with torch.no_grad():
             batches = (torch.from_numpy(data.heldout(m)) for m in range(count))
-            total = sum(loss_sum(self._logits(batch[:, :-1], coded), batch[:, 1:]).item() for batch in batches)
-        return total / (count * self._manifest.batch.tokens_per_microbatch)
+            total = sum(self._loss_sum(batch, coded).item() for batch in batches)
+        return total / (count * self._manifest.targets_per_microbatch)
 
     def parameters(self) -> Iterator[Tensor]:
         for parameters in self._parameters:
@@ -158,13 +159,16 @@ class ReferenceModel:
 
     def _accumulate(self, step: int, tokens: Tensor) -> None:
         """Add the gradient of one microbatch (sequences, sequence_length + 1) to every stage's sums."""
-        loss = loss_sum(self._logits(tokens[:, :-1]), tokens[:, 1:])
+        loss = self._loss_sum(tokens)
         gradients = iter(torch.autograd.grad(loss, list(self.parameters())))
         for sums, parameters in zip(self._sums, self._parameters, strict=True):
             mine = [next(gradients) for _ in parameters]
             sums.add(mine, loss.item() if sums.layout.with_loss else None, step=step)
 
-    def _logits(self, tokens: Tensor, coded: bool = True) -> Tensor:
+    def _loss_sum(self, tokens: Tensor, coded: bool = True) -> Tensor:
+        return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded), tokens[:, 1:])
+
+    def _logits(self, tokens: Tensor, coded: bool) -> Tensor:
         forward, backward = codecs.pair(self._manifest.codec.forward, self._manifest.codec.backward)
         module: StageModule
         x = tokens

@@ -39,6 +39,22 @@ _BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz
 """What swarm/models/boundary.py does that no parameter tells. Changes whenever it would come out otherwise."""
 
 
+_LLAMA_KEYS = (
+    "heads",
+    "kv_heads",
+    "ffn_dim",
+    "rope_theta",
+    "norm_eps",
+    "residual",
+    "subspace_dim",
+    "subspace_seed",
+    "tail_layers",
+    "boundary",
+    "boundary_dim",
+)
+"""Keys of [model] that only a language model has."""
+
+
 class ManifestError(ValueError):
     """A run file, manifest or signature that cannot be used; the message names the value and the fix."""
 
@@ -50,10 +66,11 @@ class Section(BaseModel):
 
 
 class ModelSection(Section):
-    """A decoder language model in the Llama shape and where it is cut."""
+    """The model and where it is cut: a decoder language model in the Llama shape, or a residual image classifier."""
 
-    kind: Literal["llama"] = "llama"
+    kind: Literal["llama", "resnet"] = "llama"
     vocab_size: Positive = 4096
+    """Different ids: tokens, or levels of a pixel."""
     dim: Positive = 192
     layers: Positive = 8
     heads: Positive = 6
@@ -72,15 +89,35 @@ class ModelSection(Section):
     boundary: Literal["none", "bottleneck", "maxout", "projector"] = "none"
     """What narrows a dense residual at every cut (docs/boundaries.md)."""
     boundary_dim: int = Field(default=0, ge=0)
+    classes: int = Field(default=0, ge=0)
+    """Of an image classifier."""
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if self.kind == "llama":
+            if self.classes:
+                raise ValueError(
+                    f'model.classes = {self.classes} means nothing with model.kind = "llama": '
+                    'set model.kind = "resnet", or leave the key out'
+                )
+            return self
+        for key in _LLAMA_KEYS:
+            default = type(self).model_fields[key].default
+            if getattr(self, key) != default:
+                raise ValueError(
+                    f'model.{key} = {getattr(self, key)!r} means nothing with model.kind = "resnet": leave the key out'
+                )
+        if self.classes < 2 or self.vocab_size < 2:
+            raise ValueError(
+                f'model.classes = {self.classes} and model.vocab_size = {self.vocab_size}: model.kind = "resnet" needs '
+                "two classes and two levels of a pixel at least"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.dim % self.heads:
-            raise ValueError(f"model.dim = {self.dim} is not a multiple of model.heads = {self.heads}")
-        if (self.dim // self.heads) % 2:
-            raise ValueError(f"model.dim / model.heads = {self.dim // self.heads} must be even (rotary embedding)")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
+        if self.kind == "llama":
+            self._check_heads()
         bounds = (0, *self.cuts, self.layers)
         if any(a >= b for a, b in itertools.pairwise(bounds)):
             raise ValueError(
@@ -88,6 +125,14 @@ class ModelSection(Section):
                 "each stage needs at least one layer (`swarm-peer init` proposes cuts)"
             )
         return self
+
+    def _check_heads(self) -> None:
+        if self.dim % self.heads:
+            raise ValueError(f"model.dim = {self.dim} is not a multiple of model.heads = {self.heads}")
+        if (self.dim // self.heads) % 2:
+            raise ValueError(f"model.dim / model.heads = {self.dim // self.heads} must be even (rotary embedding)")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
 
     @model_validator(mode="after")
     def _subspace_fits(self) -> Self:
@@ -244,15 +289,32 @@ class DataSection(Section):
 
     name: str = "wikipedia-leads"
     licence: str = ""
-    tokenizer_sha256: Sha256
+    kind: Literal["text", "images"] = "text"
+    tokenizer_sha256: Sha256 | Literal[""] = ""
+    """Empty for images."""
     vocab_size: Positive
+    pixels: int = Field(default=0, ge=0)
+    """Of an image; its class follows them in the row of ids. 0 for text."""
+    classes: int = Field(default=0, ge=0)
     dtype: Literal["uint16", "uint32"] = "uint16"
     train: tuple[Shard, ...]
     heldout: tuple[Shard, ...]
     unigram_entropy: float = Field(gt=0)
-    """Entropy of the held-out tokens under the training split's unigram counts (add-one), nats per token."""
-    bytes_per_token: float = Field(gt=0)
-    """UTF-8 bytes of held-out text per held-out token: turns nats per token into bits per byte."""
+    """Entropy of the held-out tokens under the training split's unigram counts (add-one), nats per token.
+
+    Of images: that of their classes, nats per image.
+    """
+    bytes_per_token: float = Field(default=0.0, ge=0)
+    """UTF-8 bytes of held-out text per held-out token: turns nats per token into bits per byte. 0 for images."""
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        text = self.kind == "text"
+        if text != bool(self.tokenizer_sha256) or text != bool(self.bytes_per_token):
+            raise ValueError(f"data.kind = {self.kind!r}: text has a tokenizer and bytes in a token, images have none")
+        if text == bool(self.pixels) or text == bool(self.classes):
+            raise ValueError(f"data.kind = {self.kind!r}: images have pixels and classes, text has none")
+        return self
 
 
 class TimingSection(Section):
@@ -309,6 +371,17 @@ class _Tables(Section):
             raise ValueError(
                 f"batch.sequence_length = {self.batch.sequence_length} exceeds model.context = {self.model.context}"
             )
+        if self.model.kind == "resnet":
+            if math.isqrt(self.batch.sequence_length) ** 2 != self.batch.sequence_length:
+                raise ValueError(
+                    f"batch.sequence_length = {self.batch.sequence_length} is no square: "
+                    'model.kind = "resnet" takes square images, such as 64 for 8 × 8 pixels'
+                )
+            if self.evaluation.sample_tokens:
+                raise ValueError(
+                    f"evaluation.sample_tokens = {self.evaluation.sample_tokens}: "
+                    'model.kind = "resnet" generates nothing; set it to 0'
+                )
         largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
         if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):
             fits = int(53 - math.log2(4 * largest_loss))
@@ -317,6 +390,15 @@ class _Tables(Section):
                 f"tokens; at most {fits} bits fit"
             )
         return self
+
+    @property
+    def targets_per_microbatch(self) -> int:
+        """What the loss of a microbatch is summed over: its tokens, or its images."""
+        return self.batch.sequences if self.model.kind == "resnet" else self.batch.tokens_per_microbatch
+
+    @property
+    def targets_per_step(self) -> int:
+        return self.batch.microbatches * self.targets_per_microbatch
 
 
 class RunManifest(_Tables):
@@ -339,6 +421,22 @@ class RunManifest(_Tables):
 
     @model_validator(mode="after")
     def _data_fits(self) -> Self:
+        wanted = "images" if self.model.kind == "resnet" else "text"
+        if self.data.kind != wanted:
+            raise ValueError(
+                f'model.kind = "{self.model.kind}" trains on {wanted}, but the corpus {self.data.name} holds '
+                f"{self.data.kind}: prepare another (`swarm-peer prepare`), or set model.kind"
+            )
+        if self.data.pixels and self.data.pixels != self.batch.sequence_length:
+            raise ValueError(
+                f"the images of {self.data.name} have {self.data.pixels} pixels: "
+                f"set batch.sequence_length = {self.data.pixels}, not {self.batch.sequence_length}"
+            )
+        if self.data.classes > self.model.classes:
+            raise ValueError(
+                f"the images of {self.data.name} are of {self.data.classes} classes but model.classes = "
+                f"{self.model.classes}; set model.classes = {self.data.classes}"
+            )
         if self.data.vocab_size > self.model.vocab_size:
             raise ValueError(
                 f"the tokenizer has {self.data.vocab_size} tokens but model.vocab_size = {self.model.vocab_size}; "

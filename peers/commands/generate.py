@@ -10,6 +10,7 @@ import typer
 from peers.home import COORDINATOR_HOME
 from peers.home import Home as HomeFolder
 from peers.options import Archive, Home, Json, Version
+from swarm.manifest import ManifestError
 
 
 def command(
@@ -30,6 +31,8 @@ def command(
     from swarm.state.generate import generate
 
     trained = open_archived(archive or HomeFolder(home).archive, version)
+    if trained.manifest.data.kind != "text":
+        raise ManifestError(f"{trained.manifest.data.name} holds {trained.manifest.data.kind}: there is no text in it")
     tokenizer = Tokenizer.load(trained.tokenizer)
     text = generate(
         trained.archive, trained.manifest, tokenizer, prompt, tokens, temperature, seed, version=trained.version

@@ -11,7 +11,7 @@ import typer
 
 from peers.options import Json
 from peers.run_toml import render
-from swarm.manifest import BatchSection, ManifestError, ModelSection, RunFile, RunSection, explain
+from swarm.manifest import BatchSection, EvaluationSection, ManifestError, ModelSection, RunFile, RunSection, explain
 
 
 class Boundary(enum.StrEnum):
@@ -23,7 +23,7 @@ class Boundary(enum.StrEnum):
 def command(
     path: Annotated[Path, typer.Argument(metavar="[RUN.toml]", help="File to write.")] = Path("RUN.toml"),
     preset: Annotated[
-        str, typer.Option("--preset", help="Size of the model: 1m, 5m, 15m, 40m, 125m, 350m, 1b.")
+        str, typer.Option("--preset", help="Size of the model: 1m, 5m, 15m, 40m, 125m, 350m, 1b; or digits: images.")
     ] = "5m",
     stages: Annotated[int, typer.Option("--stages", min=1, help="Into how many stages to cut it.")] = 4,
     subspace_dim: Annotated[
@@ -50,11 +50,16 @@ def command(
     """Write a commented RUN.toml for a new run: a model preset, cut where the stages cost the same."""
     if path.exists() and not force:
         raise ManifestError(f"{path} exists: choose another name, or overwrite it with --force")
-    batch = BatchSection()
     narrowed = _narrowed(boundary, boundary_dim, subspace_dim)
-    model, shares = _propose(preset, stages, subspace_dim, narrowed, batch, measure)
+    model, shares = _propose(preset, stages, subspace_dim, narrowed, measure)
     try:
-        run = RunFile(run=RunSection(name=name), model=model, batch=batch, data=RunFile.Data(directory=data.as_posix()))
+        run = RunFile(
+            run=RunSection(name=name),
+            model=model,
+            batch=_batch(model),
+            evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
+            data=RunFile.Data(directory=data.as_posix()),
+        )
     except ValueError as error:
         raise ManifestError(f"--name {name!r}: {error}") from None
     path.write_text(render(run), encoding="utf-8")
@@ -82,7 +87,6 @@ def _propose(
     stages: int,
     subspace_dim: int | None,
     narrowed: dict[str, object],
-    batch: BatchSection,
     measure: bool,
 ) -> tuple[ModelSection, list[float]]:
     """The model with its cuts, and each stage's share of the cost."""
@@ -91,7 +95,10 @@ def _propose(
     if preset not in presets.NAMES:
         raise ManifestError(f"--preset {preset}: no such preset; there are {', '.join(presets.NAMES)}")
     whole = presets.preset(preset, stages=1)
+    batch = _batch(whole)
     if subspace_dim is not None:
+        if whole.kind != "llama":
+            raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is no language model, leave it out")
         if subspace_dim >= whole.dim:
             raise ManifestError(
                 f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {whole.dim}, stay below"
@@ -116,10 +123,15 @@ def _propose(
     return model, [cost / sum(each) for cost in each]
 
 
+def _batch(model: ModelSection) -> BatchSection:
+    return BatchSection() if model.kind == "llama" else BatchSection(sequences=16, sequence_length=64)
+
+
 def _show(path: Path, preset: str, model: ModelSection, shares: list[float], measured: bool, data: Path) -> None:
     how = "measured" if measured else "counted"
     print(f"wrote {path}: preset {preset} in {model.stages} stages, {how} cost")
     for stage, share in enumerate(shares):
         layers = model.layer_range(stage)
         print(f"  stage {stage}: layers {layers.start}–{layers.stop - 1}, {share:.0%} of the work")
-    print(f"next: swarm-peer prepare --vocab-size {model.vocab_size} --out {path.parent / data}")
+    what = f"--vocab-size {model.vocab_size}" if model.kind == "llama" else "--images digits"
+    print(f"next: swarm-peer prepare {what} --out {path.parent / data}")

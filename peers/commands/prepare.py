@@ -1,4 +1,4 @@
-"""`swarm-peer prepare`: text → a tokenizer and hashed token shards."""
+"""`swarm-peer prepare`: text → a tokenizer and hashed token shards; images → hashed shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from peers.event_text import amount
 from peers.options import Json
-from swarm.manifest import DataSection
+from swarm.manifest import DataSection, ManifestError
 
 
 def command(
@@ -27,7 +27,18 @@ def command(
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
     ] = None,
-    heldout: Annotated[float, typer.Option("--heldout", help="Share of documents kept for evaluation.")] = 0.02,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            metavar="FILE.csv|digits",
+            help="Images instead of text: a line of levels for each, its class last; or the digits of scikit-learn.",
+        ),
+    ] = None,
+    heldout: Annotated[
+        float | None,
+        typer.Option("--heldout", help="Share kept for evaluation.  [default: 0.02 of documents, 0.2 of images]"),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the corpus: data.directory of RUN.toml.")] = Path(
         "data"
     ),
@@ -35,12 +46,19 @@ def command(
     licence: Annotated[str, typer.Option("--licence", help="Licence of the text, to be shown with the run.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Turn text into a tokenizer and hashed token shards.
+    """Turn text into a tokenizer and hashed token shards, or images into shards.
 
     Without --input: the leads of 10,033 English Wikipedia articles (CC BY-SA 4.0), which come with the installation.
     """
-    from swarm.data import open_source, prepare, wikipedia_leads
+    from swarm.data import digits, open_source, prepare, prepare_images, read_images, wikipedia_leads
 
+    if images is not None:
+        if inputs or tokenizer is not None:
+            raise ManifestError(f"--images {images}: text has no place beside it; drop --input and --tokenizer")
+        found = digits() if images == "digits" else read_images(Path(images), name, licence)
+        section = prepare_images(found, out, **({} if heldout is None else {"heldout_fraction": heldout}))
+        _report(section, out, as_json)
+        return
     if inputs:
         source = open_source(inputs, field=field, name=name, licence=licence)
     else:
@@ -53,13 +71,29 @@ def command(
             out,
             vocab_size=vocab_size,
             tokenizer=tokenizer,
-            heldout_fraction=heldout,
+            heldout_fraction=0.02 if heldout is None else heldout,
             on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
         )
+    _report(section, out, as_json)
+
+
+def _report(section: DataSection, out: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"directory": str(out), **section.model_dump(mode="json")}))
+    elif section.kind == "images":
+        _show_images(section, out)
     else:
         _show(section, out)
+
+
+def _show_images(section: DataSection, out: Path) -> None:
+    row = section.pixels + 1
+    train, heldout = (sum(shard.tokens for shard in split) // row for split in (section.train, section.heldout))
+    print(f"corpus {section.name} in {out}")
+    print(f"  {train:,} training and {heldout:,} held-out images of {section.pixels} pixels, {section.classes} classes")
+    print(f"  entropy of the classes {section.unigram_entropy:.4f} nats per image: a model must get below it")
+    print(f"  licence: {section.licence or 'not stated (--licence)'}")
+    print("next: swarm-peer init --preset digits, then swarm-peer coordinate RUN.toml --dry-run")
 
 
 def _show(section: DataSection, out: Path) -> None:

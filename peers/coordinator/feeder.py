@@ -14,12 +14,13 @@ from swarm.protocol.ids import Microbatch, PassId, PassKind
 class Feeder:
     """Also keeps the text that a chain of GENERATE passes continues."""
 
-    def __init__(self, manifest: RunManifest, reader: CorpusReader, tokenizer: Tokenizer) -> None:
+    def __init__(self, manifest: RunManifest, reader: CorpusReader, tokenizer: Tokenizer | None) -> None:
+        """Without a tokenizer nothing is sampled."""
         self._format = BodyFormat(manifest)
         self._reader = reader
         self._tokenizer = tokenizer
         self._context = manifest.model.context
-        self._prompt = tokenizer.encode([manifest.evaluation.prompt])[0] or [tokenizer.end_of_text]
+        self._prompt = [] if tokenizer is None else _prompt(tokenizer, manifest.evaluation.prompt)
         self._sample: list[int] = []
         self._sampled_at = -1
         """The version that the sample comes from."""
@@ -43,6 +44,11 @@ class Feeder:
 
     def finish_sample(self) -> str:
         """The continuation as text; the next sample starts afresh."""
+        assert self._tokenizer is not None, "a run without text has evaluation.sample_tokens = 0"
         text = self._tokenizer.decode(self._sample)
         self._sample = []
         return text
+
+
+def _prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode([text])[0] or [tokenizer.end_of_text]

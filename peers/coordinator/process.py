@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
@@ -13,25 +12,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hivemind.utils import get_dht_time
 
 from peers.archived_run import describe_archive
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.record import DecisionRecord
 from peers.core_loop import INTERRUPTED
-from peers.directory import DHT_ERRORS, LIFETIME_S, Directory
+from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
 from peers.metrics import Metrics
 from peers.run_network import run_network
 from peers.state_request import StateRequest
-from swarm.data.prepare import TOKENIZER_FILE
+from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
 from swarm.events import CheckpointRefused, EventLog, Listener, ProcessStarted, TrafficMeasured
 from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
-from swarm.net import records
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import Host
@@ -90,13 +87,13 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     """
     run_hash = manifest.hash
     reader = CorpusReader(options.corpus, manifest)
-    tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE)
+    tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
     key = organiser_key(home)
     signed = SignedManifest.sign(manifest, key)
     record = DecisionRecord(home.path / "decisions.sqlite", run_hash)
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
-    describe_archive(home.archive, manifest, tokenizer.raw)
+    describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
     archive = Archive(
         home.archive,
         run_hash,
@@ -157,17 +154,9 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         fingerprint = key_fingerprint(signed.public_key)
         options.on_invite(Invite(addresses[:16], host.peer_id, run_hash, fingerprint).encode(), addresses, fingerprint)
 
-        async def announce() -> None:
-            while True:
-                with contextlib.suppress(*DHT_ERRORS):
-                    reachable = tuple(await host.addresses())[: records.MAX_ADDRESSES]
-                    where = records.CoordinatorRecord(run_hash, me, reachable, get_dht_time() + LIFETIME_S)
-                    await records.publish_coordinator(host, where, key)
-                await asyncio.sleep(LIFETIME_S / 3)
-
         background = [
             driver.loop.watch(asyncio.create_task(work))
-            for work in (directory.run(), announce(), _fail_when_daemon_dies(host, driver))
+            for work in (directory.run(), _fail_when_daemon_dies(host, driver))
         ]
         try:
             return await driver.run()

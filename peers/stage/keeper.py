@@ -14,7 +14,7 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import StageState
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
 from swarm.manifest import RunManifest
-from swarm.models.llama import parameter_shapes
+from swarm.models.kinds import parameter_shapes
 from swarm.protocol.actions import LoadState, PeerInput
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.reporter import Saved

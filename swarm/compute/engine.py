@@ -23,7 +23,7 @@ from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
-from swarm.models.llama import build_stage
+from swarm.models.kinds import build_stage
 from swarm.protocol.actions import (
     Apply,
     Assemble,

@@ -19,7 +19,7 @@ from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
-from swarm.models.llama import build_stage, loss_sum
+from swarm.models.kinds import build_stage
 from swarm.protocol.actions import AppliedStep, Apply, Backward, BackwardDone, Forward, ForwardDone, ResultDone
 from swarm.protocol.ids import Microbatch, PassKind
 
@@ -117,13 +117,13 @@ class Stage:
                 return ForwardDone(action.pass_id, action.microbatch, self._frame(body, output))
             if action.kind is PassKind.GENERATE:
                 return ResultDone(action.pass_id, action.microbatch, 0.0, int(output[0, -1].argmax()))
-            loss = loss_sum(output, body.labels.to(self._device)).item()
+            loss = self._module.loss_sum(output, body.labels.to(self._device)).item()
             return ResultDone(action.pass_id, action.microbatch, loss)
 
     def _train_last(self, action: Forward, body: ForwardBody) -> BackwardDone:
         graph = self._run(body)
         with self._autocast():
-            loss = loss_sum(graph.output, body.labels.to(self._device))
+            loss = self._module.loss_sum(graph.output, body.labels.to(self._device))
         return self._accumulate(action, Graph(graph.source, loss), None, loss.item())
 
     def _accumulate(

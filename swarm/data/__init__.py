@@ -1,19 +1,25 @@
-"""Data: text → hashed token shards (`prepare`); manifest and step → tokens (`CorpusReader`)."""
+"""Data: text or images → hashed shards of ids (`prepare`); manifest and step → ids (`CorpusReader`)."""
 
 from swarm.data.corpus import CorpusError, Source, open_source, wikipedia_leads
+from swarm.data.folder import read_corpus
+from swarm.data.images import Images, digits, prepare_images, read_images
 from swarm.data.order import Permutation
-from swarm.data.prepare import prepare, read_corpus
+from swarm.data.prepare import prepare
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
 
 __all__ = [
     "CorpusError",
     "CorpusReader",
+    "Images",
     "Permutation",
     "Source",
     "Tokenizer",
+    "digits",
     "open_source",
     "prepare",
+    "prepare_images",
     "read_corpus",
+    "read_images",
     "wikipedia_leads",
 ]

@@ -1,8 +1,9 @@
-"""The reader: which tokens make microbatch `m` of step `t`, a pure function of the manifest and the step.
+"""The reader: which ids make microbatch `m` of step `t`, a pure function of the manifest and the step.
 
 The training tokens are one stream, cut into windows of `sequence_length` tokens; a sample is a window and the token
-after it (the last label). Sample `i` of a run, i = (t · microbatches + m) · sequences + row, is window
-`Permutation(i mod windows)` of epoch `i div windows`. There is no cursor, so nothing can be off after a resume.
+after it (the last label). Images lie one after another, each a row of pixels and its class: such a row is a window.
+Sample `i` of a run, i = (t · microbatches + m) · sequences + row, is window `Permutation(i mod windows)` of epoch
+`i div windows`. There is no cursor, so nothing can be off after a resume.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from swarm.data.corpus import CorpusError
+from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.order import Permutation
-from swarm.data.prepare import TOKENIZER_FILE
 from swarm.data.shards import Dtype, check_file, map_shard
 from swarm.manifest import RunManifest, Shard
 
@@ -28,8 +29,11 @@ class CorpusReader:
 
         Raises CorpusError naming the file, the expected and the found hash; or a held-out split that is too short.
         """
-        check_file(directory / TOKENIZER_FILE, manifest.data.tokenizer_sha256)
+        if manifest.data.kind == "text":
+            check_file(directory / TOKENIZER_FILE, manifest.data.tokenizer_sha256)
         self._manifest = manifest
+        length = manifest.batch.sequence_length
+        self._stride = length + 1 if manifest.data.kind == "images" else length
         self._train = _Stream(directory, manifest.data.train, manifest.data.dtype)
         self._heldout = _Stream(directory, manifest.data.heldout, manifest.data.dtype)
         self._orders: dict[int, Permutation] = {}
@@ -39,7 +43,7 @@ class CorpusReader:
     @property
     def windows(self) -> int:
         """Samples in one epoch."""
-        return (self._train.tokens - 1) // self._manifest.batch.sequence_length
+        return self._windows(self._train)
 
     def epoch(self, step: int) -> float:
         """Epochs finished when `step` begins."""
@@ -68,7 +72,7 @@ class CorpusReader:
         if not 0 <= m < count:
             raise IndexError(f"no held-out microbatch {m}: evaluation.microbatches = {count}")
         rows = self._manifest.batch.sequences
-        windows = self._heldout_windows()
+        windows = self._windows(self._heldout)
         return self._gather(self._heldout, [i * windows // (count * rows) for i in range(m * rows, (m + 1) * rows)])
 
     def _order(self, epoch: int) -> Permutation:
@@ -80,14 +84,15 @@ class CorpusReader:
 
     def _gather(self, stream: _Stream, windows: list[int]) -> np.ndarray:
         length = self._manifest.batch.sequence_length
-        return np.stack([stream.read(window * length, length + 1) for window in windows])
+        return np.stack([stream.read(window * self._stride, length + 1) for window in windows])
 
-    def _heldout_windows(self) -> int:
-        return (self._heldout.tokens - 1) // self._manifest.batch.sequence_length
+    def _windows(self, stream: _Stream) -> int:
+        beyond = self._manifest.batch.sequence_length + 1 - self._stride
+        return (stream.tokens - beyond) // self._stride
 
     def _check_heldout(self) -> None:
         batch, wanted = self._manifest.batch, self._manifest.evaluation.microbatches
-        fitting = self._heldout_windows() // batch.sequences
+        fitting = self._windows(self._heldout) // batch.sequences
         if fitting < wanted:
             raise CorpusError(
                 f"the held-out split has {self._heldout.tokens} tokens, enough for {fitting} microbatches of "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from swarm.manifest import ModelSection
-from swarm.models.llama import build_stage, loss_sum
+from swarm.models.kinds import build_stage
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,15 @@ def measure_costs(model: ModelSection, sequences: int, sequence_length: int, rep
 
 
 def flop_costs(model: ModelSection, sequence_length: int) -> Costs:
-    """FLOP per token, forward and backward, when nothing can be measured; the embedding is two adds a channel."""
+    """FLOP per token or pixel, forward and backward, when nothing can be measured."""
+    if model.kind == "resnet":
+        return Costs(embed=6.0 * 9 * model.dim, layer=6.0 * 2 * 9 * model.dim**2, head=0.0)
     head_dim = model.dim // model.heads
     weights = model.dim * (head_dim * (model.heads + 2 * model.kv_heads) + 2 * model.ffn_dim)
     weights += model.residual_width * (head_dim * model.heads + model.ffn_dim)  # what writes to the residual
     attention = 2 * model.heads * head_dim * sequence_length / 2  # scores and values, causal half
     return Costs(
-        embed=2.0 * model.dim,
+        embed=2.0 * model.dim,  # two adds a channel
         layer=6.0 * (weights + attention),
         head=6.0 * model.dim * model.vocab_size,
     )
@@ -102,7 +104,7 @@ def _stage_seconds(model: ModelSection, stage: int, sequences: int, length: int,
         start = time.perf_counter()
         out = module(x, tokens)
         if module.last:
-            torch.autograd.grad(loss_sum(out, tokens), sources)
+            torch.autograd.grad(module.loss_sum(out, tokens), sources)
         else:
             torch.autograd.grad(out, sources, torch.ones_like(out))
         seconds.append(time.perf_counter() - start)

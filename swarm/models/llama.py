@@ -9,7 +9,6 @@ and a tensor's initial value is a function of (seed, name) alone.
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
@@ -18,7 +17,9 @@ from torch import Tensor, nn
 
 from swarm.manifest import ModelSection
 from swarm.models.boundary import Boundaries, initial_boundary_value
+from swarm.models.initial import seeded_normal
 from swarm.models.rms_norm import RMSNorm
+from swarm.models.stage_module import StageModule
 from swarm.models.subspace import RESIDUAL_WRITERS, anchor, constrained, lift
 
 _INIT_STD = 0.02
@@ -26,26 +27,6 @@ _INIT_STD = 0.02
 # (docs/subspace.md's comparison, k = 16): what is written must be heard.
 _COEFFICIENT_STD = 0.5
 _WRITER_STD = 0.08
-
-
-def build_stage(
-    model: ModelSection, stage: int, *, device: str | torch.device = "cpu", seed: int | None
-) -> StageModule:
-    """Stage `stage` of `model` on `device`, fp32, with its initial parameters.
-
-    `seed` None leaves parameters uninitialised: for counting on the "meta" device, or when state is loaded next.
-    """
-    if not 0 <= stage < model.stages:
-        raise ValueError(f"stage {stage} does not exist: model.cuts = {list(model.cuts)} make {model.stages} stages")
-    with torch.device("meta"):
-        module = StageModule(model, stage)
-    module.to_empty(device=device)
-    module.reset_rotary()
-    if seed is not None:
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                parameter.copy_(initial_value(name, parameter.shape, model, seed))
-    return module
 
 
 def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) -> Tensor:
@@ -57,8 +38,6 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
         return value
     if name.endswith("norm.weight"):
         return torch.ones(shape)
-    digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     std = _INIT_STD
     if name.endswith(RESIDUAL_WRITERS):
         std = (_WRITER_STD if model.anchored else std) / math.sqrt(2 * model.layers) * math.sqrt(model.dim / shape[0])
@@ -66,33 +45,14 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
         std = _COEFFICIENT_STD
     elif name.endswith(".up"):
         std = 1 / math.sqrt(shape[1])  # behind a normed maximum the residual is about one long in each channel
-    return torch.randn(shape, generator=generator) * std
+    return seeded_normal(name, shape, seed) * std
 
 
-def count_parameters(model: ModelSection, stage: int | None = None) -> int:
-    """Parameters of one stage, or of the whole model. Allocates nothing."""
-    stages = range(model.stages) if stage is None else (stage,)
-    return sum(p.numel() for s in stages for p in build_stage(model, s, device="meta", seed=None).parameters())
-
-
-def parameter_shapes(model: ModelSection, stage: int) -> dict[str, tuple[int, ...]]:
-    """Shape of each parameter of a stage, by name. Allocates nothing."""
-    module = build_stage(model, stage, device="meta", seed=None)
-    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-
-
-def loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy summed over all tokens, fp32 scalar, nats. logits (B, T, V), labels (B, T) int64."""
-    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
-
-
-class StageModule(nn.Module):
-    """One stage of the model: the first also embeds, the last also norms and projects to logits."""
+class LlamaStage(StageModule):
+    """The first stage also embeds, the last also norms and projects to logits."""
 
     def __init__(self, model: ModelSection, stage: int) -> None:
-        super().__init__()
-        self.first = stage == 0
-        self.last = stage == model.stages - 1
+        super().__init__(model, stage)
         layers = model.layer_range(stage)
         self._section = model
         self._head_dim = model.dim // model.heads
@@ -139,7 +99,11 @@ class StageModule(nn.Module):
         assert tokens is not None, "a stage of a model with an anchor needs the token ids"
         return anchor(tokens, self._section)
 
-    def reset_rotary(self) -> None:
+    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy summed over all tokens. logits (B, T, V), labels (B, T)."""
+        return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+
+    def reset_buffers(self) -> None:
         """Fill the rotary tables; computed on CPU so that every device holds the same bits."""
         if self._cos.is_meta:
             return

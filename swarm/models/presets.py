@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from swarm.manifest import ModelSection
 from swarm.models.cuts import Costs, flop_costs, propose_cuts
 
-_TABLE: dict[str, dict[str, int]] = {
+_TABLE: dict[str, dict[str, Any]] = {
     "1m": dict(vocab_size=2048, dim=128, layers=4, heads=4, kv_heads=2, ffn_dim=320, context=256),
     "5m": dict(vocab_size=4096, dim=192, layers=8, heads=6, kv_heads=2, ffn_dim=512, context=256),
     "15m": dict(vocab_size=8192, dim=320, layers=8, heads=10, kv_heads=5, ffn_dim=896, context=512),
@@ -13,6 +15,7 @@ _TABLE: dict[str, dict[str, int]] = {
     "125m": dict(vocab_size=32_000, dim=768, layers=12, heads=12, kv_heads=4, ffn_dim=2048, context=1024),
     "350m": dict(vocab_size=32_000, dim=1024, layers=24, heads=16, kv_heads=8, ffn_dim=2816, context=2048),
     "1b": dict(vocab_size=32_000, dim=2048, layers=20, heads=32, kv_heads=8, ffn_dim=5632, context=2048),
+    "digits": dict(kind="resnet", vocab_size=17, dim=64, layers=8, classes=10, context=64),
 }
 
 NAMES = tuple(_TABLE)

@@ -71,13 +71,8 @@ def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
     head = _IDENTITY_HASH + _PUBLIC_HEAD
     if len(raw) != len(head) + 32 or not raw.startswith(head):
         return False
-    return verify_key(raw[len(head) :], signature, message)
-
-
-def verify_key(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether the raw Ed25519 `public_key` signed `message`."""
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+        Ed25519PublicKey.from_public_bytes(raw[len(head) :]).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -1,9 +1,8 @@
-"""Signed records in the DHT: who takes part in a run, and where its coordinator is.
+"""Signed records in the DHT: who takes part in a run, and where to reach them.
 
-A peer signs its record with the libp2p key its peer id is made of; the coordinator's record is signed with the key that
-signed the manifest. Every DHT node checks both before it stores or returns anything (`RecordGuard`): the signature, the
-bounds, that the record lies under the key and subkey it belongs to, and that it is not kept alive past its own expiry.
-Foreign values are refused altogether: this DHT holds nothing but these records.
+Each is signed with the libp2p key that its peer id is made of. Every DHT node checks before it stores or returns
+anything (`RecordGuard`): the signature, the bounds, that the record lies under the key and subkey it belongs to, and
+that it is not kept alive past its own expiry. Foreign values are refused altogether: this DHT holds nothing else.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import DecodeError
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
-from swarm.manifest import key_fingerprint
 from swarm.net import addresses
 from swarm.net.handshake import Role
-from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify, verify_key
+from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.proto import link_pb2, records_pb2
 from swarm.net.wire import MAX_STAGES
 from swarm.protocol.ids import Actor, StageIndex
@@ -36,7 +33,7 @@ MAX_ADDRESSES = 16
 MAX_LIFETIME_S = 3600.0
 """A record cannot be stored for longer, so that one signed once does not outlive its peer for ever."""
 _TIMEOUT_S = 15.0
-_CONTEXT = {"peer": b"swarm-peer peer record v1\n", "coordinator": b"swarm-peer coordinator record v1\n"}
+_CONTEXT = b"swarm-peer peer record v1\n"
 _ROLES = {role: link_pb2.Role.Value(f"ROLE_{role.name}") for role in (Role.PEER, Role.COORDINATOR)}
 _ROLE_OF = {number: role for role, number in _ROLES.items()}
 
@@ -59,16 +56,6 @@ class PeerRecord:
     expires_at: float
 
 
-@dataclass(frozen=True)
-class CoordinatorRecord:
-    """Where the coordinator of a run is, in the organiser's word."""
-
-    run_hash: str
-    actor: Actor
-    addresses: tuple[str, ...]
-    expires_at: float
-
-
 async def publish(host: Host, record: PeerRecord) -> bool:
     """Store a signed record of this host until it expires; repeat before that. False: nobody took it.
 
@@ -77,7 +64,7 @@ async def publish(host: Host, record: PeerRecord) -> bool:
     if record.actor.peer != host.peer_id:
         raise RecordError(f"a record of {record.actor.peer} cannot be signed by {host.peer_id}")
     signed = sign_peer(host.identity, record)
-    return await _store(host, _key("peer", record.run_hash), record.actor.peer, signed, record.expires_at)
+    return await _store(host, _key(record.run_hash), record.actor.peer, signed, record.expires_at)
 
 
 def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecord:
@@ -93,67 +80,28 @@ def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecor
         capacity=record.capacity,
         expires_at=record.expires_at,
     ).SerializeToString()
-    signed = records_pb2.SignedRecord(peer=body, signature=identity.key.sign(_CONTEXT["peer"] + body))
+    signed = records_pb2.SignedRecord(peer=body, signature=identity.key.sign(_CONTEXT + body))
     open_record(signed.SerializeToString())
     return signed
 
 
-async def publish_coordinator(host: Host, record: CoordinatorRecord, organiser: Ed25519PrivateKey) -> bool:
-    """Store where the coordinator is, signed with the manifest's key. False: nobody took it. Raises RecordError."""
-    body = records_pb2.CoordinatorRecord(
-        run_hash=_hash_bytes(record.run_hash),
-        peer=record.actor.peer,
-        incarnation=record.actor.incarnation,
-        addresses=record.addresses,
-        expires_at=record.expires_at,
-    ).SerializeToString()
-    public_key = organiser.public_key().public_bytes_raw()
-    signed = records_pb2.SignedRecord(
-        coordinator=body, signature=organiser.sign(_CONTEXT["coordinator"] + body), public_key=public_key
-    )
-    open_record(signed.SerializeToString())
-    subkey = key_fingerprint(public_key)
-    return await _store(host, _key("coordinator", record.run_hash), subkey, signed, record.expires_at)
-
-
 async def lookup(host: Host, run_hash: str) -> list[PeerRecord]:
     """The valid records of a run's peers, in peer-id order; several incarnations of a peer never appear together."""
-    found = await _load(host, _key("peer", run_hash))
-    return sorted((r for r, _ in found if isinstance(r, PeerRecord)), key=lambda r: r.actor)
+    return sorted(await _load(host, _key(run_hash)), key=lambda record: record.actor)
 
 
-async def where_is_coordinator(host: Host, run_hash: str, fingerprint: str) -> CoordinatorRecord | None:
-    """The record signed by the organiser with that key fingerprint, or None."""
-    for record, public_key in await _load(host, _key("coordinator", run_hash)):
-        if isinstance(record, CoordinatorRecord) and key_fingerprint(public_key) == fingerprint:
-            return record
-    return None
-
-
-def open_record(raw: bytes) -> tuple[PeerRecord | CoordinatorRecord, bytes]:
-    """(record, organiser's public key or b"") of signed bytes. Raises RecordError; never anything else."""
+def open_record(raw: bytes) -> PeerRecord:
+    """The record in signed bytes. Raises RecordError; never anything else."""
     if len(raw) > MAX_RECORD:
         raise RecordError(f"a record of {len(raw)} bytes; at most {MAX_RECORD} are taken")
     try:
         signed = records_pb2.SignedRecord.FromString(raw)
-        kind = signed.WhichOneof("record")
-        if kind == "peer":
-            body = records_pb2.PeerRecord.FromString(signed.peer)
-            genuine = verify(body.peer, signed.signature, _CONTEXT[kind] + signed.peer)
-        elif kind == "coordinator":
-            body = records_pb2.CoordinatorRecord.FromString(signed.coordinator)
-            genuine = verify_key(signed.public_key, signed.signature, _CONTEXT[kind] + signed.coordinator)
-        else:
-            raise RecordError("a record of unknown kind")
+        body = records_pb2.PeerRecord.FromString(signed.peer)
     except DecodeError as error:
         raise RecordError(f"not a record: {error}") from None
-    if not genuine:
-        raise RecordError(f"a {kind} record of {body.peer[:80]!r} with a bad signature")
+    if not verify(body.peer, signed.signature, _CONTEXT + signed.peer):
+        raise RecordError(f"a record of {body.peer[:80]!r} with a bad signature")
     _check(body)
-    actor = Actor(body.peer, body.incarnation)
-    run_hash, where = body.run_hash.hex(), tuple(body.addresses)
-    if kind == "coordinator":
-        return CoordinatorRecord(run_hash, actor, where, body.expires_at), signed.public_key
     if body.role not in _ROLE_OF:
         raise RecordError(f"role {body.role} is unknown")
     stage = StageIndex(body.stage) if body.HasField("stage") else None
@@ -163,8 +111,16 @@ def open_record(raw: bytes) -> tuple[PeerRecord | CoordinatorRecord, bytes]:
         raise RecordError(f"a capacity of {body.capacity}")
     if body.version < -1:
         raise RecordError(f"version {body.version}")
-    role = _ROLE_OF[body.role]
-    return PeerRecord(run_hash, actor, where, role, stage, body.version, body.capacity, body.expires_at), b""
+    return PeerRecord(
+        run_hash=body.run_hash.hex(),
+        actor=Actor(body.peer, body.incarnation),
+        addresses=tuple(body.addresses),
+        role=_ROLE_OF[body.role],
+        stage=stage,
+        version=body.version,
+        capacity=body.capacity,
+        expires_at=body.expires_at,
+    )
 
 
 class RecordGuard(RecordValidatorBase):
@@ -176,21 +132,17 @@ class RecordGuard(RecordValidatorBase):
             subkey = MSGPackSerializer.loads(record.subkey) if record.subkey else None
             if not isinstance(raw, bytes):
                 return False
-            opened, public_key = open_record(raw)
+            opened = open_record(raw)
         except Exception:  # whatever msgpack makes of a stranger's bytes
             return False
-        if isinstance(opened, PeerRecord):
-            kind, owner = "peer", opened.actor.peer
-        else:
-            kind, owner = "coordinator", key_fingerprint(public_key)
-        in_place = record.key == DHTID.generate(_key(kind, opened.run_hash)).to_bytes()
-        return in_place and subkey == owner and record.expiration_time <= opened.expires_at
+        in_place = record.key == DHTID.generate(_key(opened.run_hash)).to_bytes()
+        return in_place and subkey == opened.actor.peer and record.expiration_time <= opened.expires_at
 
     def merge_with(self, other: RecordValidatorBase) -> bool:
         return isinstance(other, RecordGuard)
 
 
-def _check(body: records_pb2.PeerRecord | records_pb2.CoordinatorRecord) -> None:
+def _check(body: records_pb2.PeerRecord) -> None:
     if len(body.run_hash) != 32:
         raise RecordError(f"a run hash of {len(body.run_hash)} bytes; it has 32")
     if len(body.addresses) > MAX_ADDRESSES:
@@ -207,8 +159,8 @@ def _check(body: records_pb2.PeerRecord | records_pb2.CoordinatorRecord) -> None
         raise RecordError(str(error)) from None
 
 
-def _key(kind: str, run_hash: str) -> str:
-    return f"swarm-peer/{run_hash}/{kind}"
+def _key(run_hash: str) -> str:
+    return f"swarm-peer/{run_hash}/peer"
 
 
 def _hash_bytes(run_hash: str) -> bytes:
@@ -225,7 +177,7 @@ async def _store(host: Host, key: str, subkey: str, signed: records_pb2.SignedRe
         return False
 
 
-async def _load(host: Host, key: str) -> list[tuple[PeerRecord | CoordinatorRecord, bytes]]:
+async def _load(host: Host, key: str) -> list[PeerRecord]:
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             found = await host.dht.get(key, latest=True)
@@ -235,9 +187,9 @@ async def _load(host: Host, key: str) -> list[tuple[PeerRecord | CoordinatorReco
     entries = found.value if found is not None and isinstance(found.value, dict) else {}
     for entry in entries.values():
         try:
-            record, public_key = open_record(entry.value)
+            record = open_record(entry.value)
         except (RecordError, TypeError):
             continue
         if record.expires_at > get_dht_time():
-            records.append((record, public_key))
+            records.append(record)
     return records

@@ -294,9 +294,9 @@ class CoordinatorCore:
                 self._out.add(PassClosed(ledger.pass_id, ledger.kind, loss_sum, token))
                 self._agenda.completed(ledger.kind)
                 if ledger.kind is PassKind.EVALUATE:
-                    tokens = self.settings.tokens_per_step // self.settings.microbatches
-                    tokens *= self.settings.evaluate_microbatches
-                    self._out.emit(Evaluated(self.history.version, loss_sum / tokens, tokens))
+                    targets = self.settings.targets_per_step // self.settings.microbatches
+                    targets *= self.settings.evaluate_microbatches
+                    self._out.emit(Evaluated(self.history.version, loss_sum / targets, targets))
                 self._pass_closed(now)
             case GiveUp(reason):
                 self._experience.aborts += 1

@@ -66,6 +66,7 @@ class Decision:
     """What every gradient sum is multiplied by: clip ÷ tokens. 0 means SKIP: the version advances, nothing else."""
     loss_sum: float
     tokens: int
+    """What the loss is summed over; of a classifier, images."""
     gradient_norm: float
     outcomes: tuple[StageOutcome, ...]
 

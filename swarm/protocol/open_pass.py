@@ -186,7 +186,7 @@ class OpenPass:
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
         """Decide when every stage is prepared. Without: actors that died when all others were."""
-        decision = self.ledger.decide(self._settings.tokens_per_step, self._settings.clip_norm, without)
+        decision = self.ledger.decide(self._settings.targets_per_step, self._settings.clip_norm, without)
         if decision is None:
             return
         if decision.skip and self._experience.nonfinite == 0:

@@ -129,7 +129,7 @@ class Ideal:
 
 @lru_cache(maxsize=256)
 def ideal_run(
-    stages: int, microbatches: int, steps: int, tokens_per_step: int, clip_norm: float, skipped: frozenset[int]
+    stages: int, microbatches: int, steps: int, targets_per_step: int, clip_norm: float, skipped: frozenset[int]
 ) -> Ideal:
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing."""
     states = [tuple(initial_state(s) for s in range(stages))]
@@ -145,7 +145,7 @@ def ideal_run(
                 totals[s] += weight_gradient(s, states[-1][s], inputs[s], gradient, m, microbatches)
                 gradient = backward_payload(s, states[-1][s], inputs[s], gradient)
         sums = tuple(tuple(bucket_share(totals[s], b) for b in range(buckets_of(s))) for s in range(stages))
-        scale, _ = step_scale((squared_norm_of(s, sums[s]) for s in range(stages)), tokens_per_step, clip_norm)
+        scale, _ = step_scale((squared_norm_of(s, sums[s]) for s in range(stages)), targets_per_step, clip_norm)
         loss = sum(loss_sum_of(s, stages, sums[s]) for s in range(stages))
         done.append(IdealStep(sums, tuple(digest_of(s, sums[s]) for s in range(stages)), scale, loss))
         states.append(

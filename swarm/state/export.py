@@ -30,6 +30,12 @@ def export_hf(
     Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json comes last: a folder
     without it is unfinished.
     """
+    if manifest.model.kind != "llama":
+        raise StateError(
+            out_dir,
+            f'model.kind = "{manifest.model.kind}" is no language model, and transformers.LlamaForCausalLM is what '
+            "this format is for: use --format native",
+        )
     if manifest.model.boundary != "none":
         raise StateError(
             out_dir,

@@ -8,7 +8,7 @@ import torch
 
 from swarm.codecs import Codec
 from swarm.manifest import ModelSection, RunManifest
-from swarm.models.llama import build_stage, parameter_shapes
+from swarm.models.kinds import build_stage, parameter_shapes
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.shard import Tensors, check_shapes

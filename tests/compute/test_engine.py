@@ -12,7 +12,7 @@ from swarm.compute.body import BodyFormat, BodyKind, FrameError
 from swarm.compute.emulated import EmulatedEngine
 from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import StateError
-from swarm.models.llama import build_stage, loss_sum
+from swarm.models.kinds import build_stage
 from swarm.protocol.actions import (
     AppliedStep,
     Apply,
@@ -114,7 +114,7 @@ def test_forward_and_backward_equal_plain_torch(start, make_manifest):
     model = make_manifest().model
     first, last = (build_stage(model, stage, seed=1337) for stage in range(2))
     hidden = first(torch.from_numpy(IDS[:, :-1]))
-    loss = loss_sum(last(hidden), torch.from_numpy(IDS[:, 1:]))
+    loss = last.loss_sum(last(hidden), torch.from_numpy(IDS[:, 1:]))
     wanted = torch.autograd.grad(loss, [hidden, *first.parameters()], retain_graph=True)
 
     a, b = start(0), start(1)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from swarm.manifest import ModelSection
-from swarm.models.llama import build_stage, count_parameters, loss_sum
+from swarm.models.kinds import build_stage, count_parameters
 
 MODEL = ModelSection(
     vocab_size=61, dim=32, layers=4, heads=4, kv_heads=2, ffn_dim=48, context=16, cuts=(1, 3), rope_theta=100.0
@@ -106,7 +106,7 @@ def test_initial_values_follow_seed_and_name_alone():
 
 def test_loss_is_the_sum_in_fp32():
     logits, labels = torch.randn(2, 3, 61).to(torch.bfloat16), tokens(2, 3)
-    loss = loss_sum(logits, labels)
+    loss = build_stage(MODEL, 1, seed=3).loss_sum(logits, labels)
     assert loss.dtype == torch.float32
     picked = F.log_softmax(logits.double(), -1).gather(-1, labels[..., None])
     assert loss.item() == pytest.approx(-picked.sum().item(), rel=1e-6)

@@ -3,13 +3,13 @@ import re
 import pytest
 import torch
 
-from swarm.models.llama import build_stage, count_parameters, loss_sum
+from swarm.models.kinds import build_stage, count_parameters
 from swarm.models.presets import NAMES, preset
 
 UNIT = {"m": 1e6, "b": 1e9}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
 def test_a_preset_has_the_size_it_is_named_after(name):
     number, unit = re.fullmatch(r"(\d+)([mb])", name).groups()
     assert count_parameters(preset(name)) == pytest.approx(int(number) * UNIT[unit], rel=0.25)
@@ -22,7 +22,7 @@ def test_small_presets_take_a_step(name):
     tokens = torch.arange(18).view(2, 9)
 
     def loss():
-        return loss_sum(module(tokens[:, :-1]), tokens[:, 1:])
+        return module.loss_sum(module(tokens[:, :-1]), tokens[:, 1:])
 
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     before = loss()

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from swarm.manifest import ModelSection
 from swarm.models.cuts import flop_costs, measure_costs
-from swarm.models.llama import StageModule, build_stage, count_parameters, loss_sum
+from swarm.models.kinds import build_stage, count_parameters
+from swarm.models.stage_module import StageModule
 from swarm.models.subspace import anchor, fold, lift
 
 K = 4
@@ -58,7 +59,7 @@ def train(modules: list[StageModule], steps: int, step_of: Callable[..., torch.o
     losses = []
     for step in range(steps):
         tokens = (draw(4, 1, seed=step) + torch.arange(13) * 7) % MODEL.vocab_size
-        loss = loss_sum(run(modules, tokens[:, :-1])[0], tokens[:, 1:]) / 48
+        loss = modules[-1].loss_sum(run(modules, tokens[:, :-1])[0], tokens[:, 1:]) / 48
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -151,7 +152,7 @@ def test_a_cut_changes_no_bit_of_loss_and_gradients() -> None:
     found = []
     for model in (MODEL, WHOLE):
         modules = build(model)
-        loss = loss_sum(run(modules, tokens)[0], labels)
+        loss = modules[-1].loss_sum(run(modules, tokens)[0], labels)
         loss.backward()
         found.append((loss, {name: p.grad for name, p in parameters(modules).items()}))
     (cut, cut_gradients), (whole, whole_gradients) = found
@@ -170,7 +171,7 @@ def test_loss_and_gradients_are_those_of_the_full_residual() -> None:
     results = []
     for modules in (ours, theirs):
         logits, crossed = run(modules, tokens)
-        loss = loss_sum(logits, labels) / labels.numel()
+        loss = modules[-1].loss_sum(logits, labels) / labels.numel()
         names, values = zip(*parameters(modules).items(), strict=True)
         gradients = torch.autograd.grad(loss, (*crossed, *values))
         results.append((loss, gradients[:2], dict(zip(names, gradients[2:], strict=True))))

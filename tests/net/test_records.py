@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.manifest import key_fingerprint
 from swarm.net import records
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.identity import Identity
 from swarm.net.proto import records_pb2
-from swarm.net.records import CoordinatorRecord, PeerRecord, RecordError, RecordGuard, open_record
+from swarm.net.records import PeerRecord, RecordError, RecordGuard, open_record
 from swarm.protocol.ids import Actor, StageIndex
 
 RUN = "ab" * 32
@@ -40,23 +38,14 @@ async def test_records_are_found_by_every_node_and_the_newest_counts(
     first = await make_host()
     bootstrap = await first.addresses()
     second, third = await make_host(bootstrap), await make_host(bootstrap)
-    key = Ed25519PrivateKey.generate()
-    fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
     mine, older = record_of(second.peer_id, 2), record_of(third.peer_id)
     newer = dataclasses.replace(older, actor=Actor(third.peer_id, 5), version=-1, stage=None)
     newer = dataclasses.replace(newer, expires_at=older.expires_at + 1)
-    coordinator = CoordinatorRecord(RUN, Actor(first.peer_id, 3), tuple(bootstrap), get_dht_time() + 30)
     assert await records.publish(second, mine)
     assert await records.publish(third, older)
     assert await records.publish(third, newer)
-    assert await records.publish_coordinator(first, coordinator, key)
-    # somebody else claims to be the organiser
-    fake = dataclasses.replace(coordinator, actor=Actor(third.peer_id, 9), expires_at=coordinator.expires_at + 5)
-    await records.publish_coordinator(third, fake, Ed25519PrivateKey.generate())
     for host in (first, second, third):
         assert await records.lookup(host, RUN) == sorted([mine, newer], key=lambda r: r.actor)
-        assert await records.where_is_coordinator(host, RUN, fingerprint) == coordinator
-        assert await records.where_is_coordinator(host, RUN, "0000-0000-0000-0000") is None
         assert await records.lookup(host, "cd" * 32) == []
     # the DHT itself refuses a value that is no record, and one signed by another
     assert not await first.dht.store("anything", b"value", get_dht_time() + 30)
@@ -68,8 +57,8 @@ def signed_bytes(identity: Identity, record: PeerRecord) -> bytes:
     return records.sign_peer(identity, record).SerializeToString()
 
 
-def dht_record(raw: bytes, run: str, kind: str, subkey: str | None, expiration: float) -> DHTRecord:
-    key = DHTID.generate(records._key(kind, run)).to_bytes()
+def dht_record(raw: bytes, run: str, subkey: str | None, expiration: float) -> DHTRecord:
+    key = DHTID.generate(records._key(run)).to_bytes()
     return DHTRecord(key, MSGPackSerializer.dumps(subkey), MSGPackSerializer.dumps(raw), expiration)
 
 
@@ -78,17 +67,16 @@ def test_the_guard_refuses_what_is_forged_misplaced_or_kept_alive(tmp_path: Path
     record = record_of(me.peer_id)
     raw, until = signed_bytes(me, record), record.expires_at
     guard = RecordGuard()
-    assert guard.validate(dht_record(raw, RUN, "peer", me.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, "peer", other.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, "peer", None, until))
-    assert not guard.validate(dht_record(raw, "cd" * 32, "peer", me.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, "coordinator", me.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, "peer", me.peer_id, until + 1))
-    assert not guard.validate(dht_record(raw[:-1] + bytes([raw[-1] ^ 1]), RUN, "peer", me.peer_id, until))
+    assert guard.validate(dht_record(raw, RUN, me.peer_id, until))
+    assert not guard.validate(dht_record(raw, RUN, other.peer_id, until))
+    assert not guard.validate(dht_record(raw, RUN, None, until))
+    assert not guard.validate(dht_record(raw, "cd" * 32, me.peer_id, until))
+    assert not guard.validate(dht_record(raw, RUN, me.peer_id, until + 1))
+    assert not guard.validate(dht_record(raw[:-1] + bytes([raw[-1] ^ 1]), RUN, me.peer_id, until))
     mine = records_pb2.SignedRecord.FromString(raw)
-    mine.signature = other.key.sign(records._CONTEXT["peer"] + mine.peer)
+    mine.signature = other.key.sign(records._CONTEXT + mine.peer)
     forged = mine.SerializeToString()
-    assert not guard.validate(dht_record(forged, RUN, "peer", me.peer_id, until))
+    assert not guard.validate(dht_record(forged, RUN, me.peer_id, until))
     far = dataclasses.replace(record, expires_at=time.time() + records.MAX_LIFETIME_S + 3600)
     with pytest.raises(RecordError, match="expires"):
         signed_bytes(me, far)

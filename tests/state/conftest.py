@@ -8,7 +8,7 @@ import torch
 
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import DataSection, ModelSection, RunManifest, Shard
-from swarm.models.llama import build_stage
+from swarm.models.kinds import build_stage
 
 TEXTS = ["The swarm learns a language. " * 3, "A peer may leave at any time, and the sum stays exact."] * 4
 

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from swarm.manifest import ModelSection, RunManifest
-from swarm.models.llama import build_stage, parameter_shapes
+from swarm.models.kinds import build_stage, parameter_shapes
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.export import export_hf, export_native

@@ -29,31 +29,13 @@ class PeerRecord(_message.Message):
     expires_at: float
     def __init__(self, run_hash: _Optional[bytes] = ..., peer: _Optional[str] = ..., incarnation: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., role: _Optional[_Union[_link_pb2.Role, str]] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., capacity: _Optional[float] = ..., expires_at: _Optional[float] = ...) -> None: ...
 
-class CoordinatorRecord(_message.Message):
-    __slots__ = ("run_hash", "peer", "incarnation", "addresses", "expires_at")
-    RUN_HASH_FIELD_NUMBER: _ClassVar[int]
-    PEER_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
-    run_hash: bytes
-    peer: str
-    incarnation: int
-    addresses: _containers.RepeatedScalarFieldContainer[str]
-    expires_at: float
-    def __init__(self, run_hash: _Optional[bytes] = ..., peer: _Optional[str] = ..., incarnation: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., expires_at: _Optional[float] = ...) -> None: ...
-
 class SignedRecord(_message.Message):
-    __slots__ = ("peer", "coordinator", "signature", "public_key")
+    __slots__ = ("peer", "signature")
     PEER_FIELD_NUMBER: _ClassVar[int]
-    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     peer: bytes
-    coordinator: bytes
     signature: bytes
-    public_key: bytes
-    def __init__(self, peer: _Optional[bytes] = ..., coordinator: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., public_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, peer: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Invite(_message.Message):
     __slots__ = ("addresses", "coordinator", "run_hash", "fingerprint")

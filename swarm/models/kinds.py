@@ -1,0 +1,60 @@
+"""The kinds of model that a run can train. To add one, write its file and add its row and its name in the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from swarm.manifest import ModelSection
+from swarm.models import llama, resnet
+from swarm.models.stage_module import StageModule
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    stage: Callable[[ModelSection, int], StageModule]
+    initial_value: Callable[[str, torch.Size, ModelSection, int], Tensor]
+    """A function of (name, shape, model, seed) alone, whatever the cuts."""
+
+
+KINDS = {
+    "llama": Kind(llama.LlamaStage, llama.initial_value),
+    "resnet": Kind(resnet.ResNetStage, resnet.initial_value),
+}
+"""By model.kind."""
+
+
+def build_stage(
+    model: ModelSection, stage: int, *, device: str | torch.device = "cpu", seed: int | None
+) -> StageModule:
+    """Stage `stage` of `model` on `device`, fp32, with its initial parameters.
+
+    `seed` None leaves parameters uninitialised: for counting on the "meta" device, or when state is loaded next.
+    """
+    if not 0 <= stage < model.stages:
+        raise ValueError(f"stage {stage} does not exist: model.cuts = {list(model.cuts)} make {model.stages} stages")
+    kind = KINDS[model.kind]
+    with torch.device("meta"):
+        module = kind.stage(model, stage)
+    module.to_empty(device=device)
+    module.reset_buffers()
+    if seed is not None:
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(kind.initial_value(name, parameter.shape, model, seed))
+    return module
+
+
+def count_parameters(model: ModelSection, stage: int | None = None) -> int:
+    """Parameters of one stage, or of the whole model. Allocates nothing."""
+    stages = range(model.stages) if stage is None else (stage,)
+    return sum(p.numel() for s in stages for p in build_stage(model, s, device="meta", seed=None).parameters())
+
+
+def parameter_shapes(model: ModelSection, stage: int) -> dict[str, tuple[int, ...]]:
+    """Shape of each parameter of a stage, by name. Allocates nothing."""
+    module = build_stage(model, stage, device="meta", seed=None)
+    return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}

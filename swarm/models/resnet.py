@@ -1,0 +1,86 @@
+"""A residual image classifier, cut into stages: convolutions of 3 × 3 at one resolution, pre-activation blocks.
+
+An image is a square of ids, each the level of a pixel, row by row; the id after the last pixel is its class. So images
+travel as text does, and a boundary carries the activations (B, pixels, channels). Norms are over groups of channels of
+one image: what a microbatch computes must not depend on how many images share it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from swarm.manifest import ModelSection
+from swarm.models.initial import seeded_normal
+from swarm.models.stage_module import StageModule
+
+_GROUP = 8
+"""Channels that a norm takes together."""
+
+
+class ResNetStage(StageModule):
+    """The first stage also has the stem, the last also norms, averages over the pixels and projects to classes.
+
+    Logits are (B, classes).
+    """
+
+    def __init__(self, model: ModelSection, stage: int) -> None:
+        super().__init__(model, stage)
+        self._levels = model.vocab_size
+        self.model = nn.Module()
+        if self.first:
+            self.model.stem = nn.Conv2d(1, model.dim, 3, padding=1, bias=False)
+        # keyed by the block's number in the whole model, so that names do not depend on the cuts
+        self.model.layers = nn.ModuleDict({str(i): _Block(model.dim) for i in model.layer_range(stage)})
+        if self.last:
+            self.model.norm = _norm(model.dim)
+            self.head = nn.Linear(model.dim, model.classes, bias=False)
+
+    def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
+        side = math.isqrt(x.shape[1])
+        if self.first:
+            levels = x.float() / (self._levels - 1)
+            hidden = self.model.stem(levels.view(-1, 1, side, side))
+        else:
+            hidden = x.transpose(1, 2).reshape(x.shape[0], -1, side, side)
+        for block in self.model.layers.values():
+            hidden = block(hidden)
+        if self.last:
+            return self.head(F.relu(self.model.norm(hidden)).mean((2, 3)))
+        return hidden.flatten(2).transpose(1, 2)
+
+    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy summed over the images."""
+        return F.cross_entropy(logits.float(), labels[:, -1], reduction="sum")
+
+
+def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) -> Tensor:
+    """Initial fp32 CPU value of a tensor: norms as identity, else normal by the inputs of a value (He et al. 2015)."""
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    if name.endswith("norm.bias"):
+        return torch.zeros(shape)
+    std = math.sqrt(2 / math.prod(shape[1:]))
+    if name.endswith("second.weight"):  # what writes to the residual: the deeper the model, the less each block
+        std /= math.sqrt(model.layers)
+    return seeded_normal(name, shape, seed) * std
+
+
+class _Block(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first_norm = _norm(channels)
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second_norm = _norm(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.first(F.relu(self.first_norm(x)))
+        return x + self.second(F.relu(self.second_norm(inner)))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(max(1, channels // _GROUP), channels)

@@ -1,0 +1,128 @@
+"""Images as a corpus: what is read, how it is split, and what the reader makes of it."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from swarm.data import CorpusError, CorpusReader, digits, prepare_images, read_corpus, read_images
+from swarm.manifest import (
+    BatchSection,
+    DataSection,
+    EvaluationSection,
+    ManifestError,
+    ModelSection,
+    RunFile,
+    RunManifest,
+)
+
+MODEL = {"kind": "resnet", "vocab_size": 17, "dim": 8, "layers": 2, "classes": 10, "cuts": (1,)}
+SILENT = EvaluationSection(microbatches=2, sample_tokens=0)
+
+
+def run_of(data: DataSection, **model: object) -> RunManifest:
+    batch = BatchSection(microbatches=2, sequences=8, sequence_length=64)
+    return RunFile(model=ModelSection(**{**MODEL, **model}), batch=batch, evaluation=SILENT).resolve(data)
+
+
+def write(path: Path, rows: np.ndarray) -> Path:
+    np.savetxt(path, rows, fmt="%d", delimiter=",")
+    return path
+
+
+def test_the_digits_become_rows_of_pixels_and_a_class(tmp_path: Path) -> None:
+    images = digits()
+    assert images.rows.shape == (1797, 65) and images.pixels == 64
+    assert (images.levels, images.classes) == (17, 10)
+    section = prepare_images(images, tmp_path / "a")
+    assert section == prepare_images(images, tmp_path / "b") == read_corpus(tmp_path / "a")
+    assert section.kind == "images" and 2.2 < section.unigram_entropy < 2.4
+    heldout = sum(shard.tokens for shard in section.heldout) // 65
+    assert 250 < heldout < 470 and sum(shard.tokens for shard in section.train) // 65 == 1797 - heldout
+    reader = CorpusReader(tmp_path / "a", run_of(section))
+    assert reader.windows == 1797 - heldout
+    known = {tuple(row) for row in images.rows}
+    seen = [reader.microbatch(step, m) for step in range(3) for m in range(2)]
+    assert all(batch.shape == (8, 65) and {tuple(row) for row in batch} <= known for batch in seen)
+    kept = {tuple(row) for m in range(2) for row in reader.heldout(m)}
+    assert kept <= known and not kept & {tuple(row) for batch in seen for row in batch}
+
+
+def test_a_corpus_of_images_takes_the_place_of_one_of_text(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    prepare_images(digits(), tmp_path)
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1,2,3\n4,5,6\n", "2 pixels a line"),
+        ("1,2,3,4,0\n1,2,3,-4,1\n", "not from 0"),
+        ("1,2,3,4,0\n1,2,3,4.5,1\n", "not whole"),
+        ("1,2,3,4,0\n1,2,3,nan,1\n", "not whole"),
+        ("1,2,3,4,0\n1,2,3,4,0\n", "1 class"),
+        ("a,b\n", "not a CSV file"),
+        ("1,2,3,4,0\n1,2\n", "not a CSV file"),
+        ("", "0 pixels"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+def test_what_cannot_be_images_is_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text(text)
+    with pytest.raises(CorpusError, match=reason) as error:
+        read_images(path)
+    assert "some.csv" in str(error.value)
+
+
+def test_a_packed_file_is_read_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    rows = np.array([[0, 1, 2, 3, 0], [3, 2, 1, 0, 1]])
+    with gzip.open(tmp_path / "four.csv.gz", "wb") as file:
+        file.write(write(tmp_path / "four.csv", rows).read_bytes())
+    assert np.array_equal(read_images(tmp_path / "four.csv.gz").rows, rows)
+    assert read_images(tmp_path / "four.csv.gz").name == "four"
+    with pytest.raises(CorpusError, match="does not exist"):
+        read_images(tmp_path / "none.csv")
+
+
+def test_a_split_without_images_is_refused(tmp_path: Path) -> None:
+    images = read_images(write(tmp_path / "two.csv", np.array([[0, 1, 2, 3, 0], [3, 2, 1, 0, 1]])))
+    with pytest.raises(CorpusError, match="is empty"):
+        prepare_images(images, tmp_path / "out", heldout_fraction=1e-9)
+    assert not (tmp_path / "out" / "corpus.json").exists()
+
+
+def test_a_run_must_fit_its_images(tmp_path: Path) -> None:
+    section = prepare_images(digits(), tmp_path)
+    assert run_of(section).targets_per_step == 16
+    with pytest.raises(ManifestError, match=r"set model\.classes = 10"):
+        run_of(section, classes=9)
+    with pytest.raises(ManifestError, match="trains on text, but the corpus digits holds images"):
+        RunFile().resolve(section)
+    with pytest.raises(ManifestError, match=r"set batch\.sequence_length = 81"):
+        run_of(section.model_copy(update={"pixels": 81}))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ({**MODEL, "heads": 4}, "model.heads = 4 means nothing"),
+        ({**MODEL, "boundary": "maxout", "boundary_dim": 4}, "means nothing"),
+        ({**MODEL, "residual": "subspace", "subspace_dim": 4}, "means nothing"),
+        ({**MODEL, "classes": 1}, "two classes"),
+        ({"classes": 3}, "model.classes = 3 means nothing"),
+    ],
+)
+def test_keys_of_the_other_kind_of_model_are_refused(model: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ModelSection(**model)
+
+
+def test_a_classifier_takes_squares_and_generates_nothing() -> None:
+    model = ModelSection(**MODEL)
+    with pytest.raises(ValueError, match="is no square"):
+        RunFile(model=model, batch=BatchSection(sequence_length=65), evaluation=SILENT)
+    with pytest.raises(ValueError, match="generates nothing"):
+        RunFile(model=model, batch=BatchSection(sequence_length=64))
