@@ -123,7 +123,7 @@ def _describe(event: e.Event) -> str:
         case e.CheckpointRefused():
             return f"checkpoint {event.path} refused: {event.reason}"
         case e.Evaluated():
-            return f"held-out loss {event.loss:.4f} at version {event.version} ({event.tokens:,} tokens)"
+            return f"held-out loss {event.loss:.4f} at version {event.version} ({event.targets:,} predictions)"
         case e.Sampled():
             return f"sample at version {event.version}: {event.prompt}{event.text}"
         case e.StepMeasured():

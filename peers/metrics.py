@@ -2,7 +2,7 @@
 
 {"at": …, "step": 3, "term": 1, "loss": …, "gradient_norm": …, "scale": …, "tokens": …,
  "seconds": …, "tokens_per_second": …, "efficiency": …, "replicas": [2, 2]}
-{"at": …, "version": 10, "heldout_loss": …, "heldout_tokens": …}
+{"at": …, "version": 10, "heldout_loss": …, "heldout_targets": …}
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Metrics:
             self._write(figures)
         if isinstance(event, Evaluated):
             self._write(
-                {"at": at, "version": event.version, "heldout_loss": event.loss, "heldout_tokens": event.tokens}
+                {"at": at, "version": event.version, "heldout_loss": event.loss, "heldout_targets": event.targets}
             )
 
     def _write(self, figures: dict[str, Any]) -> None:

@@ -78,14 +78,17 @@ MEANINGS: dict[str, str] = {
 
 
 def render(run: RunFile) -> str:
-    """RUN.toml of `run`; `load_run_file` reads it back as an equal RunFile."""
+    """RUN.toml of `run`; `load_run_file` reads it back as an equal RunFile. Keys that mean nothing are left out."""
     lines = [
         "# A run of swarm-peer. Anyone can read this file; `swarm-peer coordinate` turns it into a signed manifest.",
         "# Unknown keys are errors. Every key may be overridden with --set table.key=value.",
     ]
     for table, section in run.model_dump(mode="json").items():
         lines += ["", f"# {TABLES[table]}", f"[{table}]"]
+        idle = run.model.idle_keys if table == "model" else ()
         for key, value in section.items():
+            if key in idle:
+                continue
             lines.append(f"{key} = {_toml(value)}  # {MEANINGS[f'{table}.{key}']}")
     return "\n".join(lines) + "\n"
 

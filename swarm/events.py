@@ -272,7 +272,9 @@ class CheckpointRefused(Event):
 class Evaluated(Event):
     version: int
     loss: float
-    tokens: int
+    """Nats per target."""
+    targets: int
+    """Tokens, or images, that were predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class ModelSection(Section):
                     'set model.kind = "resnet", or leave the key out'
                 )
             return self
-        for key in _LLAMA_KEYS:
+        for key in self.idle_keys:
             default = type(self).model_fields[key].default
             if getattr(self, key) != default:
                 raise ValueError(
@@ -187,6 +187,11 @@ class ModelSection(Section):
                 'model.boundary = "maxout" takes the largest of each group of model.dim ÷ model.boundary_dim channels'
             )
         return self
+
+    @property
+    def idle_keys(self) -> tuple[str, ...]:
+        """Keys that mean nothing for this kind of model."""
+        return _LLAMA_KEYS if self.kind == "resnet" else ()
 
     @property
     def stages(self) -> int:
@@ -377,7 +382,7 @@ class _Tables(Section):
                     f"batch.sequence_length = {self.batch.sequence_length} is no square: "
                     'model.kind = "resnet" takes square images, such as 64 for 8 × 8 pixels'
                 )
-            if self.evaluation.sample_tokens:
+            if self.evaluation.every and self.evaluation.sample_tokens:
                 raise ValueError(
                     f"evaluation.sample_tokens = {self.evaluation.sample_tokens}: "
                     'model.kind = "resnet" generates nothing; set it to 0'

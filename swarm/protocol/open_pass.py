@@ -248,7 +248,7 @@ class OpenPass:
             StepMeasured(
                 step=decision.step,
                 seconds=seconds,
-                tokens_per_second=decision.tokens / seconds,
+                tokens_per_second=self._settings.tokens_per_step / seconds,
                 efficiency=min(1.0, busy / (seconds * max(1, len(ledger.actors)))),
                 replicas=[len(table.roster) for table in ledger.tables],
             )

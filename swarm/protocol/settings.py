@@ -14,6 +14,7 @@ class Settings:
     stages: int
     microbatches: int
     steps: int
+    tokens_per_step: int
     targets_per_step: int
     """What a step's loss is summed over: tokens, or images."""
     clip_norm: float
@@ -44,6 +45,7 @@ class Settings:
             stages=manifest.model.stages,
             microbatches=manifest.batch.microbatches,
             steps=manifest.run.steps,
+            tokens_per_step=manifest.batch.tokens_per_step,
             targets_per_step=manifest.targets_per_step,
             clip_norm=manifest.optimizer.clip_norm,
             replicas=manifest.swarm.replicas,

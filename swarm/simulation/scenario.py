@@ -97,6 +97,7 @@ def small_settings(
         stages=stages,
         microbatches=microbatches,
         steps=steps,
+        tokens_per_step=64 * microbatches,
         targets_per_step=64 * microbatches,
         clip_norm=1.0,
         replicas=replicas,

@@ -146,3 +146,13 @@ def test_bad_toml_and_missing_files_are_named(tmp_path: Path):
         load_run_file(tmp_path / "none.toml")
     with pytest.raises(ManifestError, match=r"model\.cuts = \[4, 2\] must grow strictly"):
         load(tmp_path, "[model]\ncuts = [4, 2]\n")
+
+
+def test_a_preset_of_images_leaves_out_what_only_text_has(tmp_path: Path):
+    path = tmp_path / "RUN.toml"
+    assert exit_code("init", str(path), "--preset", "digits", "--stages", "3", "--no-measure") == 0
+    run = load_run_file(path)
+    assert (run.model.kind, run.model.classes, run.model.stages) == ("resnet", 10, 3)
+    assert run.batch.sequence_length == 64 and run.evaluation.sample_tokens == 0
+    assert "\nheads = " not in path.read_text() and "classes = 10" in path.read_text()
+    assert exit_code("init", str(path), "--preset", "digits", "--force", "--subspace-dim", "4") == 2

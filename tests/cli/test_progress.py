@@ -130,7 +130,7 @@ def test_metrics_are_json_lines_and_survive_a_torn_tail(tmp_path: Path):
         "efficiency": 0.875,
         "replicas": [2, 1, 2],
     }
-    assert rows[2] == {"at": 9.0, "version": 4, "heldout_loss": 5.5, "heldout_tokens": 100}
+    assert rows[2] == {"at": 9.0, "version": 4, "heldout_loss": 5.5, "heldout_targets": 100}
     assert rows[3]["step"] == 4 and "seconds" not in rows[3]
 
 

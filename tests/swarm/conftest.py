@@ -61,8 +61,8 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a prepared corpus in it."""
-    from swarm.data import open_source, prepare
+    """A folder with a prepared corpus of text and one of images in it."""
+    from swarm.data import digits, open_source, prepare, prepare_images
 
     folder = tmp_path_factory.mktemp("ground")
     text = folder / "text.jsonl"
@@ -71,6 +71,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = [" ".join(draw.choices(words, k=40)) for _ in range(600)]
     text.write_text("\n".join(json.dumps({"text": document}) for document in documents))
     prepare(open_source([text]), folder / "corpus", vocab_size=400, heldout_fraction=0.05)
+    prepare_images(digits(), folder / "images")
     return folder
 
 
@@ -110,7 +111,8 @@ def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
         what = swarm.manifest.model_dump(include={"run", "model", "batch", "optimizer", "codec", "sums", "data"})
         key = repr(what)
         if key not in known:
-            reader = CorpusReader(ground / "corpus", swarm.manifest)
+            corpus = ground / ("images" if swarm.manifest.data.kind == "images" else "corpus")
+            reader = CorpusReader(corpus, swarm.manifest)
             known[key] = tuple(train_reference(swarm.manifest, reader, threads=1).digests)
         return known[key]
 

@@ -1,4 +1,4 @@
-"""Models made to be cut, in real processes: a peer is killed mid-step, starts again; the answer is the reference's."""
+"""Other models than the plain one: a peer is killed and starts again; the answer is still that of the reference."""
 
 from collections.abc import Callable
 from signal import SIGKILL
@@ -52,3 +52,10 @@ def test_a_killed_peer_changes_nothing_of_a_run_with_projectors(make_swarm: Make
     assert (sender.shape, receiver.shape) == ((4, 32), (32, 4))
     for tall in (sender.mT, receiver):
         assert (tall.mT @ tall).diag().sub(1).abs().max() < 1e-5
+
+
+def test_a_killed_peer_changes_nothing_of_a_classifier_of_images(make_swarm: MakeSwarm, reference: Reference) -> None:
+    plain = ("model.heads=6", "model.kv_heads=2", "model.ffn_dim=512", "data.directory=../images")
+    images = ("model.kind=resnet", "model.vocab_size=17", "model.classes=10", "model.context=64")
+    swarm, archive = survive_a_kill(make_swarm, reference, *plain, *images, "batch.sequence_length=64")
+    assert whole_parameters(archive, swarm.manifest)["head.weight"].shape == (10, 32)
