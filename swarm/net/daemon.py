@@ -11,6 +11,7 @@ with this process even by SIGKILL, and a supervisor can restart a peer at once w
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +30,7 @@ StreamHandler = Callable[[Stream, str], Awaitable[None]]
 """Called once for each stream that is opened to us, with the peer id that libp2p authenticated. It owns the stream."""
 
 _MAX_REPLY = 1 << 20
+_ATTEMPT = re.compile(r"\* \[([^\]]+)\] (.+)")
 
 
 class DialError(ConnectionError):
@@ -154,8 +156,16 @@ class Daemon:
             raise
         if response.type == p2pd_pb2.Response.ERROR:
             stream.abort()
-            raise DialError(f"cannot {what}: {response.error.msg}")
+            raise DialError(f"cannot {what}: {plain_reason(response.error.msg)}")
         return stream, response
+
+
+def plain_reason(message: str) -> str:
+    """libp2p's account of a dial without its repetitions: what came of it, and at which addresses."""
+    outcomes: dict[str, list[str]] = {}
+    for where, account in _ATTEMPT.findall(message):
+        outcomes.setdefault(account.rpartition(": ")[2], []).append(where)
+    return "; ".join(f"{outcome} ({', '.join(places)})" for outcome, places in outcomes.items()) or message
 
 
 class _Incoming(Stream):
