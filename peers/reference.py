@@ -76,9 +76,12 @@ def train_reference(
 ) -> ReferenceResult:
     """Train on the CPU from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
 
+    A run from imported parameters begins with a `state` of theirs (peers/first_version.py).
+
     `threads` is set for the process; results equal a swarm's whose peers compute with the same number. Raises
     StateError, SumOverflow, codecs.CodecError.
     """
+    assert state is not None or not manifest.initial.sha256, "version 0 is imported: it has no other initial parameters"
     torch.set_num_threads(threads)
     model = ReferenceModel(manifest)
     if state is not None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swarm.manifest import RunManifest, load_run_file
+
+if TYPE_CHECKING:
+    from swarm.state.initial import InitialParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +18,25 @@ class ResolvedRun:
     manifest: RunManifest
     corpus: Path
     """Folder of the prepared corpus, on this machine."""
+    initial: InitialParameters | None = None
+    """What version 0 is made of, if it is imported."""
 
 
 def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
-    """Read RUN.toml at `path`; `data.directory` is relative to it. Raises ManifestError, CorpusError."""
+    """Read RUN.toml at `path`; directories are relative to it. Raises ManifestError, CorpusError, StateError.
+
+    Imported parameters are checked whole against their hash, which takes seconds for each gigabyte.
+    """
     from swarm.data import read_corpus
 
     run = load_run_file(path, overrides)
     corpus = path.parent / run.data.directory
-    return ResolvedRun(run.resolve(read_corpus(corpus)), corpus)
+    section = read_corpus(corpus)
+    if not run.initial.sha256:
+        return ResolvedRun(run.resolve(section), corpus)
+
+    from peers.first_version import first_digests
+    from swarm.state.initial import InitialParameters
+
+    initial = InitialParameters(path.parent / run.initial.directory, run.model, run.initial.sha256)
+    return ResolvedRun(run.resolve(section, first_digests(initial, run.model)), corpus, initial)

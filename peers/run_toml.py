@@ -23,11 +23,12 @@ TABLES: dict[str, str] = {
     "evaluation": "Held-out text through the pipeline, and a generated sample.",
     "swarm": "How many peers it takes.",
     "data": "The prepared corpus. Its hashes, not its place, are part of the run.",
+    "initial": "What training begins with. The hash, not the place, is part of the run. See docs/fine-tuning.md.",
 }
 
 MEANINGS: dict[str, str] = {
     "run.name": "letters, digits, dot, dash, underscore; at most 64",
-    "run.seed": "fixes initial parameters and the order of samples",
+    "run.seed": "fixes the order of samples, and initial parameters unless they are imported",
     "run.steps": "optimizer steps in all",
     "model.kind": '"llama": a decoder language model; "resnet": a classifier of square images (docs/images.md)',
     "model.vocab_size": "tokens; at least those of the tokenizer (swarm-peer prepare --vocab-size). Of images: levels",
@@ -74,6 +75,8 @@ MEANINGS: dict[str, str] = {
     "swarm.replicas": "peers each stage wants before the first step; more stand by",
     "swarm.start_timeout_s": "seconds; then start with what is there, if every stage is held",
     "data.directory": "folder written by swarm-peer prepare, relative to this file",
+    "initial.sha256": "of imported parameters (swarm-peer import); empty: new ones, from run.seed",
+    "initial.directory": "folder of imported parameters, relative to this file; nothing is read with an empty sha256",
 }
 
 

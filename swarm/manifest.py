@@ -31,6 +31,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+MaybeSha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 _SUBSPACE = "U = the first k channels; F = uniform lanes of splitmix64; version 1"
 """How swarm/models/subspace.py makes U and F. Changes whenever they would come out otherwise."""
@@ -322,6 +323,15 @@ class DataSection(Section):
         return self
 
 
+class InitialSection(Section):
+    """Where version 0 comes from: imported parameters by hash (`swarm-peer import`), or nothing but run.seed."""
+
+    sha256: MaybeSha256 = ""
+    """Of all parameters by name (swarm/state/initial.py), whatever the cuts. Empty: initialised from run.seed."""
+    digests: tuple[Sha256, ...] = ()
+    """State digest of version 0 by stage, so that whoever takes one up can check it. Empty with an empty `sha256`."""
+
+
 class TimingSection(Section):
     """One budget; every deadline is derived from it and from measured quantiles (swarm/protocol/deadlines.py)."""
 
@@ -413,6 +423,7 @@ class RunManifest(_Tables):
     subspace_id: str = ""
     """`ModelSection.subspace_id`, as the organiser's release makes it."""
     data: DataSection
+    initial: InitialSection = InitialSection()
 
     @model_validator(mode="after")
     def _same_subspace(self) -> Self:
@@ -421,6 +432,17 @@ class RunManifest(_Tables):
                 f"subspace_id = {self.subspace_id[:16] or 'none'}, but this release makes "
                 f"{self.model.subspace_id[:16] or 'none'} of the model's keys: coefficients would mean something else "
                 "on the two sides of a boundary; install the release the organiser names"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _initial_fits(self) -> Self:
+        initial = self.initial
+        _check_importable(self.model, initial.sha256)
+        if len(initial.digests) != (self.model.stages if initial.sha256 else 0):
+            raise ValueError(
+                f"initial.digests names {len(initial.digests)} states for {self.model.stages} stages and "
+                f"initial.sha256 = {initial.sha256[:16] or 'none'}: it takes one digest for each stage, or neither"
             )
         return self
 
@@ -480,18 +502,32 @@ class RunManifest(_Tables):
 
 
 class RunFile(_Tables):
-    """RUN.toml as an organiser writes it. `[data] directory` is local and not part of the hash."""
+    """RUN.toml as an organiser writes it. Directories are local and not part of the hash."""
 
     class Data(Section):
         directory: str = "data"
 
-    data: Data = Data()
+    class Initial(Section):
+        sha256: MaybeSha256 = ""
+        directory: str = "parameters"
 
-    def resolve(self, corpus: DataSection) -> RunManifest:
-        """The manifest of this run over a prepared corpus. Raises ManifestError."""
+    data: Data = Data()
+    initial: Initial = Initial()
+
+    @model_validator(mode="after")
+    def _initial_fits(self) -> Self:
+        _check_importable(self.model, self.initial.sha256)
+        return self
+
+    def resolve(self, corpus: DataSection, digests: tuple[str, ...] = ()) -> RunManifest:
+        """The manifest of this run over a prepared corpus. Raises ManifestError.
+
+        `digests`: of version 0 by stage, when `initial` names imported parameters.
+        """
         tables = {name: getattr(self, name) for name in _Tables.model_fields}
         try:
-            return RunManifest(**tables, subspace_id=self.model.subspace_id, data=corpus)
+            initial = InitialSection(sha256=self.initial.sha256, digests=digests)
+            return RunManifest(**tables, subspace_id=self.model.subspace_id, data=corpus, initial=initial)
         except ValidationError as error:
             raise ManifestError(explain(error)) from None
 
@@ -547,6 +583,15 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
         return RunFile.model_validate(tree)
     except ValidationError as error:
         raise ManifestError(f"{path}: {explain(error)}") from None
+
+
+def _check_importable(model: ModelSection, sha256: str) -> None:
+    if sha256 and (model.residual != "dense" or model.boundary != "none"):
+        raise ValueError(
+            f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a plain dense model, but "
+            f'model.residual = "{model.residual}" and model.boundary = "{model.boundary}": set them to "dense" and '
+            '"none", or clear initial.sha256'
+        )
 
 
 _SIGNED = b"swarm-peer manifest v1\n"

@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "join": "Take part in a run with this machine.",
     "reference": "Train the same run in one process, and compare with the swarm.",
     "init": "Write a commented RUN.toml for a new run.",
+    "import": "Make a run that begins with a pretrained model.",
     "prepare": "Turn text into a tokenizer and hashed token shards.",
     "status": "What a peer or coordinator is doing, from its home.",
     "events": "Read or follow an event log.",

@@ -70,6 +70,7 @@ def command(
     show = print_json if as_json else Progress(console, steps=run.manifest.run.steps, data=run.manifest.data)
     options = CoordinateOptions(
         corpus=run.corpus,
+        initial=run.initial,
         listen=tuple(listen or (f"/ip4/0.0.0.0/tcp/{port}",)),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),

@@ -25,6 +25,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Train the same run in one process, plain torch and the whole model: what the swarm must equal."""
+    from peers.first_version import first_states
     from peers.reference import ReferenceStep, train_reference
     from peers.resolved_run import resolve_run
     from peers.verdict import archived_digests, compare
@@ -44,7 +45,10 @@ def command(
             print(f"reference step {step.step + 1}/{total}  {loss}  {rate:,.0f} tok/s", flush=True)
 
     reader = CorpusReader(run.corpus, run.manifest)
-    result = train_reference(run.manifest, reader, threads=threads, on_step=show, stop_after=version)
+    state = None if run.initial is None else list(first_states(run.initial, run.manifest))
+    result = train_reference(
+        run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state
+    )
     verdict = compare(archived, result.digests) if archived is not None else None
     if as_json:
         print(

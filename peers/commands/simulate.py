@@ -20,7 +20,8 @@ def command(
     scenario: Annotated[
         str,
         typer.Option(
-            "--scenario", help="mixed, calm, storm, or a kind of fault, such as crash; a wrong name lists all."
+            "--scenario",
+            help="mixed, calm, storm, imported, or a kind of fault, such as crash; a wrong name lists all.",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,

@@ -27,7 +27,7 @@ from peers.state_request import StateRequest
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
-from swarm.events import CheckpointRefused, EventLog, Listener, ProcessStarted, TrafficMeasured
+from swarm.events import CheckpointArchived, CheckpointRefused, EventLog, Listener, ProcessStarted, TrafficMeasured
 from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
@@ -42,6 +42,7 @@ from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
+from swarm.state.initial import InitialParameters
 from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 
@@ -51,6 +52,8 @@ class CoordinateOptions:
     listen: tuple[str, ...]
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
+    initial: InitialParameters | None = None
+    """What version 0 is made of, if the run begins with imported parameters."""
     listeners: tuple[Listener, ...] = ()
     faults: tuple[Fault, ...] = ()
     on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)
@@ -99,15 +102,23 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         run_hash,
         manifest.model.stages,
         manifest.checkpoint.keep,
+        keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
     )
+    newest = archive.newest()
+    if options.initial is not None and (newest is None or 0 not in archive.complete_versions()):
+        from peers.first_version import archive_first  # not in the memory of every coordinator
+
+        archive_first(archive, options.initial, manifest)
+        log.append(CheckpointArchived(0, list(manifest.initial.digests)))
+        newest = newest or 0
     host = await Host.create(home.identity, options.listen, options.bootstrap, announce=options.announce or None)
     try:
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
         settings = Settings.of(manifest)
-        core = CoordinatorCore(me, settings, record.term, record.last_decision, archive.newest())
+        core = CoordinatorCore(me, settings, record.term, record.last_decision, newest)
         feeder = Feeder(manifest, reader, tokenizer)
         driver = CoordinatorDriver(core, manifest, feeder, record, archive, log, options.faults)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from peers.state_request import StateRequest
+from swarm.compute.digest import first_chain
 from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import StageState
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
@@ -75,6 +76,8 @@ class Keeper:
         engine = await asyncio.to_thread(self._engine_of, action.stage)
         started = time.monotonic()
         if action.version == 0 and action.source is None:
+            if self._manifest.initial.sha256:
+                raise StateError("the coordinator", f"orders new parameters for stage {action.stage}; they are imported")
             await asyncio.wrap_future(engine.initialise())
             self._snapshots.clear()
             return engine
@@ -87,12 +90,20 @@ class Keeper:
         state = _state(shard)
         if await asyncio.to_thread(state.digest) != shard.meta.digest:
             raise StateError(source, f"the state of stage {action.stage} does not have the digest it names")
+        if state.version == 0 and self._manifest.initial.sha256:
+            self._check_first(state, shard.meta, source)
         await asyncio.wrap_future(engine.load_state(state))
         self._snapshots.clear()  # of a history that may have been rolled back: its versions are counted anew
         nbytes = sum(tensor.nbytes for tensor in shard.tensors.values())
         seconds = time.monotonic() - started
         self._emit(StateFetched(action.stage, shard.meta.version, source, nbytes, seconds))
         return engine
+
+    def _check_first(self, state: StageState, meta: ShardMeta, source: str) -> None:
+        """Whoever sent it: version 0 is the imported parameters of the manifest and nothing else."""
+        chain = first_chain(self._manifest, meta.stage)
+        if (meta.digest, state.chain) != (self._manifest.initial.digests[meta.stage], chain):
+            raise StateError(source, f"version 0 of stage {meta.stage} is not what the run's manifest imports")
 
     def _engine_of(self, stage: int) -> StageEngine:
         if self.engine is None or self.stage != stage:

@@ -26,7 +26,10 @@ class History:
 
     @property
     def restorable(self) -> bool:
-        """Whether a stage that nobody holds any more can be had: it is initialised, or comes from the archive."""
+        """Whether a stage that nobody holds any more can be had: it comes from the archive, or is initialised.
+
+        Version 0 always can: where it is imported the archive keeps it beside the newest versions.
+        """
         return self.version == 0 or self.version == self.archived
 
     def decided(self, decision: Decision) -> None:

@@ -82,6 +82,7 @@ class Decision:
 class Assign:
     """Hold `stage` at `version`: initialise (version 0, no source) or copy the state of `source`.
 
+    In a run from imported parameters version 0 has a source like any other; a peer initialises nothing there.
     `source` is a replica, or the coordinator's archive when `from_archive`. `stage` None: stand by. In a newer term the
     version may be lower than the one held: that is a rollback.
     """

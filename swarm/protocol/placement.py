@@ -53,7 +53,7 @@ class Placement:
         self._members = members
         self._out = out
         self._first_patience_s = settings.start_timeout_s
-        if history.decision is not None or history.archived is not None:
+        if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
             self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
@@ -169,12 +169,13 @@ class Placement:
             # every other turn the next source, however many repeats pass while the peer still tries one
             turn = i + member.told + (member.told // len(holders) if holders else 0)
             source = holders[turn % len(holders)].actor if holders else self._me
-            from_archive = not holders and history.version > 0
+            initialised = history.version == 0 and not self._settings.imported
+            from_archive = not holders and not initialised
             member.told += 1
             member.assigned = (stage, history.version)
             if late:
                 member.give_up(now, self._settings.step_budget_s)
-            give = None if history.version == 0 else source
+            give = None if initialised else source
             self._out.send(member.actor, Assign(history.term, StageIndex(stage), history.version, give, from_archive))
 
     def ask_to_save(self, now: float) -> None:

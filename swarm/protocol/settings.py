@@ -33,6 +33,8 @@ class Settings:
     """How long a broken connection may take to come back before its actor is taken for dead."""
     slots: int = 16
     """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
+    imported: bool = False
+    """Version 0 is in the archive from the start, and is taken up like any other; otherwise every peer makes it."""
 
     def saves(self, version: int) -> bool:
         """Whether a checkpoint is made of this version."""
@@ -59,4 +61,5 @@ class Settings:
             start_timeout_s=manifest.swarm.start_timeout_s,
             heartbeat_s=min(1.0, budget / 30),
             slots=slots,
+            imported=bool(manifest.initial.sha256),
         )

@@ -20,6 +20,7 @@ from swarm.simulation.invariants import Violation
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_peer import Disk, SimPeer
+from swarm.simulation.toy_model import initial_state
 from swarm.simulation.world import Process, World
 
 MAX_EVENTS = 60_000
@@ -67,7 +68,11 @@ class Run:
         self._incarnations: Counter[str] = Counter()
         self.world.network.weather = plan.weather
         self.injector = Injector(self.world, plan.faults, self.respawn)
-        self._start_coordinator(Record())
+        record = Record()
+        if plan.settings.imported:
+            record.archived = 0
+            self.world.archive |= {(stage, 0): initial_state(stage) for stage in range(plan.settings.stages)}
+        self._start_coordinator(record)
         rng = self.world.random
         at_start = plan.settings.stages * plan.settings.replicas
         for index, speed in enumerate(plan.speeds):

@@ -15,8 +15,9 @@ from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import VOCABULARY
 
-SCENARIOS = ("mixed", "calm", "storm", *(kind.replace(" ", "-") for kind in KINDS))
-"""`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; otherwise faults of one kind."""
+SCENARIOS = ("mixed", "calm", "storm", "imported", *(kind.replace(" ", "-") for kind in KINDS))
+"""`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run whose
+version 0 comes from the archive; otherwise faults of one kind."""
 
 _FREQUENT = ("forward", "backward", "reduce")
 
@@ -68,6 +69,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
+        imported=scenario == "imported",
     )
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages * replicas + spares))
     weather = None
@@ -91,6 +93,7 @@ def small_settings(
     sample_tokens: int = 0,
     checkpoint_every: int = 1,
     slots: int = 16,
+    imported: bool = False,
 ) -> Settings:
     """Settings of a run whose step takes a few tenths of a virtual second."""
     return Settings(
@@ -112,6 +115,7 @@ def small_settings(
         heartbeat_s=0.2,
         reconnect_grace_s=0.1,
         slots=slots,
+        imported=imported,
     )
 
 
@@ -121,7 +125,7 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
-    cells = [cell for cell in CELLS if scenario in ("mixed", "storm", cell.kind.replace(" ", "-"))]
+    cells = [cell for cell in CELLS if scenario in ("mixed", "storm", "imported", cell.kind.replace(" ", "-"))]
     Random("the order of the table").shuffle(cells)
     return tuple(cells)
 

@@ -317,6 +317,8 @@ class SimPeer(Process):
             source = self.world.by_actor.get(action.source)
             state = source.snapshot(*key) if isinstance(source, SimPeer) else None
         elif action.version == 0:
+            if self.world.settings.imported:
+                raise Violation("contract", f"{self.label} is to initialise version 0, which is imported")
             state = initial_state(action.stage)
         delay = _LOAD_S * (0.5 + self.world.random.random())
         if source is not None and (source.stalled or self.world.network.cut(self, source)):

@@ -28,7 +28,10 @@ _READ_BYTES = 4 << 20
 
 
 class Archive:
-    """One copy of each stage's shard, `keep` complete versions deep."""
+    """One copy of each stage's shard, `keep` complete versions deep.
+
+    `keep_first`: version 0 stays as well, since nobody can make it again from a seed.
+    """
 
     def __init__(
         self,
@@ -37,12 +40,14 @@ class Archive:
         stages: int,
         keep: int,
         max_shard_bytes: int = MAX_SHARD_BYTES,
+        keep_first: bool = False,
         on_refused: OnRefused = lambda path, reason: None,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep = {keep}: at least one version must be kept")
         self._folder = VersionFolder(directory, run_hash)
         self._keep = keep
+        self._keep_first = keep_first
         self._limit = max_shard_bytes
         self._on_refused = on_refused
         self.run_hash = run_hash
@@ -96,13 +101,13 @@ class Archive:
         return None
 
     def prune(self) -> None:
-        """Forget all but the newest `keep` complete versions, and incomplete ones older than those.
+        """Forget all but the newest `keep` complete versions (and the first, if it is kept), and incomplete ones between.
 
         What cannot be removed goes to `on_refused`, and is removed another time.
         """
         kept = self.complete_versions()[-self._keep :]
         for version in self._folder.versions():
-            if kept and version < kept[0]:
+            if kept and version < kept[0] and not (version == 0 and self._keep_first):
                 try:
                     self._folder.remove_version(version)
                 except OSError as error:

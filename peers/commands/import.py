@@ -1,0 +1,101 @@
+"""`swarm-peer import`: a run that begins with a pretrained model.
+
+The module's name is a keyword: it is loaded by name, as all commands are.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from peers.event_text import amount
+from peers.options import Json
+from peers.run_toml import render
+from swarm.manifest import BatchSection, ManifestError, ModelSection, OptimizerSection, RunFile, RunSection
+
+if TYPE_CHECKING:
+    from swarm.state.pretrained.model import PretrainedModel
+
+LEARNING_RATE = 2e-5
+"""Of fine-tuning: a fiftieth of what training from nothing takes."""
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Hugging Face folder of a Llama, or a GGUF file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write: parameters, tokenizer.json, RUN.toml.")],
+    stages: Annotated[int, typer.Option("--stages", min=1, help="Into how many stages to cut it.")] = 2,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="Its tokenizer.json, where SOURCE has none that can be used.")
+    ] = None,
+    untie: Annotated[
+        bool, typer.Option("--untie", help="Train embedding and head apart, though they are one matrix in SOURCE.")
+    ] = False,
+    name: Annotated[str, typer.Option("--name", help="Name of the run.")] = "fine-tuning",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what an earlier import wrote to --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a run that begins with a pretrained Llama: its parameters, its tokenizer and a commented RUN.toml.
+
+    Reads safetensors and GGUF, nothing that could run code.
+    """
+    from swarm.models import cuts
+    from swarm.state.atomic import atomic_file, write_whole
+    from swarm.state.initial import write_initial
+    from swarm.state.pretrained.model import open_pretrained
+
+    path = out / "RUN.toml"
+    if path.exists() and not force:
+        raise ManifestError(f"{path} exists: choose another --out, or overwrite it with --force")
+    found = open_pretrained(source, tokenizer)
+    if found.tied and not untie:
+        raise ManifestError(_tied(source, found))
+    whole = found.section
+    if stages > whole.layers:
+        raise ManifestError(f"--stages {stages}: the model has {whole.layers} layers, a stage needs at least one")
+    batch = BatchSection(sequence_length=min(BatchSection().sequence_length, whole.context))
+    model = whole.model_copy(
+        update={"cuts": cuts.propose_cuts(whole, stages, cuts.flop_costs(whole, batch.sequence_length))}
+    )
+    try:
+        described = RunSection(name=name)
+    except ValueError as error:
+        raise ManifestError(f"--name {name!r}: {error}") from None
+    path.unlink(missing_ok=True)
+    sha256 = write_initial(out / "parameters", found.tensors)
+    with atomic_file(out / "tokenizer.json") as file:
+        write_whole(file, found.tokenizer)
+    run = RunFile(
+        run=described,
+        model=model,
+        batch=batch,
+        optimizer=OptimizerSection(learning_rate=LEARNING_RATE),
+        initial=RunFile.Initial(sha256=sha256),
+    )
+    path.write_text(render(run), encoding="utf-8")
+    if as_json:
+        print(json.dumps({"path": str(path), "sha256": sha256, "cuts": model.cuts, "parameters": _count(found)}))
+        return
+    print(f"wrote {out}: {_count(found):,} parameters, {amount(4 * _count(found))}, in {stages} stages")
+    print(f"parameters SHA-256 {sha256}")
+    print(
+        f"next: swarm-peer prepare --input TEXT --tokenizer {out / 'tokenizer.json'} --out {out / 'data'}; "
+        f"then swarm-peer coordinate {path}"
+    )
+
+
+def _tied(source: Path, found: PretrainedModel) -> str:
+    more = found.section.vocab_size * found.section.dim
+    return (
+        f"{source}: embedding and head are one matrix (tied), which the first and the last stage would both hold: add "
+        f"--untie to begin with two equal ones that are trained apart; that is {more:,} parameters more, and an "
+        "export says tie_word_embeddings = false"
+    )
+
+
+def _count(found: PretrainedModel) -> int:
+    from swarm.models.llama import count_parameters
+
+    return count_parameters(found.section)

@@ -1,0 +1,58 @@
+"""Version 0 of a run from imported parameters: each stage's state, its digest, its place in the archive.
+
+A state of version 0 is the parameters, moments of zero, and the chain digest that every run of the manifest begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from swarm.compute.digest import first_chain, state_digest
+from swarm.compute.optimizer import StageState
+from swarm.manifest import ModelSection, RunManifest
+from swarm.state.archive import Archive
+from swarm.state.initial import InitialParameters
+from swarm.state.layout import KINDS, ShardMeta
+from swarm.state.shard import Tensors
+from swarm.state.transfer import TransferHeader, iter_chunks
+
+
+def first_digests(parameters: InitialParameters, model: ModelSection) -> tuple[str, ...]:
+    """State digest of version 0 of each stage, for the manifest."""
+    stages = range(model.stages)
+    return tuple(state_digest(0, 0, _tensors(parameters.of_stage(model, stage))) for stage in stages)
+
+
+def first_states(parameters: InitialParameters, manifest: RunManifest) -> Iterator[StageState]:
+    """State of version 0, stage by stage: as what the swarm takes up, for the reference."""
+    for stage in range(manifest.model.stages):
+        tensors = _tensors(parameters.of_stage(manifest.model, stage))
+        yield StageState(0, 0, first_chain(manifest, stage), dict(tensors))
+
+
+def archive_first(archive: Archive, parameters: InitialParameters, manifest: RunManifest) -> None:
+    """Put version 0 into the archive, whatever lies there. Raises StateError."""
+    for stage, state in enumerate(first_states(parameters, manifest)):
+        meta = ShardMeta(manifest.hash, stage, 0, 0, state.chain, manifest.initial.digests[stage])
+        chunks = iter_chunks(state.tensors, meta)
+        header = next(chunks)
+        writer = archive.receive(stage, 0, TransferHeader.decode(header, "initial parameters").hash)
+        try:
+            writer.feed(header)
+            for chunk in chunks:
+                writer.feed(chunk)
+            writer.commit()
+        finally:
+            writer.abort()
+
+
+def _tensors(parameters: Tensors) -> Tensors:
+    """The parameters' own memory, and one block of zeros that all moments are views of."""
+    zeros = torch.zeros(max(parameter.numel() for parameter in parameters.values()))
+    return {
+        f"{kind}/{name}": value if kind == "param" else zeros[: value.numel()].view(value.shape)
+        for kind in KINDS
+        for name, value in parameters.items()
+    }

@@ -1,0 +1,72 @@
+"""The tokenizer in a GGUF file's metadata, as a tokenizer.json: byte-level BPE whose splitting of text is known.
+
+Only kinds are built of which nothing has to be guessed. For all others the model's own tokenizer.json is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+from swarm.state.error import StateError
+
+_CONTROL, _USER_DEFINED = 3, 4
+_ADVICE = "name the model's tokenizer.json with --tokenizer"
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _smollm() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+_SPLITTERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {"gpt-2": _gpt2, "smollm": _smollm}
+"""By `tokenizer.ggml.pre`."""
+
+
+def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
+    """A tokenizer.json from the metadata of the GGUF file `path`. Raises StateError naming --tokenizer."""
+    kind, splitter = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+    if kind != "gpt2" or splitter not in _SPLITTERS:
+        raise StateError(
+            path,
+            f'its tokenizer (model "{kind}", pre "{splitter}") cannot be built from the file with certainty: {_ADVICE}',
+        )
+    tokens, merges = (_texts(metadata, f"tokenizer.ggml.{key}", path) for key in ("tokens", "merges"))
+    kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
+    if not isinstance(kinds, list) or len(kinds) != len(tokens):
+        raise StateError(path, f"tokenizer.ggml.token_type is not a list of {len(tokens)} numbers: {_ADVICE}")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise StateError(path, f"tokenizer.ggml.tokens has some tokens twice: {_ADVICE}")
+    absent = [byte for byte in pre_tokenizers.ByteLevel.alphabet() if byte not in vocabulary]
+    if absent:
+        raise StateError(path, f"its tokenizer lacks {len(absent)} of the 256 bytes, so not all text has ids: {_ADVICE}")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    try:
+        inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
+    except Exception as error:  # the library raises bare Exception
+        raise StateError(path, f"its tokenizer cannot be built: {error}: {_ADVICE}") from None
+    inner.pre_tokenizer = _SPLITTERS[splitter]()
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(_added(tokens, kinds, _CONTROL))
+    inner.add_tokens(_added(tokens, kinds, _USER_DEFINED))
+    return inner.to_str().encode("utf-8")
+
+
+def _added(tokens: list[str], kinds: list[int], kind: int) -> list[AddedToken]:
+    special = kind == _CONTROL
+    return [AddedToken(t, special=special, normalized=False) for t, k in zip(tokens, kinds, strict=True) if k == kind]
+
+
+def _texts(metadata: Mapping[str, Any], key: str, path: Path) -> list[str]:
+    found = metadata.get(key)
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise StateError(path, f"{key} is not a list of texts: {_ADVICE}")
+    return found

@@ -1,0 +1,156 @@
+"""A Hugging Face folder of a Llama: config.json, *.safetensors with or without an index, tokenizer.json.
+
+Tensor names are ours already. Whatever config.json asks for beyond this program's Llama is refused by its key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+
+from swarm.state.error import StateError
+from swarm.state.initial import LazyTensor
+from swarm.state.pretrained.model import NO_PICKLE, PretrainedModel, assemble, count_layers, read_tokenizer
+
+_MAX_JSON_BYTES = 64 << 20
+_DTYPES = ("F32", "F16", "BF16")
+_ONE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+_FIXED: Mapping[str, tuple[Any, tuple[Any, ...], str]] = {
+    "model_type": (None, ("llama",), "only the Llama architecture is known"),
+    "hidden_act": ("silu", ("silu", "swish"), "the feed-forward is SwiGLU"),
+    "attention_bias": (False, (False,), "projections have no biases"),
+    "mlp_bias": (False, (False,), "projections have no biases"),
+    "attention_dropout": (0.0, (0.0,), "there is no dropout; set it to 0 in config.json to train without"),
+    "sliding_window": (None, (None,), "attention sees the whole sequence"),
+    "partial_rotary_factor": (1.0, (1.0,), "the whole head is rotated"),
+    "quantization_config": (None, (None,), "weights must be F32, F16 or BF16"),
+}
+"""{key: (default, allowed, why)}"""
+
+_SHAPE = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "dim",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "ffn_dim",
+    "max_position_embeddings": "context",
+}
+"""Keys of config.json that must be there, and ours."""
+
+
+def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
+    """Raises StateError, OSError. The tensors stay in their files until they are wanted."""
+    path = folder / "config.json"
+    config = _read_json(path)
+    shape = _shape(config, path)
+    tensors = {name: tensor for name, tensor in _tensors(folder).items() if not name.endswith("rotary_emb.inv_freq")}
+    tied = config.get("tie_word_embeddings") is True
+    raw = read_tokenizer(folder / "tokenizer.json" if tokenizer is None else tokenizer)
+    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw)
+
+
+def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
+    """Keys of [model]. Raises StateError for whatever this program's Llama cannot be."""
+    for key, (default, allowed, why) in _FIXED.items():
+        value = config.get(key, default)
+        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
+            raise StateError(path, f"{key} = {json.dumps(value)}: {why}")
+    missing = [key for key in _SHAPE if type(config.get(key)) is not int]
+    if missing:
+        raise StateError(path, f"{missing[0]} must be a number, it is {json.dumps(config.get(missing[0]))}")
+    shape: dict[str, object] = {ours: config[theirs] for theirs, ours in _SHAPE.items()}
+    heads = config["num_attention_heads"]
+    shape["kv_heads"] = config.get("num_key_value_heads") or heads
+    shape["norm_eps"] = config.get("rms_norm_eps", 1e-6)
+    shape["rope_theta"] = _rope_theta(config, path)
+    head_dim = config.get("head_dim")
+    if head_dim is not None and head_dim * heads != config["hidden_size"]:
+        raise StateError(
+            path, f"head_dim = {head_dim}: a head is hidden_size ÷ num_attention_heads = {config['hidden_size']}/{heads}"
+        )
+    return shape
+
+
+def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
+    """The base of the rotary embedding, where releases of transformers put it. Scaled positions are refused."""
+    theta = config.get("rope_theta", 10_000.0)
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key)
+        if rope is None:
+            continue
+        kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
+        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+            raise StateError(path, f"{key} = {json.dumps(rope)}: positions are rotated as they are, without scaling")
+        theta = rope.get("rope_theta", theta)
+    return theta
+
+
+def _tensors(folder: Path) -> dict[str, LazyTensor]:
+    index = folder / _INDEX
+    if index.exists():
+        places = _read_json(index).get("weight_map")
+        if not isinstance(places, dict) or not all(_is_plain(file) for file in places.values()):
+            raise StateError(index, "weight_map must name files of this folder")
+        files = sorted(set(places.values()))
+    elif (folder / _ONE_FILE).exists():
+        files = [_ONE_FILE]
+    elif any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):
+        raise StateError(folder, NO_PICKLE)
+    else:
+        raise StateError(folder, f"neither {_ONE_FILE} nor {_INDEX} is here")
+    found: dict[str, LazyTensor] = {}
+    for file in files:
+        for name, tensor in _open(folder / file).items():
+            if name in found:
+                raise StateError(folder / file, f"tensor {name} is also in another file")
+            found[name] = tensor
+    return found
+
+
+def _open(path: Path) -> dict[str, LazyTensor]:
+    if not path.exists():
+        raise StateError(path, "is missing: the index names it")
+    try:
+        file = safetensors.safe_open(str(path), framework="pt")
+        found = {}
+        for name in file.keys():  # noqa: SIM118 - it is no mapping
+            piece = file.get_slice(name)
+            if (dtype := piece.get_dtype()) not in _DTYPES:
+                raise StateError(path, f"tensor {name} is {dtype}, known are {', '.join(_DTYPES)}")
+
+            def load(name: str = name) -> torch.Tensor:
+                return file.get_tensor(name).to(torch.float32).contiguous()
+
+            found[name] = LazyTensor(tuple(piece.get_shape()), load)
+        return found
+    except safetensors.SafetensorError as error:
+        raise StateError(path, f"not a safetensors file: {error}") from None
+
+
+def _is_plain(file: object) -> bool:
+    return isinstance(file, str) and Path(file).name == file and file.endswith(".safetensors")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_JSON_BYTES + 1)
+        if len(raw) > _MAX_JSON_BYTES:
+            raise StateError(path, f"more than {_MAX_JSON_BYTES} bytes")
+        tree = json.loads(raw)
+    except FileNotFoundError:
+        raise StateError(path, "is missing: name the folder of a Hugging Face model, or a GGUF file") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(path, f"is not JSON: {error}") from None
+    if not isinstance(tree, dict):
+        raise StateError(path, "is not a JSON object")
+    return tree

@@ -1,0 +1,153 @@
+"""GGUF, the file format of llama.cpp: metadata and tensors, little-endian, versions 2 and 3. Mapped, not read.
+
+    "GGUF" | version u32 | tensors u64 | entries u64 | entries: key, type u32, value | tensors: name, dims, type, place
+    | padding | values of each tensor at its place, aligned
+
+Own code, because all of it is a page, and what is claimed here is checked against the size of the file before anything
+is allocated. (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swarm.state.error import StateError
+from swarm.state.pretrained.blocks import BLOCKS, UNKNOWN, Block
+
+MAGIC = b"GGUF"
+
+_VERSIONS = (2, 3)
+_NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+_MAX_DIMS = 4
+_DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    shape: tuple[int, ...]
+    """Outermost dimension first, as everywhere but in the file."""
+    block: Block
+    raw: np.ndarray
+    """Its bytes, uint8, mapped."""
+
+    def values(self) -> np.ndarray:
+        """fp32, of `shape`."""
+        return self.block.decode(self.raw).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Gguf:
+    metadata: dict[str, Any]
+    tensors: dict[str, GgufTensor]
+
+
+def read_gguf(path: Path) -> Gguf:
+    """Raises StateError naming what is wrong with the file, or a type of tensor that is not known; OSError."""
+    size = path.stat().st_size
+    if size < 24:
+        raise StateError(path, f"{size} bytes is too short for a GGUF file")
+    cursor = _Cursor(path, np.memmap(path, dtype=np.uint8, mode="r"))
+    if cursor.take(len(MAGIC)).tobytes() != MAGIC:
+        raise StateError(path, "is not a GGUF file")
+    if (version := cursor.number("<I")) not in _VERSIONS:
+        raise StateError(path, f"GGUF of version {version}, known are {', '.join(map(str, _VERSIONS))}: convert it anew")
+    count, entries = cursor.count(24), cursor.count(12)
+    metadata: dict[str, Any] = {}
+    for _ in range(entries):
+        key = cursor.text()
+        metadata[key] = cursor.value(cursor.number("<I"))
+    heads = [_tensor_head(cursor) for _ in range(count)]
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment < 1:
+        raise StateError(path, f"general.alignment is {alignment!r}")
+    start = -(-cursor.position // alignment) * alignment
+    tensors: dict[str, GgufTensor] = {}
+    for name, shape, kind, offset in heads:
+        if name in tensors:
+            raise StateError(path, f"tensor {name} is there twice")
+        tensors[name] = _tensor(path, cursor.data, name, shape, kind, start + offset)
+    return Gguf(metadata, tensors)
+
+
+def _tensor_head(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
+    name, dims = cursor.text(), cursor.number("<I")
+    if not 1 <= dims <= _MAX_DIMS:
+        raise StateError(cursor.path, f"tensor {name} has {dims} dimensions, from 1 to {_MAX_DIMS} are known")
+    shape = tuple(cursor.number("<Q") for _ in range(dims))
+    return name, shape[::-1], cursor.number("<I"), cursor.number("<Q")
+
+
+def _tensor(
+    path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kind: int, begin: int
+) -> GgufTensor:
+    block = BLOCKS.get(kind)
+    if block is None:
+        known = ", ".join(found.name for found in BLOCKS.values())
+        raise StateError(
+            path,
+            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: take the model in one of those",
+        )
+    if shape[-1] % block.values:
+        raise StateError(path, f"tensor {name} has rows of {shape[-1]}, {block.name} has blocks of {block.values}")
+    nbytes = math.prod(shape) // block.values * block.nbytes
+    if begin + nbytes > len(data):
+        raise StateError(path, f"tensor {name} ends at byte {begin + nbytes}, the file at {len(data)}: it is torn")
+    return GgufTensor(shape, block, data[begin : begin + nbytes])
+
+
+class _Cursor:
+    """Reads on through the head. Whatever would reach beyond the end of the file raises StateError."""
+
+    def __init__(self, path: Path, data: np.ndarray) -> None:
+        self.path = path
+        self.data = data
+        self.position = 0
+
+    def take(self, nbytes: int) -> np.ndarray:
+        end = self.position + nbytes
+        if end > len(self.data):
+            raise StateError(self.path, f"its head wants {nbytes} bytes at {self.position} of {len(self.data)}: torn")
+        part = self.data[self.position : end]
+        self.position = end
+        return part
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)).tobytes())[0]
+
+    def count(self, least_bytes: int) -> int:
+        """A number of things, each of which takes at least so many bytes of what is left."""
+        count = int(self.number("<Q"))
+        if count * least_bytes > len(self.data) - self.position:
+            raise StateError(self.path, f"its head announces {count} entries, more than the file has room for")
+        return count
+
+    def text(self) -> str:
+        raw = self.take(self.count(1)).tobytes()
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise StateError(self.path, f"{raw[:40]!r} in its head is not UTF-8") from None
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.text()
+        if kind in _NUMBERS:
+            return self.number(_NUMBERS[kind])
+        if kind != _ARRAY:
+            raise StateError(self.path, f"its head has a value of type {kind}, which is not known")
+        inner = self.number("<I")
+        if inner == _STRING:
+            return [self.text() for _ in range(self.count(8))]
+        if inner not in _NUMBERS:
+            raise StateError(self.path, f"its head has a list of type {inner}, which is not known")
+        form = _NUMBERS[inner]
+        width = struct.calcsize(form)
+        raw = self.take(self.count(width) * width)
+        return np.frombuffer(raw.tobytes(), dtype=form).tolist()

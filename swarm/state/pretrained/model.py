@@ -1,0 +1,105 @@
+"""A pretrained Llama from a file or folder: its shape, its tensors under our names, its tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.data.tokenizer import Tokenizer
+from swarm.manifest import ModelSection, explain
+from swarm.models.llama import parameter_shapes
+from swarm.state.error import StateError
+from swarm.state.initial import LazyTensor
+
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+_MAX_CONTEXT = 1 << 20
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    section: ModelSection
+    """Its shape, not cut."""
+    tensors: dict[str, LazyTensor]
+    """By name, all that `section` has; of tied ones the head is the embedding."""
+    tied: bool
+    """Embedding and head are one matrix."""
+    tokenizer: bytes
+    """tokenizer.json"""
+
+
+def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedModel:
+    """Open a Hugging Face folder or a GGUF file; `tokenizer` in place of its own. No tensor is read yet.
+
+    Raises StateError naming what this program's Llama cannot be; CorpusError for a tokenizer; OSError.
+    """
+    from swarm.state.pretrained.folder import open_folder
+    from swarm.state.pretrained.gguf import MAGIC
+    from swarm.state.pretrained.gguf_llama import open_gguf
+
+    if source.is_dir():
+        return open_folder(source, tokenizer)
+    with source.open("rb") as file:
+        magic = file.read(len(MAGIC))
+    if magic == MAGIC:
+        return open_gguf(source, tokenizer)
+    if source.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
+        raise StateError(source, NO_PICKLE)
+    raise StateError(source, f"neither a folder nor a GGUF file: it begins with {magic!r}")
+
+
+NO_PICKLE = (
+    "pickled weights can run code and are never opened: save the model again with transformers' "
+    "`model.save_pretrained(folder, safe_serialization=True)`, or take its safetensors or GGUF files"
+)
+
+
+def assemble(
+    where: Path, shape: dict[str, object], layers: int, tensors: dict[str, LazyTensor], tied: bool, tokenizer: bytes
+) -> PretrainedModel:
+    """Check that `tensors`, of `layers` layers, are those of a Llama of `shape` (keys of ModelSection).
+
+    The counts in a file's head are only claims: nothing is built from them before the tensors bear them out.
+    """
+    try:
+        section = ModelSection(**{"cuts": (), **shape})  # type: ignore[arg-type]
+    except ValueError as error:
+        raise StateError(where, f"no Llama of this program: {explain(error)}") from None
+    if section.layers != layers:
+        raise StateError(where, f"says it has {section.layers} layers, its tensors are of {layers}")
+    if section.context > _MAX_CONTEXT:
+        raise StateError(where, f"a context of {section.context} tokens, the limit is {_MAX_CONTEXT}")
+    if tied and EMBEDDING in tensors:
+        tensors = {**tensors, HEAD: tensors[EMBEDDING]}
+    wanted = parameter_shapes(section, 0)
+    for name in sorted(wanted.keys() | tensors.keys()):
+        if name not in tensors:
+            raise StateError(where, f"tensor {name} is missing")
+        if name not in wanted:
+            raise StateError(
+                where, f"tensor {name} has no place in this program's Llama, which has no biases and nothing added"
+            )
+        if tensors[name].shape != wanted[name]:
+            raise StateError(where, f"tensor {name} is {list(tensors[name].shape)}, expected {list(wanted[name])}")
+    known = Tokenizer(tokenizer, f"the tokenizer of {where}").vocab_size
+    if known > section.vocab_size:
+        raise StateError(
+            where, f"its tokenizer has {known} tokens, its embedding {section.vocab_size}: name the right --tokenizer"
+        )
+    return PretrainedModel(section, tensors, tied, tokenizer)
+
+
+def read_tokenizer(path: Path) -> bytes:
+    """A tokenizer.json. Raises StateError naming the option that gives another."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise StateError(path, "there is none: name the model's tokenizer.json with --tokenizer") from None
+
+
+def count_layers(names: list[str]) -> int:
+    """One more than the highest layer among our names."""
+    numbers = [name.split(".")[2] for name in names if name.startswith("model.layers.")]
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+

@@ -1,0 +1,170 @@
+"""Version 0 of a run from imported parameters: in the archive, at the reference, and on no peer that it is not meant for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from peers.first_version import archive_first, first_digests, first_states
+from peers.reference import train_reference
+from peers.stage.keeper import Keeper
+from peers.state_request import StateRequest
+from swarm.compute.digest import first_chain
+from swarm.compute.optimizer import StageState
+from swarm.events import StateFetched
+from swarm.manifest import DataSection, InitialSection, ManifestError, ModelSection, RunFile, RunManifest, Shard, explain
+from swarm.models.llama import build_stage
+from swarm.protocol.actions import LoadState
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.state.archive import Archive
+from swarm.state.error import StateError
+from swarm.state.initial import InitialParameters, LazyTensor, write_initial
+from swarm.state.layout import ShardMeta
+from swarm.state.transfer import TransferHeader, iter_chunks, iter_file_chunks
+
+MODEL = ModelSection(vocab_size=64, dim=16, layers=2, heads=2, kv_heads=1, ffn_dim=24, context=16, cuts=(1,))
+SHARD = Shard(file="train.bin", sha256="0" * 64, tokens=100_000)
+DATA = DataSection(
+    tokenizer_sha256="1" * 64, vocab_size=64, train=(SHARD,), heldout=(SHARD,), unigram_entropy=4.0, bytes_per_token=3.5
+)
+COORDINATOR = Actor("coordinator", 0)
+
+
+@pytest.fixture
+def initial(tmp_path: Path) -> tuple[RunManifest, InitialParameters]:
+    values = {n: p.detach() for s in range(2) for n, p in build_stage(MODEL, s, seed=9).named_parameters()}
+    lazy = {n: LazyTensor(tuple(value.shape), lambda value=value: value) for n, value in values.items()}
+    sha256 = write_initial(tmp_path / "parameters", lazy)
+    parameters = InitialParameters(tmp_path / "parameters", MODEL, sha256)
+    batch = {"microbatches": 2, "sequences": 1, "sequence_length": 8}
+    run = RunFile.model_validate({"model": MODEL, "batch": batch, "initial": {"sha256": sha256}})
+    return run.resolve(DATA, first_digests(parameters, MODEL)), parameters
+
+
+def archive_of(manifest: RunManifest, folder: Path, keep: int = 1) -> Archive:
+    return Archive(folder, manifest.hash, 2, keep, keep_first=True)
+
+
+def test_the_archive_holds_version_0_as_any_other_and_for_good(
+    initial: tuple[RunManifest, InitialParameters], tmp_path: Path
+) -> None:
+    manifest, parameters = initial
+    archive = archive_of(manifest, tmp_path / "archive")
+    archive_first(archive, parameters, manifest)
+    assert archive.newest() == 0
+    for stage, state in enumerate(first_states(parameters, manifest)):
+        shard = archive.open_shard(stage, 0)
+        assert (shard.meta.digest, shard.meta.chain) == (manifest.initial.digests[stage], first_chain(manifest, stage))
+        assert state.digest() == shard.meta.digest
+        assert shard.tensors.keys() == state.tensors.keys()
+        assert all(torch.equal(shard.tensors[name], tensor) for name, tensor in state.tensors.items())
+        assert not any(tensor.any() for kind in ("exp_avg", "exp_avg_sq") for tensor in shard.of_kind(kind).values())
+    for version in (1, 2, 3):
+        store(archive, manifest, version, parameters)
+    assert archive.complete_versions() == [0, 3]
+
+
+def test_the_manifest_names_imported_parameters_for_each_stage(initial: tuple[RunManifest, InitialParameters]) -> None:
+    manifest, _ = initial
+    assert RunManifest.from_canonical(manifest.canonical()) == manifest
+    tree = manifest.model_dump()
+    for digests in ((), manifest.initial.digests[:1]):
+        tree["initial"] = InitialSection(sha256=manifest.initial.sha256, digests=digests)
+        with pytest.raises(ValueError, match=f"initial.digests names {len(digests)} states for 2 stages"):
+            RunManifest.model_validate(tree)
+    other = RunFile.model_validate({"model": MODEL, "batch": manifest.batch, "initial": {"sha256": "ab" * 32}})
+    assert other.resolve(DATA, manifest.initial.digests).hash != manifest.hash
+    with pytest.raises(ManifestError, match="initial.digests names 0 states"):
+        other.resolve(DATA)
+    narrow = {**MODEL.model_dump(), "boundary": "bottleneck", "boundary_dim": 4}
+    with pytest.raises(ValueError, match='model.boundary = "bottleneck": set them') as caught:
+        RunFile.model_validate({"model": narrow, "initial": {"sha256": "ab" * 32}})
+    assert "initial.sha256 = abababababababab" in explain(caught.value)
+
+
+def test_the_reference_begins_with_them_or_not_at_all(initial: tuple[RunManifest, InitialParameters]) -> None:
+    manifest, parameters = initial
+    states = list(first_states(parameters, manifest))
+
+    class Data:
+        def microbatch(self, step: int, m: int, /) -> Any:
+            return torch.arange(9).view(1, 9).numpy() + m
+
+    assert train_reference(manifest, Data(), stop_after=0, state=states).digests == manifest.initial.digests
+    trained = train_reference(manifest, Data(), stop_after=1, state=states)
+    assert trained.digests != manifest.initial.digests
+    again = list(first_states(parameters, manifest))
+    assert train_reference(manifest, Data(), stop_after=1, state=again).digests == trained.digests, "the file is as it was"
+    with pytest.raises(AssertionError, match="version 0 is imported"):
+        train_reference(manifest, Data(), stop_after=1)
+
+
+class Engine:
+    """Takes up whatever it is given."""
+
+    version: int | None = None
+
+    def __init__(self) -> None:
+        self.state: StageState | None = None
+
+    def initialise(self) -> Future[None]:
+        raise AssertionError("nothing is initialised in a run from imported parameters")
+
+    def load_state(self, state: StageState) -> Future[None]:
+        self.state = state
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+
+async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
+    initial: tuple[RunManifest, InitialParameters], tmp_path: Path
+) -> None:
+    manifest, parameters = initial
+    archive = archive_of(manifest, tmp_path / "archive")
+    archive_first(archive, parameters, manifest)
+    sent: dict[Actor, list[bytes]] = {}
+    for number, (chain, factor) in enumerate(((first_chain(manifest, 0), 1.5), ("ab" * 32, 1.0))):
+        state = next(first_states(parameters, manifest))
+        tensors = {name: tensor * factor for name, tensor in state.tensors.items()}
+        digest = StageState(0, 0, chain, tensors).digest()
+        meta = ShardMeta(manifest.hash, 0, 0, 0, chain, digest)
+        sent[Actor("liar", number)] = list(iter_chunks(tensors, meta))
+    sent[COORDINATOR] = list(iter_file_chunks(archive.checkpoint(0, 0), manifest.hash))
+    asked: list[StateRequest] = []
+
+    async def fetch(source: Actor, request: bytes) -> AsyncIterator[bytes]:
+        asked.append(StateRequest.decode(request))
+        for chunk in sent[source]:
+            yield chunk
+
+    engine, events = Engine(), []
+    unused: Any = None
+    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, unused, fetch, events.append)  # type: ignore
+    stage = StageIndex(0)
+    with pytest.raises(StateError, match="orders new parameters for stage 0; they are imported"):
+        await keeper.load(LoadState(stage, 0, None, False))
+    for number in (0, 1):
+        with pytest.raises(StateError, match=f"liar.*{number}: version 0 of stage 0 is not what the run's manifest"):
+            await keeper.load(LoadState(stage, 0, Actor("liar", number), False))
+    assert engine.state is None and not events
+    await keeper.load(LoadState(stage, 0, COORDINATOR, True))
+    assert engine.state is not None and engine.state.digest() == manifest.initial.digests[0]
+    assert [request.from_archive for request in asked] == [False, False, True]
+    (fetched,) = events
+    assert isinstance(fetched, StateFetched) and (fetched.version, fetched.source) == (0, "archive")
+
+
+def store(archive: Archive, manifest: RunManifest, version: int, parameters: InitialParameters) -> None:
+    for stage, state in enumerate(first_states(parameters, manifest)):
+        meta = ShardMeta(manifest.hash, stage, version, version, "cd" * 32, "ef" * 32)
+        header, *chunks = iter_chunks(state.tensors, meta)
+        writer = archive.receive(stage, version, TransferHeader.decode(header, "x").hash)
+        for chunk in (header, *chunks):
+            writer.feed(chunk)
+        writer.commit()

@@ -1,0 +1,180 @@
+"""import: from somebody else's model to a run of ours, and back out as what it was."""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from peers import cli
+from peers.archived_run import describe_archive
+from peers.first_version import archive_first
+from peers.home import Home
+from peers.resolved_run import resolve_run
+from swarm.data.prepare import TOKENIZER_FILE
+from swarm.data.tokenizer import Tokenizer
+from swarm.manifest import ModelSection, load_run_file
+from swarm.models.llama import build_stage
+from swarm.state.archive import Archive
+from swarm.state.whole import whole_parameters
+
+MODEL = ModelSection(vocab_size=400, dim=32, layers=3, heads=4, kv_heads=2, ffn_dim=48, context=64, cuts=())
+WORDS = [f"document {i} has words {i * 7}" for i in range(400)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> bytes:
+    return Tokenizer.train(WORDS, 300).raw
+
+
+@pytest.fixture
+def source(tokenizer: bytes, tmp_path: Path) -> Path:
+    """A Hugging Face folder with an untied model, in fp16."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    values = {name: p.detach().half() for name, p in build_stage(MODEL, 0, seed=5).named_parameters()}
+    safetensors.torch.save_file(values, folder / "model.safetensors")
+    (folder / "tokenizer.json").write_bytes(tokenizer)
+    write_config(folder)
+    return folder
+
+
+def write_config(folder: Path, **changes: object) -> None:
+    config = {
+        "model_type": "llama",
+        "vocab_size": 400,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5,
+    }
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_the_run_begins_with_the_model(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out, "--stages", "3") == 0
+    shown = capsys.readouterr().out
+    assert "in 3 stages" in shown and f"--tokenizer {out / 'tokenizer.json'}" in shown
+    file = load_run_file(out / "RUN.toml")
+    assert file.model == MODEL.model_copy(update={"cuts": (1, 2)})
+    assert file.initial.sha256 in shown and file.batch.sequence_length == 64
+    prepare(out, tmp_path)
+    resolved = resolve_run(out / "RUN.toml")
+    archive = archived(out, tmp_path / "home")
+    stored = safetensors.torch.load_file(source / "model.safetensors")
+    parameters = whole_parameters(archive, resolved.manifest, 0)
+    assert parameters.keys() == stored.keys()
+    assert all(torch.equal(parameters[name], value.float()) for name, value in stored.items())
+    assert run("reference", out / "RUN.toml", "--against", tmp_path / "home") == 0, "at version 0 it is the same"
+    assert "EQUAL" in capsys.readouterr().out
+    cut_again = resolve_run(out / "RUN.toml", ["model.cuts=[1]"]).manifest
+    assert cut_again.initial.sha256 == resolved.manifest.initial.sha256 and len(cut_again.initial.digests) == 2
+
+
+def test_other_parameters_than_those_of_the_run_are_refused(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    prepare(out, tmp_path)
+    (path,) = (out / "parameters").iterdir()
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    for command in (("reference", out / "RUN.toml"), ("coordinate", out / "RUN.toml", "--dry-run")):
+        assert run(*command) == 2
+        assert "the parameters hash to" in capsys.readouterr().err
+
+
+def test_a_tied_model_wants_a_word(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(source, tie_word_embeddings=True)
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert "--untie" in error and "12,800 parameters more" in error and "tie_word_embeddings = false" in error
+    assert not out.exists()
+    assert run("import", source, "--out", out, "--untie") == 0
+    stored = safetensors.torch.load_file(next((out / "parameters").iterdir()))
+    assert torch.equal(stored["lm_head.weight"], stored["model.embed_tokens.weight"])
+
+
+def test_mistakes_are_told_before_anything_is_written(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    for arguments, message in (
+        ((source, "--stages", "4"), "the model has 3 layers"),
+        ((source, "--name", "no good"), "--name 'no good'"),
+        ((tmp_path / "nowhere",), "nowhere: No such file"),
+        ((source, "--tokenizer", tmp_path / "none.json"), "with --tokenizer"),
+    ):
+        assert run("import", *arguments, "--out", out) == 2
+        assert message in capsys.readouterr().err
+        assert not out.exists()
+    assert run("import", source, "--out", out) == 0
+    assert run("import", source, "--out", out) == 2
+    assert "--force" in capsys.readouterr().err
+    assert run("import", source, "--out", out, "--force", "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["cuts"] == [2]
+
+
+@pytest.mark.hf
+def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(tokenizer: bytes, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=400,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    )
+    torch.manual_seed(0)
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path / "source", max_shard_size="20KB")
+    assert (tmp_path / "source" / "model.safetensors.index.json").exists()
+    (tmp_path / "source" / "tokenizer.json").write_bytes(tokenizer)
+    out = tmp_path / "run"
+    assert run("import", tmp_path / "source", "--out", out) == 0
+    prepare(out, tmp_path)
+    archived(out, tmp_path / "home")
+    assert run("export", tmp_path / "out", "--home", tmp_path / "home", "--version", "0") == 0
+    back = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    tokens = torch.randint(0, 400, (2, 60), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        a, b = theirs(tokens).logits, back(tokens).logits
+    assert a.std() > 0.1
+    assert (a - b).abs().max() <= 1e-4
+
+
+def prepare(out: Path, tmp_path: Path) -> None:
+    """The corpus of a run, with its own tokenizer."""
+    text = tmp_path / "text.jsonl"
+    text.write_text("\n".join(json.dumps({"text": words}) for words in WORDS))
+    arguments = ("--input", text, "--tokenizer", out / "tokenizer.json", "--out", out / "data", "--heldout", "0.2")
+    assert run("prepare", *arguments) == 0
+
+
+def archived(out: Path, home: Path) -> Archive:
+    """A coordinator's archive before the first step."""
+    resolved = resolve_run(out / "RUN.toml")
+    folder = Home(home).archive
+    describe_archive(folder, resolved.manifest, (resolved.corpus / TOKENIZER_FILE).read_bytes())
+    archive = Archive(folder, resolved.manifest.hash, resolved.manifest.model.stages, 1, keep_first=True)
+    assert resolved.initial is not None
+    archive_first(archive, resolved.initial, resolved.manifest)
+    return archive
+
+
+def run(*arguments: object) -> object:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([str(argument) for argument in arguments])
+    return caught.value.code

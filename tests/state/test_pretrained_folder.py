@@ -1,0 +1,186 @@
+"""Hugging Face folders: taken up as they are, and whatever this program's Llama is not is refused by its key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from swarm.manifest import ModelSection
+from swarm.models.llama import build_stage
+from swarm.state.error import StateError
+from swarm.state.pretrained.model import open_pretrained
+
+MODEL = ModelSection(vocab_size=288, dim=32, layers=3, heads=4, kv_heads=2, ffn_dim=48, context=64, cuts=())
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 288,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+Q = "model.layers.1.self_attn.q_proj"
+
+
+@pytest.fixture
+def values() -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in build_stage(MODEL, 0, seed=5).named_parameters()}
+
+
+@pytest.fixture
+def folder(values: dict[str, torch.Tensor], tokenizer_path: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_bytes(tokenizer_path.read_bytes())
+    safetensors.torch.save_file(values, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_folder_is_taken_up_exactly(dtype: torch.dtype, folder: Path, values: dict[str, torch.Tensor]) -> None:
+    stored = {name: value.to(dtype) for name, value in values.items()}
+    stored["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)  # old checkpoints have it; it is no parameter
+    safetensors.torch.save_file(stored, folder / "model.safetensors")
+    found = open_pretrained(folder)
+    assert found.section == MODEL and not found.tied
+    assert found.tokenizer == (folder / "tokenizer.json").read_bytes()
+    assert found.tensors.keys() == values.keys()
+    for name, tensor in found.tensors.items():
+        loaded = tensor.load()
+        assert loaded.dtype == torch.float32 and torch.equal(loaded, stored[name].float())
+
+
+def test_an_index_says_where_the_tensors_are(folder: Path, values: dict[str, torch.Tensor]) -> None:
+    (folder / "model.safetensors").unlink()
+    names = sorted(values)
+    places = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(names)}
+    for file in set(places.values()):
+        safetensors.torch.save_file({n: values[n] for n in names if places[n] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    found = open_pretrained(folder)
+    assert all(torch.equal(found.tensors[name].load(), value) for name, value in values.items())
+    index.write_text(json.dumps({"weight_map": {**places, names[0]: "../model.safetensors"}}))
+    with pytest.raises(StateError, match="must name files of this folder"):
+        open_pretrained(folder)
+    index.write_text(json.dumps({"weight_map": {**places, names[0]: "gone.safetensors"}}))
+    with pytest.raises(StateError, match=r"gone.safetensors: is missing"):
+        open_pretrained(folder)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["one matrix", "written twice"])
+def test_a_tied_head_is_the_embedding(kept: bool, folder: Path, values: dict[str, torch.Tensor]) -> None:
+    change(folder, tie_word_embeddings=True)
+    head = values.pop("lm_head.weight")
+    safetensors.torch.save_file(values | ({"lm_head.weight": head} if kept else {}), folder / "model.safetensors")
+    found = open_pretrained(folder)
+    assert found.tied
+    assert torch.equal(found.tensors["lm_head.weight"].load(), values["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mistral"}, 'model_type = "mistral": only the Llama'),
+        ({"hidden_act": "gelu"}, 'hidden_act = "gelu": the feed-forward is SwiGLU'),
+        ({"attention_bias": True}, "attention_bias = true: projections have no biases"),
+        ({"mlp_bias": True}, "mlp_bias = true"),
+        ({"attention_dropout": 0.1}, "attention_dropout = 0.1: there is no dropout"),
+        ({"sliding_window": 32}, "sliding_window = 32: attention sees the whole"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"head_dim": 16}, "head_dim = 16: a head is hidden_size ÷ num_attention_heads = 32/4"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling .*llama3.*without scaling"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling .*linear"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_parameters .*yarn"),
+        ({"num_hidden_layers": 4}, "says it has 4 layers, its tensors are of 3"),
+        ({"num_hidden_layers": 10**12}, "says it has 1000000000000 layers, its tensors are of 3"),
+        ({"num_hidden_layers": "3"}, 'num_hidden_layers must be a number, it is "3"'),
+        ({"hidden_size": None}, "hidden_size must be a number, it is null"),
+        ({"hidden_size": 40}, r"is \[288, 32\], expected \[288, 40\]"),
+        ({"num_key_value_heads": 4}, r"k_proj.weight is \[16, 32\], expected \[32, 32\]"),
+        ({"num_attention_heads": 5}, "not a multiple of model.heads = 5"),
+        ({"vocab_size": 300}, r"\[288, 32\], expected \[300, 32\]"),
+        ({"max_position_embeddings": 1 << 40}, "a context of 1099511627776 tokens, the limit is"),
+        ({"rms_norm_eps": 0.0}, "norm_eps"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_this_llama_is_not_is_refused_by_name(changes: dict[str, Any], message: str, folder: Path) -> None:
+    change(folder, **changes)
+    with pytest.raises(StateError, match=message):
+        open_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 500.0, "rope_scaling": None},
+        {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+        {"rope_theta": 500.0, "rope_scaling": {"rope_type": "default"}},
+    ],
+)
+def test_the_rotary_base_is_found_where_releases_put_it(rope: dict[str, Any], folder: Path) -> None:
+    change(folder, **rope)
+    assert open_pretrained(folder).section.rope_theta == 500.0
+
+
+def test_tensors_that_are_wrong_are_named(folder: Path, values: dict[str, torch.Tensor]) -> None:
+    path = folder / "model.safetensors"
+
+    def refused(match: str, **changed: torch.Tensor) -> None:
+        safetensors.torch.save_file({**values, **changed}, path)
+        with pytest.raises(StateError, match=match):
+            open_pretrained(folder)
+
+    refused(f"{Q}.bias has no place .* no biases", **{f"{Q}.bias": torch.ones(32)})
+    refused(f"{Q}.weight is .*I64, known are F32, F16, BF16", **{f"{Q}.weight": torch.ones(32, 32).long()})
+    del values[f"{Q}.weight"]
+    refused(f"tensor {Q}.weight is missing")
+    path.write_bytes(b"\xff" * 100)
+    with pytest.raises(StateError, match="not a safetensors file"):
+        open_pretrained(folder)
+
+
+def test_pickles_are_refused_with_the_fix(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(StateError, match=r"never opened.*safe_serialization=True"):
+        open_pretrained(folder)
+    with pytest.raises(StateError, match=r"never opened"):
+        open_pretrained(folder / "pytorch_model.bin")
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(StateError, match=r"neither model.safetensors nor model.safetensors.index.json"):
+        open_pretrained(folder)
+    other = tmp_path / "weights"
+    other.write_bytes(b"????????")
+    with pytest.raises(StateError, match="neither a folder nor a GGUF file"):
+        open_pretrained(other)
+
+
+def test_a_tokenizer_is_needed_that_fits(folder: Path, tokenizer_path: Path, tmp_path: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(StateError, match="with --tokenizer"):
+        open_pretrained(folder)
+    assert open_pretrained(folder, tokenizer_path).tokenizer == tokenizer_path.read_bytes()
+    tree = json.loads(tokenizer_path.read_text())
+    vocabulary = tree["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 288
+    larger = tmp_path / "larger.json"
+    larger.write_text(json.dumps(tree))
+    with pytest.raises(StateError, match="its tokenizer has 289 tokens, its embedding 288"):
+        open_pretrained(folder, larger)
+
+
+def change(folder: Path, **changes: Any) -> None:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
