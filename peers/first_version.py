@@ -1,6 +1,6 @@
 """Version 0 of a run from imported parameters: each stage's state, its digest, its place in the archive.
 
-A state of version 0 is the parameters, moments of zero, and the chain digest that every run of the manifest begins with.
+A state of version 0 is the parameters, moments of zero, and the chain digest that the run begins with.
 """
 
 from __future__ import annotations

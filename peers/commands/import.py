@@ -14,7 +14,7 @@ import typer
 from peers.event_text import amount
 from peers.options import Json
 from peers.run_toml import render
-from swarm.manifest import BatchSection, ManifestError, ModelSection, OptimizerSection, RunFile, RunSection
+from swarm.manifest import BatchSection, ManifestError, OptimizerSection, RunFile, RunSection
 
 if TYPE_CHECKING:
     from swarm.state.pretrained.model import PretrainedModel

@@ -46,9 +46,7 @@ def command(
 
     reader = CorpusReader(run.corpus, run.manifest)
     state = None if run.initial is None else list(first_states(run.initial, run.manifest))
-    result = train_reference(
-        run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state
-    )
+    result = train_reference(run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state)
     verdict = compare(archived, result.digests) if archived is not None else None
     if as_json:
         print(

@@ -77,7 +77,9 @@ class Keeper:
         started = time.monotonic()
         if action.version == 0 and action.source is None:
             if self._manifest.initial.sha256:
-                raise StateError("the coordinator", f"orders new parameters for stage {action.stage}; they are imported")
+                raise StateError(
+                    "the coordinator", f"orders new parameters for stage {action.stage}; they are imported"
+                )
             await asyncio.wrap_future(engine.initialise())
             self._snapshots.clear()
             return engine

@@ -222,7 +222,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Take up `stage` at `version`: initialise (0 without `source`), from own checkpoint if held, else from `source`."""
+    """Take up `stage` at `version`: initialise (0, no `source`), from own checkpoint if held, else from `source`."""
 
     stage: StageIndex
     version: int

@@ -16,8 +16,8 @@ from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import VOCABULARY
 
 SCENARIOS = ("mixed", "calm", "storm", "imported", *(kind.replace(" ", "-") for kind in KINDS))
-"""`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run whose
-version 0 comes from the archive; otherwise faults of one kind."""
+"""`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
+whose version 0 comes from the archive; otherwise faults of one kind."""
 
 _FREQUENT = ("forward", "backward", "reduce")
 

@@ -101,7 +101,7 @@ class Archive:
         return None
 
     def prune(self) -> None:
-        """Forget all but the newest `keep` complete versions (and the first, if it is kept), and incomplete ones between.
+        """Forget all but the newest `keep` complete versions (and the first, if kept), and incomplete ones older.
 
         What cannot be removed goes to `on_refused`, and is removed another time.
         """

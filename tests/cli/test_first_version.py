@@ -1,4 +1,4 @@
-"""Version 0 of a run from imported parameters: in the archive, at the reference, and on no peer that it is not meant for."""
+"""Version 0 of a run from imported parameters: in the archive, at the reference, and nothing else on any peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from peers.state_request import StateRequest
 from swarm.compute.digest import first_chain
 from swarm.compute.optimizer import StageState
 from swarm.events import StateFetched
-from swarm.manifest import DataSection, InitialSection, ManifestError, ModelSection, RunFile, RunManifest, Shard, explain
+from swarm.manifest import (
+    DataSection,
+    InitialSection,
+    ManifestError,
+    ModelSection,
+    RunFile,
+    RunManifest,
+    Shard,
+    explain,
+)
 from swarm.models.llama import build_stage
 from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import Actor, StageIndex
@@ -79,11 +88,11 @@ def test_the_manifest_names_imported_parameters_for_each_stage(initial: tuple[Ru
             RunManifest.model_validate(tree)
     other = RunFile.model_validate({"model": MODEL, "batch": manifest.batch, "initial": {"sha256": "ab" * 32}})
     assert other.resolve(DATA, manifest.initial.digests).hash != manifest.hash
-    with pytest.raises(ManifestError, match="initial.digests names 0 states"):
+    with pytest.raises(ManifestError, match=r"initial.digests names 0 states"):
         other.resolve(DATA)
     narrow = {**MODEL.model_dump(), "boundary": "bottleneck", "boundary_dim": 4}
-    with pytest.raises(ValueError, match='model.boundary = "bottleneck": set them') as caught:
-        RunFile.model_validate({"model": narrow, "initial": {"sha256": "ab" * 32}})
+    with pytest.raises(ValueError, match=r'model.boundary = "bottleneck": set them') as caught:
+        RunFile.model_validate({"model": narrow, "batch": manifest.batch, "initial": {"sha256": "ab" * 32}})
     assert "initial.sha256 = abababababababab" in explain(caught.value)
 
 
@@ -99,7 +108,9 @@ def test_the_reference_begins_with_them_or_not_at_all(initial: tuple[RunManifest
     trained = train_reference(manifest, Data(), stop_after=1, state=states)
     assert trained.digests != manifest.initial.digests
     again = list(first_states(parameters, manifest))
-    assert train_reference(manifest, Data(), stop_after=1, state=again).digests == trained.digests, "the file is as it was"
+    assert train_reference(manifest, Data(), stop_after=1, state=again).digests == trained.digests, (
+        "the file is as it was"
+    )
     with pytest.raises(AssertionError, match="version 0 is imported"):
         train_reference(manifest, Data(), stop_after=1)
 

@@ -159,7 +159,7 @@ def prepare(out: Path, tmp_path: Path) -> None:
     """The corpus of a run, with its own tokenizer."""
     text = tmp_path / "text.jsonl"
     text.write_text("\n".join(json.dumps({"text": words}) for words in WORDS))
-    arguments = ("--input", text, "--tokenizer", out / "tokenizer.json", "--out", out / "data", "--heldout", "0.2")
+    arguments = ("--input", text, "--tokenizer", out / "tokenizer.json", "--out", out / "data", "--heldout", "0.5")
     assert run("prepare", *arguments) == 0
 
 

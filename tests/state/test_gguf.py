@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection
 from swarm.models.llama import parameter_shapes
 from swarm.state.error import StateError
-from swarm.state.pretrained.bpe import byte_level_bpe
+from swarm.state.pretrained.bpe import _letters, byte_level_bpe
 from swarm.state.pretrained.gguf import read_gguf
 from swarm.state.pretrained.gguf_llama import unpermute
 from swarm.state.pretrained.model import open_pretrained
@@ -27,7 +28,7 @@ METADATA = {
     "llama.feed_forward_length": 64,
     "llama.attention.head_count": 4,
     "llama.attention.head_count_kv": 2,
-    "llama.attention.layer_norm_rms_epsilon": 2.0**-17,
+    "llama.attention.layer_norm_rms_epsilon": 1e-6,
     "llama.rope.dimension_count": 8,
     "llama.rope.freq_base": 500.0,
 }
@@ -169,7 +170,7 @@ def test_a_model_is_taken_up_exactly(
     path.write_bytes(gguf(METADATA, model_tensors(values, tied)))
     found = open_pretrained(path, tokenizer_path)
     assert found.tied == tied
-    assert found.section == MODEL.model_copy(update={"rope_theta": 500.0, "norm_eps": 2.0**-17})
+    assert found.section == MODEL.model_copy(update={"rope_theta": 500.0, "norm_eps": 1e-6})
     assert found.tensors.keys() == values.keys()
     if tied:
         values["lm_head.weight"] = values["model.embed_tokens.weight"]
@@ -204,9 +205,7 @@ def test_what_this_llama_is_not_is_refused_by_name(
         open_pretrained(path, tokenizer_path)
 
 
-def test_tensors_that_are_wrong_are_named(
-    values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
-) -> None:
+def test_tensors_that_are_wrong_are_named(values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     good = model_tensors(values)
 
@@ -219,7 +218,9 @@ def test_tensors_that_are_wrong_are_named(
     refused("is of type 99", **{"blk.0.attn_q.weight": ((32, 32), 99, b"")})
     refused("rows of 33, Q8_0 has blocks of 32", **{"blk.0.ffn_up.weight": ((64, 33), 8, bytes(9999))})
     refused("rope_freqs.weight scales positions", **{"rope_freqs.weight": ((4,), 0, bytes(16))})
-    refused("tensor blk.0.attn_q.bias has no place|self_attn.q_proj.bias", **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))})
+    refused(
+        "tensor blk.0.attn_q.bias has no place|self_attn.q_proj.bias", **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))}
+    )
     refused("ends at byte .* it is torn", torn=32)
     refused("GGUF of version 1, known are 2, 3", version=1)
     refused(r"q_proj.weight is \[8, 32\], expected", **{"blk.0.attn_q.weight": ((8, 32), 0, bytes(1024))})
@@ -275,6 +276,21 @@ def test_a_byte_level_tokenizer_is_built_from_the_metadata(tokenizer_path: Path,
     assert digits.decode(digits.encode([TEXT])[0]) == TEXT
 
 
+def test_bytes_that_text_does_not_have_may_lack(tokenizer_path: Path, tmp_path: Path) -> None:
+    metadata = metadata_of(tokenizer_path, "gpt-2")
+    letters = _letters()
+    assert set(letters.values()) == set(pre_tokenizers.ByteLevel.alphabet())
+    tokens = metadata["tokenizer.ggml.tokens"]
+    for byte, letter in letters.items():
+        without = {**metadata, "tokenizer.ggml.tokens": ["~~" if token == letter else token for token in tokens]}
+        if byte in b"\x04\x1d\xf5":
+            built = Tokenizer(byte_level_bpe(without, tmp_path))
+            assert built.decode(built.encode([f"a{chr(byte)}b"])[0]) in ("ab", f"a{chr(byte)}b")
+        elif byte in b"\n\t\xe2\xf0 a":
+            with pytest.raises(StateError, match=f"lacks byte {byte:#04x}"):
+                byte_level_bpe(without, tmp_path)
+
+
 def test_tokenizers_that_would_be_guessed_are_refused(tokenizer_path: Path, tmp_path: Path) -> None:
     good = metadata_of(tokenizer_path, "gpt-2")
 
@@ -288,5 +304,5 @@ def test_tokenizers_that_would_be_guessed_are_refused(tokenizer_path: Path, tmp_
     refused("tokens has some tokens twice", tokens=[*tokens[:-1], tokens[0]])
     refused("tokens is not a list of texts", tokens=[1, 2])
     refused("token_type is not a list", token_type=[1])
-    refused("lacks 1 of the", tokens=["~~" if token == "a" else token for token in tokens])
+    refused("lacks byte 0x61", tokens=["~~" if token == "a" else token for token in tokens])
     refused("cannot be built", merges=["no such"])

@@ -50,7 +50,9 @@ def folder(values: dict[str, torch.Tensor], tokenizer_path: Path, tmp_path: Path
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_folder_is_taken_up_exactly(dtype: torch.dtype, folder: Path, values: dict[str, torch.Tensor]) -> None:
     stored = {name: value.to(dtype) for name, value in values.items()}
-    stored["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)  # old checkpoints have it; it is no parameter
+    stored["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(
+        4
+    )  # old checkpoints have it; it is no parameter
     safetensors.torch.save_file(stored, folder / "model.safetensors")
     found = open_pretrained(folder)
     assert found.section == MODEL and not found.tied

@@ -65,9 +65,7 @@ def run_file(ground: Path) -> Path:
 
 
 @pytest.fixture
-def make_imported(
-    nursery: Nursery, run_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MakeImported]:
+def make_imported(nursery: Nursery, run_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeImported]:
     made: list[Swarm] = []
 
     def make(*sets: str) -> Made:
@@ -88,7 +86,9 @@ def assert_equal(swarm: Swarm, resolved: ResolvedRun) -> None:
     swarm.assert_equal(train_reference(resolved.manifest, reader, threads=1, state=state).digests)
 
 
-def test_the_stage_that_dies_before_the_first_decision_begins_again_with_the_import(make_imported: MakeImported) -> None:
+def test_the_stage_that_dies_before_the_first_decision_begins_again_with_the_import(
+    make_imported: MakeImported,
+) -> None:
     swarm, resolved = make_imported("timing.step_budget_s=600")
     swarm.coordinate()
     fault = ("--fault=kill@MicrobatchForwarded:1,pass_id=1:0",)

@@ -1,1 +1,1 @@
-"""Pretrained models of others, as this program's parameters: Hugging Face folders and GGUF files. Nothing is executed."""
+"""Pretrained models of others as our parameters: Hugging Face folders and GGUF files. Nothing is executed."""

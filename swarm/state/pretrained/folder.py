@@ -73,7 +73,8 @@ def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
     head_dim = config.get("head_dim")
     if head_dim is not None and head_dim * heads != config["hidden_size"]:
         raise StateError(
-            path, f"head_dim = {head_dim}: a head is hidden_size ÷ num_attention_heads = {config['hidden_size']}/{heads}"
+            path,
+            f"head_dim = {head_dim}: a head is hidden_size ÷ num_attention_heads = {config['hidden_size']}/{heads}",
         )
     return shape
 

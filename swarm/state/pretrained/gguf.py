@@ -57,7 +57,9 @@ def read_gguf(path: Path) -> Gguf:
     if cursor.take(len(MAGIC)).tobytes() != MAGIC:
         raise StateError(path, "is not a GGUF file")
     if (version := cursor.number("<I")) not in _VERSIONS:
-        raise StateError(path, f"GGUF of version {version}, known are {', '.join(map(str, _VERSIONS))}: convert it anew")
+        raise StateError(
+            path, f"GGUF of version {version}, known are {', '.join(map(str, _VERSIONS))}: convert it anew"
+        )
     count, entries = cursor.count(24), cursor.count(12)
     metadata: dict[str, Any] = {}
     for _ in range(entries):
@@ -84,15 +86,13 @@ def _tensor_head(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
     return name, shape[::-1], cursor.number("<I"), cursor.number("<Q")
 
 
-def _tensor(
-    path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kind: int, begin: int
-) -> GgufTensor:
+def _tensor(path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kind: int, begin: int) -> GgufTensor:
     block = BLOCKS.get(kind)
     if block is None:
         known = ", ".join(found.name for found in BLOCKS.values())
         raise StateError(
             path,
-            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: take the model in one of those",
+            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: take it in one of those",
         )
     if shape[-1] % block.values:
         raise StateError(path, f"tensor {name} has rows of {shape[-1]}, {block.name} has blocks of {block.values}")

@@ -79,8 +79,8 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     shape["kv_heads"] = get("attention.head_count_kv", shape["heads"])
     if type(shape["kv_heads"]) is not int or shape["kv_heads"] < 1:
         raise StateError(path, f"llama.attention.head_count_kv = {shape['kv_heads']!r:.80}: every layer has as many")
-    shape["norm_eps"] = get("attention.layer_norm_rms_epsilon", 1e-5)
-    shape["rope_theta"] = get("rope.freq_base", 10_000.0)
+    shape["norm_eps"] = _decimal(get("attention.layer_norm_rms_epsilon", 1e-5))
+    shape["rope_theta"] = _decimal(get("rope.freq_base", 10_000.0))
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise StateError(path, "tensor token_embd.weight is missing")
@@ -99,6 +99,11 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
         if get(key) not in allowed:
             raise StateError(path, f"llama.{key} = {get(key)!r:.80}: this program's Llama has nothing like it")
     return shape
+
+
+def _decimal(value: object) -> object:
+    """The number that was meant, such as 1e-5, by its fp32 in the file."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _our_name(name: str) -> str:

@@ -102,4 +102,3 @@ def count_layers(names: list[str]) -> int:
     """One more than the highest layer among our names."""
     numbers = [name.split(".")[2] for name in names if name.startswith("model.layers.")]
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
-
