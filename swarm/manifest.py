@@ -296,7 +296,7 @@ class DataSection(Section):
     name: str = "wikipedia-leads"
     licence: str = ""
     kind: Literal["text", "images"] = "text"
-    tokenizer_sha256: Sha256 | Literal[""] = ""
+    tokenizer_sha256: MaybeSha256 = ""
     """Empty for images."""
     vocab_size: Positive
     pixels: int = Field(default=0, ge=0)
@@ -586,6 +586,11 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
 
 
 def _check_importable(model: ModelSection, sha256: str) -> None:
+    if sha256 and model.kind != "llama":
+        raise ValueError(
+            f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a language model, but "
+            f'model.kind = "{model.kind}": clear initial.sha256'
+        )
     if sha256 and (model.residual != "dense" or model.boundary != "none"):
         raise ValueError(
             f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a plain dense model, but "

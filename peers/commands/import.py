@@ -96,6 +96,6 @@ def _tied(source: Path, found: PretrainedModel) -> str:
 
 
 def _count(found: PretrainedModel) -> int:
-    from swarm.models.llama import count_parameters
+    from swarm.models.kinds import count_parameters
 
     return count_parameters(found.section)

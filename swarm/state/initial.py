@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from swarm.manifest import ModelSection
-from swarm.models.llama import parameter_shapes
+from swarm.models.kinds import parameter_shapes
 from swarm.state.error import StateError
 from swarm.state.layout import LENGTH, head_length, parse_head
 from swarm.state.shard import file_parts, write_parts

@@ -9,7 +9,7 @@ from peers.archived_run import MANIFEST_FILE, describe_archive
 from peers.resolved_run import resolve_run
 from peers.run_toml import render
 from swarm.data import open_source, prepare
-from swarm.data.prepare import TOKENIZER_FILE
+from swarm.data.folder import TOKENIZER_FILE
 from swarm.manifest import BatchSection, ModelSection, RunFile
 
 

@@ -27,7 +27,7 @@ from swarm.manifest import (
     Shard,
     explain,
 )
-from swarm.models.llama import build_stage
+from swarm.models.kinds import build_stage
 from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.state.archive import Archive

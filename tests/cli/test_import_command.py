@@ -12,10 +12,10 @@ from peers.archived_run import describe_archive
 from peers.first_version import archive_first
 from peers.home import Home
 from peers.resolved_run import resolve_run
-from swarm.data.prepare import TOKENIZER_FILE
+from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection, load_run_file
-from swarm.models.llama import build_stage
+from swarm.models.kinds import build_stage
 from swarm.state.archive import Archive
 from swarm.state.whole import whole_parameters
 

@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection
-from swarm.models.llama import parameter_shapes
+from swarm.models.kinds import parameter_shapes
 from swarm.state.error import StateError
 from swarm.state.pretrained.bpe import _letters, byte_level_bpe
 from swarm.state.pretrained.gguf import read_gguf

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarm.manifest import ModelSection
-from swarm.models.llama import build_stage, parameter_shapes
+from swarm.models.kinds import build_stage, parameter_shapes
 from swarm.state.error import StateError
 from swarm.state.initial import InitialParameters, LazyTensor, write_initial
 

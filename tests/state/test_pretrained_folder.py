@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from swarm.manifest import ModelSection
-from swarm.models.llama import build_stage
+from swarm.models.kinds import build_stage
 from swarm.state.error import StateError
 from swarm.state.pretrained.model import open_pretrained
 

@@ -19,7 +19,7 @@ from peers.resolved_run import ResolvedRun, resolve_run
 from swarm.data.reader import CorpusReader
 from swarm.events import CheckpointArchived, CoordinatorStarted, RolledBack, StateFetched, StepApplied
 from swarm.manifest import ModelSection
-from swarm.models.llama import build_stage
+from swarm.models.kinds import build_stage
 
 MODEL = ModelSection(vocab_size=512, dim=32, layers=4, heads=2, kv_heads=1, ffn_dim=64, context=32, cuts=())
 SETS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection, explain
-from swarm.models.llama import parameter_shapes
+from swarm.models.kinds import parameter_shapes
 from swarm.state.error import StateError
 from swarm.state.initial import LazyTensor
 

@@ -1,0 +1,134 @@
+"""The findings of the studies this project grew from, on a task small enough for everyone: digits, cut into four.
+
+    python -m benchmarks.seed_study [--rows "topk 10 %;int2"] [--seeds 0,1,2] [--docs docs/seed-study.md]
+
+Rudakov et al. (arXiv 2401.07788) compressed what crosses the cuts of a ResNet; this is their setting, small: a residual
+classifier of 8 × 8 digits, three cuts. Each row is trained in one process with `swarm-peer reference`'s code, or read
+from `--cache`. Losses are held-out, in nats per image, at the end; `off`: with the codecs taken out for inference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.local_swarm import PEERS
+from benchmarks.trained import Trained, trained
+from peers.resolved_run import resolve_run
+
+RUN = """
+[run]
+name = "seed-study"
+steps = 120
+[model]
+kind = "resnet"
+vocab_size = 17
+dim = 32
+layers = 8
+classes = 10
+context = 64
+cuts = [2, 4, 6]
+[batch]
+microbatches = 2
+sequences = 64
+sequence_length = 64
+[optimizer]
+learning_rate = 3e-3
+warmup_steps = 10
+[evaluation]
+every = 40
+microbatches = 5
+sample_tokens = 0
+"""
+ROWS: dict[str, tuple[str, str]] = {
+    "none": ("none", "none"),
+    "int8": ("int8", "int8"),
+    "int4": ("int4", "int4"),
+    "int4 forward, none back": ("int4", "none"),
+    "none forward, int4 back": ("none", "int4"),
+    "none forward, log4 back": ("none", "log4"),
+    "int2 forward, none back": ("int2", "none"),
+    "none forward, int2 back": ("none", "int2"),
+    "topk 30 %, shared mask": ("topk:0.3", "topk-shared"),
+    "topk 10 %, shared mask": ("topk:0.1", "topk-shared"),
+    "topk 5 %, shared mask": ("topk:0.05", "topk-shared"),
+    "topk 2 %, shared mask": ("topk:0.02", "topk-shared"),
+    "topk 30 %, independent masks": ("topk:0.3", "topk-independent:0.3"),
+    "topk 10 %, independent masks": ("topk:0.1", "topk-independent:0.1"),
+    "topk 10 % forward, none back": ("topk:0.1", "none"),
+    "none forward, topk 30 % back": ("none", "topk-independent:0.3"),
+    "none forward, topk 10 % back": ("none", "topk-independent:0.1"),
+}
+"""Forward and backward codec of each row."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help="names separated by ';' (default: all)")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/seed_study"))
+    parser.add_argument("--docs", type=Path, help="write the table between the markers of this page")
+    options = parser.parse_args()
+    names = options.rows.split(";") if options.rows else list(ROWS)
+    if unknown := [name for name in names if name not in ROWS]:
+        parser.error(f"no row named {unknown[0]!r}: there are {'; '.join(ROWS)}")
+    rows = study(names, [int(seed) for seed in options.seeds.split(",")], options.steps, options.cache)
+    for row in rows:
+        print(json.dumps(row))
+    if options.docs is not None:
+        write_table(options.docs, rows)
+
+
+def study(names: Sequence[str], seeds: Sequence[int], steps: int, cache: Path) -> list[dict[str, object]]:
+    """A row of the table for each of `names`."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="seed-study-") as folder:
+        path = Path(folder) / "RUN.toml"
+        path.write_text(RUN)
+        prepare = [*PEERS, "prepare", "--images", "digits", "--out", str(path.parent / "data")]
+        subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
+        rows = []
+        for name in names:
+            forward, backward = ROWS[name]
+            sets = (f"codec.forward={forward}", f"codec.backward={backward}", f"run.steps={steps}")
+            runs = [resolve_run(path, (*sets, f"run.seed={seed}")) for seed in seeds]
+            found = [made for run in runs if (made := trained(run, name, cache)) is not None]
+            rows.append(_row(name, found))
+            print(f"{name}: {rows[-1]['loss']}", flush=True)
+    return rows
+
+
+def write_table(page: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Put `rows` between `<!-- table -->` and `<!-- end -->` of `page`."""
+    before, _, rest = page.read_text().partition("<!-- table -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    lines = ["| forward and back | loss | from … to | codecs off at inference |", "|---|---|---|---|"]
+    for row in rows:
+        lines.append(
+            f"| {row['row']} | {row['loss']:.2f} | {row['least']:.2f} … {row['most']:.2f} | {row['off']:.2f} |"
+        )
+    page.write_text(f"{before}<!-- table -->\n" + "\n".join(lines) + f"\n<!-- end -->{after}")
+
+
+def _row(name: str, runs: Sequence[Trained]) -> dict[str, object]:
+    final = [run.loss[-1] for run in runs]
+    return {
+        "row": name,
+        "seeds": [run.seed for run in runs],
+        "loss": round(statistics.mean(final), 4),
+        "least": round(min(final), 4),
+        "most": round(max(final), 4),
+        "off": round(statistics.mean(run.loss_uncoded for run in runs), 4),
+    }
+
+
+if __name__ == "__main__":
+    main()

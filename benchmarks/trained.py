@@ -1,0 +1,71 @@
+"""A run trained in one process as `swarm-peer reference` does, kept in a file so that it is trained once.
+
+A swarm's result is the same, bit for bit, so what a codec or an architecture costs a model can be studied here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from peers.reference import ReferenceModel
+from peers.resolved_run import ResolvedRun
+from swarm.data.reader import CorpusReader
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One row with one seed. Losses are held-out, in nats per target, with the codecs on and off."""
+
+    row: str
+    seed: int
+    run_hash: str
+    tokens: tuple[int, ...]
+    """Trained on when each loss was taken."""
+    loss: tuple[float, ...]
+    loss_uncoded: float
+    """At the end, without the codecs; the architecture stays."""
+    seconds: float
+    """Of CPU time."""
+
+
+def trained(run: ResolvedRun, row: str, cache: Path, *, train: bool = True) -> Trained | None:
+    """`run` from `cache`, else trained now (None if `train` is False). Torch's number of threads is the caller's."""
+    file = cache_file(run, cache)
+    if file.exists():
+        found = json.loads(file.read_text())
+        return Trained(**{**found, "row": row, "tokens": tuple(found["tokens"]), "loss": tuple(found["loss"])})
+    if not train:
+        return None
+    made = _train(run, row)
+    cache.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(asdict(made)) + "\n")
+    return made
+
+
+def cache_file(run: ResolvedRun, cache: Path) -> Path:
+    """Keys at their default do not count: a release with more keys finds what was trained before.
+
+    Whoever changes what a default means must empty the cache.
+    """
+    told = run.manifest.model_dump(mode="json", exclude_defaults=True)
+    return cache / f"{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}.json"
+
+
+def _train(run: ResolvedRun, row: str) -> Trained:
+    manifest = run.manifest
+    reader = CorpusReader(run.corpus, manifest)
+    model = ReferenceModel(manifest)
+    tokens, losses = [], []
+    began = time.process_time()
+    for step in range(manifest.run.steps):
+        model.train(step, reader)
+        if (step + 1) % manifest.evaluation.every == 0 or step + 1 == manifest.run.steps:
+            tokens.append((step + 1) * manifest.batch.tokens_per_step)
+            losses.append(model.heldout_loss(reader))
+    uncoded = model.heldout_loss(reader, coded=False)
+    spent = time.process_time() - began
+    return Trained(row, manifest.run.seed, manifest.hash, tuple(tokens), tuple(losses), uncoded, round(spent, 1))
