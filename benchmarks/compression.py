@@ -1,15 +1,21 @@
-"""What compression costs a model: held-out loss on equal tokens beside bytes at a boundary, against one control.
+"""What compression costs a model: held-out loss on equal tokens beside bytes at a boundary, against named controls.
 
-    python -m benchmarks.compression [--rows "int8;int4"] [--seeds 0,1,2] [--steps 600]
+    python -m benchmarks.compression [--rows "int8;int4"] [--seeds 0,1,2] [--steps 400]
+    python -m benchmarks.compression --cached --docs docs
 
 Each row is a run file with other codecs or another architecture, trained in one process as `swarm-peer reference` does
-(a swarm's result is the same, bit for bit). A row and seed that was trained before, by its run hash, is read from
-`--cache`, so that the command goes on where it stopped. The control is dense, with nothing cut off or rounded.
+(a swarm's result is the same, bit for bit). A row and seed that was trained before is read from `--cache`, so that the
+command goes on where it stopped; with `--cached` nothing is trained. `--docs` writes the table and a plot of it.
+
+Every row names its control: the same model with all of its residual crossing, neither cut off nor rounded. A boundary
+with an anchor is held against a dense model with that anchor, one with modules at its receivers against a dense model
+with those modules. `gap_to_dense_percent` is against the plain dense model whatever the row.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
@@ -17,7 +23,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,20 +46,20 @@ from swarm.protocol.messages import Frame
 RUN = """
 [run]
 name = "compression"
-steps = 600
+steps = 400
 [model]
 vocab_size = 4096
 dim = 256
-layers = 8
+layers = 4
 heads = 8
 kv_heads = 4
 ffn_dim = 704
-context = 256
-cuts = [2, 4, 6]
+context = 128
+cuts = [1, 2, 3]
 [batch]
-microbatches = 4
-sequences = 4
-sequence_length = 256
+microbatches = 1
+sequences = 8
+sequence_length = 128
 [optimizer]
 learning_rate = 2e-3
 warmup_steps = 40
@@ -61,45 +67,85 @@ warmup_steps = 40
 forward = "none"
 backward = "none"
 [evaluation]
-every = 50
-microbatches = 16
+every = 25
+microbatches = 8
 """
 CONTROL = "dense"
+ANCHORED = "dense, anchor"
+MODULES = "dense, anchor, table 64, MLP 512"
+_MODULES = ("model.token_table_dim=64", "model.receiver_hidden=512")
 
 
-def _subspace(k: int, codec: str) -> tuple[str, ...]:
-    model = ("model.residual=subspace", f"model.subspace_dim={k}", "model.tail_layers=2")
-    return (*model, f"codec.forward={codec}", f"codec.backward={codec}")
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Overrides of RUN, and the row that this one is held against."""
+
+    sets: tuple[str, ...]
+    control: str = CONTROL
 
 
-def _narrow(kind: str, k: int, codec: str) -> tuple[str, ...]:
-    model = (f"model.boundary={kind}", f"model.boundary_dim={k}")
-    return (*model, f"codec.forward={codec}", f"codec.backward={codec}")
+def _coded(forward: str, backward: str | None = None, *sets: str, control: str = CONTROL) -> Row:
+    return Row((*sets, f"codec.forward={forward}", f"codec.backward={backward or forward}"), control)
 
 
-ROWS: dict[str, tuple[str, ...]] = {
-    CONTROL: (),
-    "bf16": ("codec.forward=bf16", "codec.backward=bf16"),
-    "int8": ("codec.forward=int8", "codec.backward=int8"),
-    "int4": ("codec.forward=int4", "codec.backward=int4"),
-    "int4, log4 back": ("codec.forward=int4", "codec.backward=log4"),
-    "int2": ("codec.forward=int2", "codec.backward=int2"),
-    "int4, int2 back": ("codec.forward=int4", "codec.backward=int2"),
-    "topk 10 %, shared mask": ("codec.forward=topk:0.1", "codec.backward=topk-shared"),
-    "topk 10 %, independent masks": ("codec.forward=topk:0.1", "codec.backward=topk-independent:0.1"),
-    "topk 10 % back only": ("codec.forward=none", "codec.backward=topk-independent:0.1"),
-    "topk 30 %, shared mask": ("codec.forward=topk:0.3", "codec.backward=topk-shared"),
+def _subspace(k: int, forward: str, backward: str | None = None, *sets: str, control: str = ANCHORED) -> Row:
+    model = ("model.residual=subspace", f"model.subspace_dim={k}", "model.tail_layers=1")
+    return _coded(forward, backward, *model, *sets, control=control)
+
+
+def _narrow(kind: str, k: int, forward: str, backward: str | None = None, *sets: str, control: str = ANCHORED) -> Row:
+    return _coded(forward, backward, f"model.boundary={kind}", f"model.boundary_dim={k}", *sets, control=control)
+
+
+_FINE = ("int5-channel", "log4-channel")
+ROWS: dict[str, Row] = {
+    CONTROL: Row(()),
+    "int8": _coded("int8"),
+    "int4": _coded("int4"),
+    "topk 10 %, shared mask": _coded("topk:0.1", "topk-shared"),
+    "topk 10 %, independent masks": _coded("topk:0.1", "topk-independent:0.1"),
+    ANCHORED: Row(("model.anchor=frozen",)),
+    "subspace 16, int8": _subspace(16, "int8"),
+    "bottleneck 16, int8": _narrow("bottleneck", 16, "int8"),
+    MODULES: Row(("model.anchor=frozen", *_MODULES)),
+    "bottleneck 16, int5/log4, table 64, MLP 512": _narrow("bottleneck", 16, *_FINE, *_MODULES, control=MODULES),
+    "ids alone: that one with a single value a sequence": _narrow(
+        "bottleneck", 16, "topk:0.000001", "topk-shared", *_MODULES, control=MODULES
+    ),
+    "subspace 16, int5/log4, table 64, MLP 512": _subspace(16, *_FINE, *_MODULES, control=MODULES),
+    "bottleneck 16, int5/log4": _narrow("bottleneck", 16, *_FINE),
+    "bottleneck 16, int5/log4, MLP 512": _narrow("bottleneck", 16, *_FINE, _MODULES[1]),
+    "bottleneck 16, int5/log4, table 64": _narrow("bottleneck", 16, *_FINE, _MODULES[0]),
+    "bottleneck 12, int6/int6, table 64, MLP 512": _narrow(
+        "bottleneck", 12, "int6-channel", None, *_MODULES, control=MODULES
+    ),
+    "bottleneck 9, int8/int8, table 64, MLP 512": _narrow(
+        "bottleneck", 9, "int8-channel", None, *_MODULES, control=MODULES
+    ),
+    "bottleneck 16, uncoded, table 64, MLP 512": _narrow("bottleneck", 16, "none", None, *_MODULES, control=MODULES),
+    "projector 16, int5/log4, table 64, MLP 512": _narrow("projector", 16, *_FINE, *_MODULES, control=MODULES),
+    "bottleneck 16, no anchor, int5/log4, table 256, MLP 512": _narrow(
+        "bottleneck", 16, *_FINE, "model.anchor=none", "model.token_table_dim=256", _MODULES[1], control=MODULES
+    ),
+    "bf16": _coded("bf16"),
+    "int6": _coded("int6"),
+    "int5": _coded("int5"),
+    "int4, log4 back": _coded("int4", "log4"),
+    "int2": _coded("int2"),
+    "int4, int2 back": _coded("int4", "int2"),
+    "topk 10 % back only": _coded("none", "topk-independent:0.1"),
+    "topk 30 %, shared mask": _coded("topk:0.3", "topk-shared"),
     "subspace 32": _subspace(32, "none"),
     "subspace 32, int8": _subspace(32, "int8"),
-    "subspace 16, int8": _subspace(16, "int8"),
     "subspace 16, int4": _subspace(16, "int4"),
     "subspace 8, int8": _subspace(8, "int8"),
     "bottleneck 32, int8": _narrow("bottleneck", 32, "int8"),
-    "bottleneck 16, int8": _narrow("bottleneck", 16, "int8"),
+    "projector 16, int8": _narrow("projector", 16, "int8"),
     "projector 32, int8": _narrow("projector", 32, "int8"),
-    "maxout 32, int8": _narrow("maxout", 32, "int8"),
+    "maxout 16, int8": _narrow("maxout", 16, "int8", control=CONTROL),
+    "maxout 32, int8": _narrow("maxout", 32, "int8", control=CONTROL),
 }
-"""Overrides of RUN, by row."""
+"""In the order in which they are worth their time. int5/log4: forward/back, with a scale for each channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +164,18 @@ class Trained:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", help="names separated by ';' (default: all); the control is always there")
+    parser.add_argument("--rows", help="names separated by ';' (default: all); their controls come along")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="TABLE.KEY=VALUE")
     parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/compression"))
+    parser.add_argument("--cached", action="store_true", help="train nothing: what the cache holds of those rows")
     parser.add_argument("--data", type=Path, help="a prepared corpus; default: the Wikipedia leads, prepared anew")
+    parser.add_argument("--docs", type=Path, help="a folder: write compression.svg and the table in compression.md")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    names = [CONTROL, *(name for name in (options.rows.split(";") if options.rows else ROWS) if name != CONTROL)]
+    names = options.rows.split(";") if options.rows else list(ROWS)
     if unknown := [name for name in names if name not in ROWS]:
         parser.error(f"no row named {unknown[0]!r}: there are {'; '.join(ROWS)}")
     with tempfile.TemporaryDirectory(prefix="compression-") as folder:
@@ -138,39 +186,63 @@ def main() -> None:
         path = Path(folder) / "RUN.toml"
         path.write_text(RUN)
         common = [f"data.directory={data.resolve()}", f"run.steps={options.steps}", *options.overrides]
-        table = compare(path, common, names, [int(s) for s in options.seeds.split(",")], options.cache, options.threads)
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+        table = compare(path, common, names, seeds, options.cache, options.threads, train=not options.cached)
     for row in table:
         print(json.dumps(row))
     write_results(options.out, "compression", rows=table)
+    if options.docs is not None:
+        from benchmarks import pareto  # it needs matplotlib, of the extra 'dev'
+
+        pareto.draw(table, options.docs / "compression.svg")
+        pareto.write_table(table, options.docs / "compression.md")
 
 
 def compare(
-    path: Path, common: Sequence[str], names: Sequence[str], seeds: Sequence[int], cache: Path, threads: int
+    path: Path,
+    common: Sequence[str],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    cache: Path,
+    threads: int,
+    *,
+    train: bool = True,
 ) -> list[dict[str, object]]:
-    """One row of the table for each of `names`, of which the first is the control."""
+    """A row of the table for each of `names` and their controls. `train` False leaves out what is not in `cache`."""
     torch.set_num_threads(threads)
     cache.mkdir(parents=True, exist_ok=True)
-    trained: dict[str, list[Trained]] = {}
+    trained: dict[str, dict[int, Trained]] = {}
     manifests = {}
-    for name in names:
+    wanted = dict.fromkeys(row for name in names for row in (CONTROL, ROWS[name].control, name))
+    for name in wanted:
         for seed in seeds:
-            run = resolve_run(path, [*common, *ROWS[name], f"run.seed={seed}"])
-            trained.setdefault(name, []).append(_cached(run, name, seed, cache))
-            manifests[name] = run.manifest
-            print(f"{name}, seed {seed}: {trained[name][-1].loss[-1]:.4f}", flush=True)
-    control = trained[names[0]]
-    sent = _bytes(manifests[names[0]])
-    return [_row(name, trained[name], control, manifests[name], sum(sent)) for name in names]
+            run = resolve_run(path, [*common, *ROWS[name].sets, f"run.seed={seed}"])
+            found = _cached(run, name, cache)
+            if found is None and train:
+                found = _train(run, name, seed)
+                _cache_file(run, cache).write_text(json.dumps(asdict(found)) + "\n")
+            if found is not None:
+                trained.setdefault(name, {})[seed] = found
+                manifests[name] = run.manifest
+                print(f"{name}, seed {seed}: {found.loss[-1]:.4f}", flush=True)
+    return [_row(name, trained, manifests[name]) for name in ROWS if name in trained]
 
 
-def _cached(run: ResolvedRun, name: str, seed: int, cache: Path) -> Trained:
-    file = cache / f"{run.manifest.hash[:16]}.json"
-    if file.exists():
-        found = json.loads(file.read_text())
-        return Trained(**{**found, "tokens": tuple(found["tokens"]), "loss": tuple(found["loss"])})
-    trained = _train(run, name, seed)
-    file.write_text(json.dumps(asdict(trained)) + "\n")
-    return trained
+def _cache_file(run: ResolvedRun, cache: Path) -> Path:
+    """Keys at their default do not count: a release with more keys finds what was trained before.
+
+    Whoever changes what a default means must empty the cache.
+    """
+    told = run.manifest.model_dump(mode="json", exclude_defaults=True)
+    return cache / f"{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}.json"
+
+
+def _cached(run: ResolvedRun, name: str, cache: Path) -> Trained | None:
+    file = _cache_file(run, cache)
+    if not file.exists():
+        return None
+    found = json.loads(file.read_text())
+    return Trained(**{**found, "row": name, "tokens": tuple(found["tokens"]), "loss": tuple(found["loss"])})
 
 
 def _train(run: ResolvedRun, name: str, seed: int) -> Trained:
@@ -189,38 +261,48 @@ def _train(run: ResolvedRun, name: str, seed: int) -> Trained:
     return Trained(name, seed, manifest.hash, tuple(tokens), tuple(losses), uncoded, round(spent, 1))
 
 
-def _row(
-    name: str, trained: Sequence[Trained], control: Sequence[Trained], manifest: RunManifest, control_bytes: float
-) -> dict[str, object]:
-    """Means over seeds; `gap` is relative to the control's loss after the same tokens, at thirds of the run."""
+def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunManifest) -> dict[str, object]:
+    """Means over seeds. Gaps are relative to a control's loss after the same tokens, at thirds of the run."""
+    runs, control = trained[name], ROWS[name].control
+    pairs = [(runs[seed], other) for seed, other in trained.get(control, {}).items() if seed in runs]
+    plain = [(runs[seed], other) for seed, other in trained.get(CONTROL, {}).items() if seed in runs]
     forward, backward = _bytes(manifest)
-    thirds = [math.ceil(len(control[0].tokens) * third / 3) - 1 for third in (1, 2, 3)]
-    gaps = [statistics.mean(t.loss[i] / c.loss[i] - 1 for t, c in zip(trained, control, strict=True)) for i in thirds]
-    final = [t.loss[-1] for t in trained]
+    final = [run.loss[-1] for run in runs.values()]
     encode, decode = _codec_ms(manifest)
     return {
         "row": name,
-        "seeds": len(trained),
+        "control": control,
+        "seeds": len(runs),
         "loss": round(statistics.mean(final), 4),
         "loss_spread": round(max(final) - min(final), 4),
         "bits_per_byte": round(statistics.mean(final) / math.log(2) / manifest.data.bytes_per_token, 4),
-        "loss_codec_off": round(statistics.mean(t.loss_uncoded for t in trained), 4),
-        "gap_percent_at_thirds": [round(100 * gap, 2) for gap in gaps],
-        "tokens_for_equal_loss": _pace(trained, control),
+        "loss_codec_off": round(statistics.mean(run.loss_uncoded for run in runs.values()), 4),
+        "gap_percent_at_thirds": [_gap(pairs, third / 3) for third in (1, 2, 3)],
+        "gap_to_dense_percent": _gap(plain, 1.0),
+        "tokens_for_equal_loss": _pace(pairs),
         "bytes_forward": round(forward, 2),
         "bytes_backward": round(backward, 2),
-        "times_fewer_bytes": round(control_bytes / (forward + backward), 1),
+        "times_fewer_bytes": round(2 * 4 * manifest.model.dim / (forward + backward), 1),
         "encode_ms": encode,
         "decode_ms": decode,
         "parameters": count_parameters(manifest.model),
-        "cpu_seconds": round(statistics.mean(t.seconds for t in trained), 1),
+        "cpu_seconds": round(statistics.mean(run.seconds for run in runs.values()), 1),
     }
 
 
-def _pace(trained: Sequence[Trained], control: Sequence[Trained]) -> float | None:
+def _gap(pairs: Sequence[tuple[Trained, Trained]], share: float) -> float | None:
+    """Mean percentage by which rows are worse than controls after `share` of the tokens. None without a control."""
+    if not pairs:
+        return None
+    places = [math.ceil(len(run.loss) * share) - 1 for run, _ in pairs]
+    gaps = [run.loss[at] / other.loss[at] - 1 for at, (run, other) in zip(places, pairs, strict=True)]
+    return round(100 * statistics.mean(gaps), 2)
+
+
+def _pace(pairs: Sequence[tuple[Trained, Trained]]) -> float | None:
     """Tokens of the row ÷ tokens after which the control had the row's final loss. None where it never had."""
     ratios = []
-    for row, other in zip(trained, control, strict=True):
+    for row, other in pairs:
         points = list(zip(other.tokens, other.loss, strict=True))
         for (before, high), (after, low) in itertools.pairwise([(0, math.inf), *points]):
             if low <= row.loss[-1]:
@@ -229,7 +311,7 @@ def _pace(trained: Sequence[Trained], control: Sequence[Trained]) -> float | Non
                 break
         else:
             return None
-    return round(statistics.mean(ratios), 2)
+    return round(statistics.mean(ratios), 2) if ratios else None
 
 
 def _bytes(manifest: RunManifest) -> tuple[float, float]:

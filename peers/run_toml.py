@@ -16,7 +16,7 @@ TABLES: dict[str, str] = {
     "model": "The model, and where it is cut into stages.",
     "batch": "One optimizer step trains microbatches × sequences × sequence_length tokens.",
     "optimizer": "AdamW: linear warm-up, then cosine decay over run.steps.",
-    "codec": "What crosses the links between stages: none, bf16, int8, int4, int2, log4, topk:0.1. See docs/codecs.md.",
+    "codec": "What crosses the links between stages: none, bf16, int8, int4, topk:0.1 and others. See docs/codecs.md.",
     "sums": "How gradients of microbatches are added.",
     "timing": "Deadlines follow from this budget and from what is measured.",
     "checkpoint": "When state is kept.",
@@ -48,6 +48,9 @@ MEANINGS: dict[str, str] = {
     "model.boundary": '"none", or what narrows a dense residual at every cut: bottleneck, maxout, projector '
     "(docs/boundaries.md)",
     "model.boundary_dim": "of a boundary: values of a token that cross it, from 1 to dim − 1; 0 for none",
+    "model.anchor": '"auto": a frozen token anchor under a subspace, bottleneck or projector; "frozen", "none"',
+    "model.receiver_hidden": "width of the MLP with which a stage refines what it received; 0 for none",
+    "model.token_table_dim": "rank of the trained token table that a stage adds to what it received; 0 for none",
     "model.classes": "of a classifier: classes of images; 0 for a language model",
     "batch.microbatches": "microbatches in a step; many more than stages keeps the pipeline full",
     "batch.sequences": "sequences, or images, in a microbatch",

@@ -52,6 +52,9 @@ _LLAMA_KEYS = (
     "tail_layers",
     "boundary",
     "boundary_dim",
+    "anchor",
+    "receiver_hidden",
+    "token_table_dim",
 )
 """Keys of [model] that only a language model has."""
 
@@ -90,6 +93,12 @@ class ModelSection(Section):
     boundary: Literal["none", "bottleneck", "maxout", "projector"] = "none"
     """What narrows a dense residual at every cut (docs/boundaries.md)."""
     boundary_dim: int = Field(default=0, ge=0)
+    anchor: Literal["auto", "frozen", "none"] = "auto"
+    """The frozen anchor F[t] under the embedding; "auto": of a subspace, a bottleneck, a projector."""
+    receiver_hidden: int = Field(default=0, ge=0)
+    """Width of the MLP with which every stage but the first refines what it received; 0: none."""
+    token_table_dim: int = Field(default=0, ge=0)
+    """Rank of the trained token table that every stage but the first adds to what it received; 0: none."""
     classes: int = Field(default=0, ge=0)
     """Of an image classifier."""
 
@@ -189,6 +198,31 @@ class ModelSection(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _receivers_fit(self) -> Self:
+        for key in ("receiver_hidden", "token_table_dim"):
+            if getattr(self, key) and not self.cuts:
+                raise ValueError(
+                    f"model.{key} = {getattr(self, key)} needs a stage that receives something: "
+                    "give model.cuts at least one layer, or leave the key out"
+                )
+        if self.token_table_dim > self.dim:
+            raise ValueError(
+                f"model.token_table_dim = {self.token_table_dim} is more than model.dim = {self.dim}: "
+                "no table of that width has a higher rank; lower it"
+            )
+        if self.anchor == "none" and self.residual == "subspace":
+            raise ValueError(
+                'model.anchor = "none" leaves model.residual = "subspace" nothing outside its few coefficients: '
+                'set model.anchor = "auto"'
+            )
+        if self.anchor == "frozen" and self.boundary == "maxout":
+            raise ValueError(
+                'model.anchor = "frozen" does not fit model.boundary = "maxout", whose sender takes maxima of the '
+                'whole residual: set model.anchor = "auto", or another model.boundary'
+            )
+        return self
+
     @property
     def idle_keys(self) -> tuple[str, ...]:
         """Keys that mean nothing for this kind of model."""
@@ -211,7 +245,18 @@ class ModelSection(Section):
     @property
     def anchored(self) -> bool:
         """Whether the embedding stands on a frozen anchor F[t], which every stage adds by itself."""
+        return self._usually_anchored if self.anchor == "auto" else self.anchor == "frozen"
+
+    @property
+    def _usually_anchored(self) -> bool:
         return self.residual == "subspace" or self.boundary in ("bottleneck", "projector")
+
+    @property
+    def acts_at_cuts(self) -> tuple[str, ...]:
+        """Keys that make a stage act on what it sends or has received: a plain Llama has no place for it."""
+        found = () if self.boundary == "none" else (f'model.boundary = "{self.boundary}"',)
+        numbers = {"receiver_hidden": self.receiver_hidden, "token_table_dim": self.token_table_dim}
+        return (*found, *(f"model.{key} = {value}" for key, value in numbers.items() if value))
 
     @property
     def token_id_bytes(self) -> int:
@@ -223,14 +268,17 @@ class ModelSection(Section):
         """SHA-256, hex, of all that fixes what crosses a boundary and is not trained. Empty for a plain dense model.
 
         In a subspace that fixes U and F: construction, seed, k, d, V. With a boundary: construction, kind, k, d, V.
+        An anchor where there usually is none, or none where there usually is one, is named too.
         """
         what: tuple[object, ...]
         if self.residual == "subspace":
             what = (_SUBSPACE, self.subspace_seed, self.subspace_dim, self.dim, self.vocab_size)
-        elif self.boundary != "none":
+        elif self.boundary != "none" or self.anchored:
             what = (_BOUNDARY, self.boundary, self.boundary_dim, self.dim, self.vocab_size)
         else:
             return ""
+        if self.anchored != self._usually_anchored:
+            what = (*what, f"anchor {self.anchor}")
         return hashlib.sha256("\0".join(map(str, what)).encode()).hexdigest()
 
     def layer_range(self, stage: int) -> range:
@@ -591,11 +639,15 @@ def _check_importable(model: ModelSection, sha256: str) -> None:
             f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a language model, but "
             f'model.kind = "{model.kind}": clear initial.sha256'
         )
-    if sha256 and (model.residual != "dense" or model.boundary != "none"):
+    beyond = [*model.acts_at_cuts]
+    if model.residual != "dense":
+        beyond.append(f'model.residual = "{model.residual}"')
+    elif model.anchored and not beyond:
+        beyond.append(f'model.anchor = "{model.anchor}"')
+    if sha256 and beyond:
         raise ValueError(
             f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a plain dense model, but "
-            f'model.residual = "{model.residual}" and model.boundary = "{model.boundary}": set them to "dense" and '
-            '"none", or clear initial.sha256'
+            f"{' and '.join(beyond)}: leave that out, or clear initial.sha256"
         )
 
 

@@ -207,9 +207,15 @@ def test_two_replicas_of_a_subspace_model_equal_the_reference(stages, codec, bud
     assert chains == [list(step.chains) for step in expected.steps]
 
 
+RECEIVERS = {"token_table_dim": 3, "receiver_hidden": 20}
 BOUNDARIES = {
     kind: {"boundary": kind, "boundary_dim": width}
     for kind, width in (("bottleneck", 6), ("maxout", 8), ("projector", 6))
+}
+BOUNDARIES |= {
+    "bottleneck with receivers": BOUNDARIES["bottleneck"] | RECEIVERS,
+    "subspace with receivers": SUBSPACE | RECEIVERS,
+    "anchored dense with receivers": {"anchor": "frozen"} | RECEIVERS,
 }
 
 
@@ -263,7 +269,8 @@ def test_state_of_another_boundary_is_refused():
 
 
 TOPK = ("topk:0.25", "topk-shared")
-PAIRS = [("int4", "log4"), ("int2", "int4"), TOPK, ("topk:0.25", "topk-independent:0.25")]
+PAIRS = [("int4", "log4"), ("int2", "int4"), ("int5-channel", "log4-channel"), ("int6", "int5")]
+PAIRS += [TOPK, ("topk:0.25", "topk-independent:0.25")]
 
 
 @pytest.mark.parametrize(("forward", "backward"), PAIRS)

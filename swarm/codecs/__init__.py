@@ -12,8 +12,14 @@ from collections.abc import Callable, Mapping
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
 from swarm.codecs.int2 import Int2
 from swarm.codecs.int4 import Int4
+from swarm.codecs.int5 import Int5
+from swarm.codecs.int5_channel import Int5Channel
+from swarm.codecs.int6 import Int6
+from swarm.codecs.int6_channel import Int6Channel
 from swarm.codecs.int8 import Int8
+from swarm.codecs.int8_channel import Int8Channel
 from swarm.codecs.log4 import Log4
+from swarm.codecs.log4_channel import Log4Channel
 from swarm.codecs.raw import BFloat16, Raw
 from swarm.codecs.topk import TopK, TopKIndependent, TopKShared
 
@@ -21,9 +27,15 @@ _ROWS: tuple[Codec, ...] = (
     Raw(),
     BFloat16(),
     Int8(),
+    Int6(),
+    Int5(),
     Int4(),
     Int2(),
     Log4(),
+    Int8Channel(),
+    Int6Channel(),
+    Int5Channel(),
+    Log4Channel(),
 )
 _FAMILIES: Mapping[str, Callable[[float], Codec]] = {cls.family: cls for cls in (TopK, TopKIndependent)}
 

@@ -5,6 +5,7 @@ keep full precision: a block loses it only when it is 2^29 times smaller than th
 
 Codes of fewer than 8 bits are packed block by block in planes: of a block's 64 values, each plane of 8·bits values
 fills the same bits of its bytes. So packing and unpacking work on whole rows, not on every second value.
+Codes of 5 and 6 bits are packed as their low four bits, then the rest of them.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ def shift_for(largest: float) -> int:
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
-    """Codes uint8 (blocks, 64), each below 2^bits, as uint8 (blocks, 8·bits). `bits`: 2 or 4."""
+    """Codes uint8 (blocks, 64), each below 2^bits, as uint8 (blocks, 8·bits). `bits`: 1, 2, 4, 5 or 6."""
+    if bits > 4:
+        return torch.cat((pack_bits(codes & 15, 4), pack_bits(codes >> 4, bits - 4)), dim=1)
     width = BLOCK * bits // 8
     packed = codes[:, :width].clone()
     for plane in range(1, 8 // bits):
@@ -127,6 +130,9 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
 
 def unpack_bits(packed: Tensor, bits: int) -> Tensor:
     """The inverse of `pack_bits`."""
+    if bits > 4:
+        low, high = packed.split((BLOCK // 2, BLOCK * (bits - 4) // 8), dim=1)
+        return unpack_bits(low, 4).bitwise_or_(unpack_bits(high, bits - 4) << 4)
     width = BLOCK * bits // 8
     codes = torch.empty(len(packed), BLOCK, dtype=torch.uint8)
     for plane in range(8 // bits):

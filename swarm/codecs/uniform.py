@@ -1,4 +1,4 @@
-"""Evenly spaced levels in blocks of 64 values: what `int8` and `int4` have in common.
+"""Evenly spaced levels in blocks of 64 values: what `int8`, `int6`, `int5` and `int4` have in common.
 
 In each block of the flattened tensor
 
@@ -37,7 +37,7 @@ class Uniform(Codec):
     """
 
     bits: ClassVar[int]
-    """8 or 4."""
+    """8, 6, 5 or 4."""
 
     @property
     def levels(self) -> int:

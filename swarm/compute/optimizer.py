@@ -130,8 +130,8 @@ class StageOptimizer:
         if state.subspace_id != self._subspace_id:
             raise StateError(
                 f"state of subspace {state.subspace_id[:16] or 'none'}, this run has {self._subspace_id[:16] or 'none'}"
-                ": its numbers mean nothing here; use the model.residual, model.subspace_* and model.boundary* keys "
-                "it was trained with"
+                ": its numbers mean nothing here; use the model.residual, model.subspace_*, model.boundary* and "
+                "model.anchor keys it was trained with"
             )
         live = self._live()
         _check_state(state, live)

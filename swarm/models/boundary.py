@@ -1,4 +1,6 @@
-"""What narrows the residual at a cut: a sender in the stage before, a receiver in the stage after, both trained.
+"""What stands at a cut: a sender in the stage before, a receiver in the stage after, all trained.
+
+What narrows the residual there:
 
 * `bottleneck` (SWARM, arXiv 2301.11913, and the anchor of Protocol Models, arXiv 2506.01260): the sender makes
   z = D(x − F[t]), the receiver x' = Up·z + F[t]. D starts as Uᵀ and Up as U, the first k channels.
@@ -6,8 +8,16 @@
   step (retraction.py).
 * `maxout` (SWARM): z is the normed maximum of each group of d/k channels of the normed residual, x' = Up·z.
 
+What the stage after may do to that, or to a residual that crossed whole, so that a control can have it too:
+
+* a token table: x' ← x' + B·A[t], of low rank (MAPL's factorised anchors are such). In a subspace it is added to the
+  anchor that this stage reads with: the coefficients, and so what crosses, stay as they are.
+* a refinement: x' ← x' + W·silu(V·norm(x')). In a subspace it writes coefficients, as every other writer does.
+
+Both begin by adding nothing.
+
 F is the frozen token anchor of subspace.py, generated at every stage; the embedding stands on it too, so that what
-a boundary has to carry is what the layers found out. Senders and receivers are ordinary parameters of their stages.
+a boundary has to carry is what the layers found out. All of these are ordinary parameters of their stages.
 They are named by the first layer behind their cut, so a name means the same cut wherever the others are.
 """
 
@@ -19,6 +29,9 @@ from torch import Tensor, nn
 
 from swarm.manifest import ModelSection
 from swarm.models.rms_norm import RMSNorm
+from swarm.models.subspace import lift
+
+_LINEAR = ("bottleneck", "projector")
 
 
 def is_projector(name: str) -> bool:
@@ -27,25 +40,51 @@ def is_projector(name: str) -> bool:
 
 
 def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) -> Tensor | None:
-    """Initial value of a matrix that must not start at random: the first k channels. None for all others."""
-    narrows = name.startswith("model.boundaries.") and model.anchored
-    return torch.eye(*shape) if narrows else None
+    """Initial value of a matrix that must not start at random: the first k channels, or nothing. None for all others.
+
+    Where a boundary narrows and no anchor is behind it, a token table alone tells tokens apart: it starts at random.
+    """
+    _, _, rest = name.partition("model.boundaries.")
+    part, _, _ = rest.partition(".")
+    if part in ("senders", "receivers") and model.boundary in _LINEAR:
+        return torch.eye(*shape)
+    if part == "tables" and name.endswith(".embed") and (model.anchored or model.boundary == "none"):
+        return torch.zeros(shape)
+    if part == "refinements" and name.endswith(".out"):
+        return torch.zeros(shape)
+    return None
 
 
 class Boundaries(nn.Module):
-    """Receiver and sender of the stage with `layers`; none at its outer ends, nor for model.boundary = "none"."""
+    """What the stage with `layers` has at its cuts; nothing at its outer ends, nor where no key asks for it."""
 
     def __init__(self, model: ModelSection, layers: range) -> None:
         super().__init__()
-        cuts = () if model.boundary == "none" else model.cuts
-        self.receivers = nn.ModuleDict({str(cut): _receiver(model) for cut in cuts if cut == layers.start})
-        self.senders = nn.ModuleDict({str(cut): _sender(model) for cut in cuts if cut == layers.stop})
+        entered = [str(cut) for cut in model.cuts if cut == layers.start]
+        left = [str(cut) for cut in model.cuts if cut == layers.stop]
+        narrow = model.boundary != "none"
+        self._subspace = model.residual == "subspace"
+        self.receivers = nn.ModuleDict({cut: _receiver(model) for cut in entered if narrow})
+        self.senders = nn.ModuleDict({cut: _sender(model) for cut in left if narrow})
+        self.tables = nn.ModuleDict({cut: _TokenTable(model) for cut in entered if model.token_table_dim})
+        self.refinements = nn.ModuleDict({cut: _Refinement(model) for cut in entered if model.receiver_hidden})
 
-    def before(self, x: Tensor, frozen: Tensor | None) -> Tensor:
-        """What enters the stage's layers of what came over the cut. `frozen` is the tokens' anchor."""
+    def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What enters the stage's layers of what came over the cut, and in a subspace the anchor they read it with.
+
+        x: (batch, time, model.boundary_width) → (batch, time, model.residual_width). `frozen`: the tokens' anchor.
+        """
+        anchored = frozen if self._subspace else None
         for receiver in self.receivers.values():
             x = receiver(x, frozen)
-        return x
+        for table in self.tables.values():
+            if anchored is None:
+                x = x + table(tokens)
+            else:
+                anchored = anchored + table(tokens)
+        for refinement in self.refinements.values():
+            x = x + refinement(lift(x, anchored))
+        return x, anchored
 
     def after(self, x: Tensor, frozen: Tensor | None) -> Tensor:
         """What leaves over the cut behind the stage: (batch, time, model.boundary_width)."""
@@ -68,8 +107,8 @@ class _Sender(nn.Module):
         self._name = "projector" if model.boundary == "projector" else "down"
         self.register_parameter(self._name, nn.Parameter(torch.empty(model.boundary_dim, model.dim)))
 
-    def forward(self, x: Tensor, frozen: Tensor) -> Tensor:
-        return _product(x - frozen, self.get_parameter(self._name))
+    def forward(self, x: Tensor, frozen: Tensor | None) -> Tensor:
+        return _product(x if frozen is None else x - frozen, self.get_parameter(self._name))
 
 
 class _Receiver(nn.Module):
@@ -78,8 +117,9 @@ class _Receiver(nn.Module):
         self._name = "projector" if model.boundary == "projector" else "up"
         self.register_parameter(self._name, nn.Parameter(torch.empty(model.dim, model.boundary_dim)))
 
-    def forward(self, z: Tensor, frozen: Tensor) -> Tensor:
-        return _product(z, self.get_parameter(self._name)) + frozen
+    def forward(self, z: Tensor, frozen: Tensor | None) -> Tensor:
+        x = _product(z, self.get_parameter(self._name))
+        return x if frozen is None else x + frozen
 
 
 class _MaxoutSender(nn.Module):
@@ -100,6 +140,29 @@ class _MaxoutReceiver(nn.Module):
 
     def forward(self, z: Tensor, frozen: None) -> Tensor:
         return _product(z, self.up)
+
+
+class _TokenTable(nn.Module):
+    """B·A[t]. A learns as an embedding does, without weight decay; B starts random, so that every row can move."""
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.embed = nn.Parameter(torch.empty(model.vocab_size, model.token_table_dim))
+        self.up = nn.Parameter(torch.empty(model.dim, model.token_table_dim))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return _product(F.embedding(tokens, self.embed), self.up)
+
+
+class _Refinement(nn.Module):
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.norm = RMSNorm(model.dim, model.norm_eps)
+        self.up = nn.Parameter(torch.empty(model.receiver_hidden, model.dim))
+        self.out = nn.Parameter(torch.empty(model.residual_width, model.receiver_hidden))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.silu(F.linear(self.norm(x), self.up)), self.out)
 
 
 def _product(x: Tensor, matrix: Tensor) -> Tensor:

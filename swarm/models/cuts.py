@@ -45,11 +45,12 @@ def stage_costs(model: ModelSection, costs: Costs) -> tuple[float, ...]:
 def measure_costs(model: ModelSection, sequences: int, sequence_length: int, repeats: int = 3) -> Costs:
     """Seconds on this machine's CPU, with torch's present number of threads; the least of `repeats` runs each.
 
-    Times the three stages of a three-layer model: embedding + layer, layer, layer + head. What narrows a boundary is
-    left out: it costs every stage about the same, and little.
+    Times the three stages of a three-layer model: embedding + layer, layer, layer + head. What stands at the cuts is
+    left out: it costs every stage but the first the same.
     """
     shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
-    three = model.model_copy(update={**shape, "boundary": "none", "boundary_dim": 0})
+    plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
+    three = model.model_copy(update={**shape, **plain})
     embed, layer, head = (_stage_seconds(three, stage, sequences, sequence_length, repeats) for stage in range(3))
     return Costs(embed=max(0.0, embed - layer), layer=layer, head=max(0.0, head - layer))
 

@@ -74,17 +74,17 @@ class LlamaStage(StageModule):
         """From what crosses the boundary before this stage to what crosses the one after it; from the last, logits.
 
         `x` is token ids (B, T) int64 at stage 0, else fp32 (B, T, model.boundary_width): the activation, its
-        coefficients in the subspace, or what a sender made of it. A model with an anchor needs `tokens`, the ids, above
-        stage 0 too. Logits are (B, T, V).
+        coefficients in the subspace, or what a sender made of it. A model with an anchor or token tables needs
+        `tokens`, the ids, above stage 0 too. Logits are (B, T, V).
         """
         residual = self.model.embed_tokens(x) if self.first else x  # (batch, time, residual or boundary width)
-        frozen = self._anchor(x if self.first else tokens)
-        anchored = frozen if self._section.residual == "subspace" else None
-        if self.first and frozen is not None and anchored is None:
+        tokens = x if self.first else tokens
+        frozen = self._anchor(tokens)
+        if self.first and frozen is not None and self._section.residual == "dense":
             residual = frozen + residual
         length = residual.shape[1]
         cos, sin = self._cos[:length], self._sin[:length]
-        residual = self.model.boundaries.before(residual, frozen)
+        residual, anchored = self.model.boundaries.before(residual, frozen, tokens)
         for layer in self.model.layers.values():
             if not layer.constrained:
                 residual, anchored = lift(residual, anchored), None  # from here on (batch, time, dim)

@@ -57,12 +57,15 @@ def constrained(model: ModelSection, layer: int) -> bool:
 
 
 def fold(parameters: Mapping[str, Tensor], model: ModelSection) -> dict[str, Tensor]:
-    """The same function as a dense model: W = U·Z, embedding = F + E_z·Uᵀ. A dense model's parameters pass through."""
+    """The same function as a plain dense model: W = U·Z, embedding = F + E_z·Uᵀ; of an anchored dense one F + E.
+
+    Nothing may act at the cuts (ModelSection.acts_at_cuts). A plain model's parameters pass through.
+    """
     return {name: _folded(name, value, model) for name, value in parameters.items()}
 
 
 def _folded(name: str, value: Tensor, model: ModelSection) -> Tensor:
-    if model.residual != "subspace":
+    if not model.anchored:
         return value
     if name.endswith("embed_tokens.weight"):
         table = value.new_empty((len(value), model.dim))

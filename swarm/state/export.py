@@ -2,7 +2,7 @@
 
 `export_hf` writes a folder for `transformers.LlamaForCausalLM.from_pretrained`. Parameter names are already those of
 the Hugging Face layout, so nothing is converted; a subspace model is folded into the dense one that it equals. A model
-whose boundaries narrow the residual equals no plain Llama, and is refused.
+that does something to its residual at the cuts equals no plain Llama, and is refused.
 `export_native` writes the parameters as they are, with the run's manifest.
 """
 
@@ -36,10 +36,10 @@ def export_hf(
             f'model.kind = "{manifest.model.kind}" is no language model, and transformers.LlamaForCausalLM is what '
             "this format is for: use --format native",
         )
-    if manifest.model.boundary != "none":
+    if keys := manifest.model.acts_at_cuts:
         raise StateError(
             out_dir,
-            f'model.boundary = "{manifest.model.boundary}" acts on the running residual before layers '
+            f"{' and '.join(keys)} {'acts' if len(keys) == 1 else 'act'} on the running residual before layers "
             f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: "
             "use --format native, which `swarm-peer generate` and this program's own code can run",
         )

@@ -17,7 +17,9 @@ from swarm.codecs.codec import HEADER_BYTES
 
 SHAPES = [(4, 16, 64), (2, 3, 5), (1,), (64,), (65,), (130, 7), (), (0,), (2, 0, 3), (1, 2, 3, 4)]
 EXTREMES = [0.0, -0.0, 1.0, -1.0, 1e-45, 1e-38, 1e-30, 1e-8, 65504.0, 1e9, 3.3e38, -3.3e38, 127.5, 0.5]
-BLOCKWISE = ("int8", "int4", "int2")
+LEVELS = {"int8": 127, "int6": 31, "int5": 15, "int4": 7}
+PER_CHANNEL = ("int8-channel", "int6-channel", "int5-channel")
+SCALED = (*LEVELS, "int2", *PER_CHANNEL)
 
 
 class Beside:
@@ -38,7 +40,7 @@ class Beside:
 
 
 ROWS: dict[str, Callable[[], Any]] = {
-    **{name: lambda name=name: codecs.get(name) for name in ("none", "bf16", *BLOCKWISE, "log4")},
+    **{name: lambda name=name: codecs.get(name) for name in ("none", "bf16", *SCALED, "log4", "log4-channel")},
     "topk:0.1": lambda: codecs.get("topk:0.1"),
     "topk:0.01": lambda: codecs.get("topk:0.01"),
     "topk-independent:0.3": lambda: codecs.get("topk-independent:0.3"),
@@ -55,16 +57,18 @@ def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
             return torch.zeros_like(size)
         case "bf16":  # half an ulp, one ulp where the largest finite value saturates
             return size * 2.0**-8 + 1e-40
-        case "int8":
-            return per_block(x, lambda block: block.amax() / 127 * 0.51)
-        case "int4":
-            return per_block(x, lambda block: block.amax() / 7 * 0.51)
+        case "int8" | "int6" | "int5" | "int4":
+            return per_block(x, lambda block: block.amax() / LEVELS[name] * 0.51)
+        case "int8-channel" | "int6-channel" | "int5-channel":
+            return channel_peaks(size) / LEVELS[name.removesuffix("-channel")] * 0.51 + 1e-33
         case "int2":  # the farther of absmax's half step and what Lloyd-Max's outer level leaves of the largest
             return per_block(x, lambda block: max(block.amax() * 0.51, block.amax() - 1.5 * root(block), root(block)))
         case "log4":  # the neighbouring level is at most as far away as zero, or the lowest level from zero
             rows = size.reshape(-1, x.shape[-1] if x.ndim else 1)
             floor = rows.amax(dim=1, keepdim=True) * 1.01 / 64
             return torch.maximum(rows, floor).reshape(size.shape) * (1 + 1e-6) + 1e-30
+        case "log4-channel":
+            return torch.maximum(size, channel_peaks(size) * 1.01 / 64) * (1 + 1e-6) + 1e-30
         case "topk" | "topk-independent" | "topk-shared":  # what is dropped is no larger than what is kept
             rows = size.reshape(x.shape[0] if x.ndim > 1 else 1, -1)
             fraction = float(name.partition(":")[2] or 0.1)
@@ -78,6 +82,12 @@ def per_block(x: torch.Tensor, bound: Callable[[torch.Tensor], Any]) -> torch.Te
     """`bound` of the magnitudes of each block of 64, for every value of the block."""
     blocks = x.double().abs().reshape(-1).split(64)
     return torch.cat([torch.full_like(block, float(bound(block)) + 1e-33) for block in blocks]).reshape(x.shape)
+
+
+def channel_peaks(size: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude of each channel (index of the last dimension), for every value of it."""
+    table = size.reshape(-1, size.shape[-1] if size.ndim else 1)
+    return table.amax(dim=0, keepdim=True).expand_as(table).reshape(size.shape)
 
 
 def root(block: torch.Tensor) -> torch.Tensor:
@@ -129,7 +139,7 @@ def test_round_trip_at_every_magnitude(name: str, scale: float) -> None:
 @given(values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.sampled_from(EXTREMES), max_size=150))
 @settings(max_examples=80, deadline=None)
 def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
-    if name in BLOCKWISE:  # their bound holds for blocks that are at most 2^29 times smaller than the largest
+    if name in SCALED:  # their bound holds for blocks and channels at most 2^29 times smaller than the largest
         top = max(map(abs, values), default=0.0)
         values = [v if abs(v) * 2.0**10 > top else 0.0 for v in values]
     check_round_trip(name, torch.tensor(values, dtype=torch.float32))
@@ -189,7 +199,7 @@ def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
     frame = codec.encode(sample((9, 64), seed=2))
     decoded = codec.decode(frame, (9, 64))
     again = codec.encode(decoded)
-    if name == "log4":  # the top level may have lost its last value, and with it the scale halves
+    if name.startswith("log4"):  # the top level may have lost its last value, and with it the scale halves
         assert torch.equal(codec.decode(again, (9, 64)), decoded)
     elif name != "int2":  # the levels of int2 follow the root mean square, and rounding changes that
         assert again == frame
@@ -319,5 +329,5 @@ def test_every_codec_is_under_contract() -> None:
 
 
 def test_unknown_codec_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"'int9'.*'int8'.*none, bf16, int8, int4, int2, log4"):
+    with pytest.raises(ValueError, match=r"'int9'.*'int8'.*none, bf16, int8, int6, int5, int4, int2, log4"):
         codecs.get("int9")

@@ -31,7 +31,7 @@ def test_the_largest_floats_saturate() -> None:
     assert y[0] == -y[1] and 0.96 * top < y[0] <= top
 
 
-@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 5, 6])
 def test_every_code_survives_packing(bits: int) -> None:
     codes = torch.randint(0, 1 << bits, (50, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     packed = pack_bits(codes, bits)

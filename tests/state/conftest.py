@@ -57,6 +57,28 @@ def narrow_states(narrow_manifest: RunManifest) -> dict[int, dict[str, torch.Ten
     return _states(narrow_manifest)
 
 
+@pytest.fixture(scope="session", params=["none", "bottleneck"])
+def refined_manifest(request: pytest.FixtureRequest, manifest: RunManifest) -> RunManifest:
+    """The same run with receivers that add a token table and an MLP, with and without a narrow boundary."""
+    keys = {"token_table_dim": 4, "receiver_hidden": 12}
+    if request.param != "none":
+        keys |= {"boundary": request.param, "boundary_dim": 8}
+    model = ModelSection(**{**manifest.model.model_dump(), **keys})
+    return RunManifest(model=model, subspace_id=model.subspace_id, data=manifest.data)
+
+
+@pytest.fixture(scope="session")
+def anchored_manifest(manifest: RunManifest) -> RunManifest:
+    """The same run with an anchor under a dense model."""
+    model = ModelSection(**{**manifest.model.model_dump(), "anchor": "frozen"})
+    return RunManifest(model=model, subspace_id=model.subspace_id, data=manifest.data)
+
+
+@pytest.fixture(scope="session")
+def anchored_states(anchored_manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
+    return _states(anchored_manifest)
+
+
 @pytest.fixture(scope="session")
 def states(manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
     """Whole state of every stage: parameters, first and second moments."""
@@ -68,11 +90,20 @@ def subspace_states(subspace_manifest: RunManifest) -> dict[int, dict[str, torch
     return _states(subspace_manifest)
 
 
-def _states(manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
+@pytest.fixture(scope="session")
+def refined_states(refined_manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
+    """No module at a receiver is at its first value, nothing."""
+    return _states(refined_manifest, stirred=True)
+
+
+def _states(manifest: RunManifest, stirred: bool = False) -> dict[int, dict[str, torch.Tensor]]:
     found = {}
+    generator = torch.Generator().manual_seed(5)
     for stage in range(manifest.model.stages):
         module = build_stage(manifest.model, stage, seed=7)
         parameters = {name: p.detach() * 3 for name, p in module.named_parameters()}
+        if stirred:
+            parameters = {name: p + 0.1 * torch.randn(p.shape, generator=generator) for name, p in parameters.items()}
         found[stage] = {
             **{f"param/{name}": p for name, p in parameters.items()},
             **{f"exp_avg/{name}": p * 0.01 for name, p in parameters.items()},

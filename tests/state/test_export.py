@@ -20,7 +20,7 @@ States = dict[int, dict[str, torch.Tensor]]
 
 
 @pytest.mark.hf
-@pytest.mark.parametrize("kind", ["", "subspace_"])
+@pytest.mark.parametrize("kind", ["", "subspace_", "anchored_"])
 def test_transformers_computes_the_same_logits(
     kind: str, request: pytest.FixtureRequest, tokenizer_path: Path, tmp_path: Path
 ) -> None:
@@ -158,3 +158,15 @@ def test_narrow_boundaries_fold_into_no_llama_and_export_natively(
             module.load_state_dict({name: tensors[name] for name in module.state_dict()})
             x = module(x, tokens)
         assert torch.equal(WholeModel(tensors, narrow_manifest.model)(tokens), x)
+
+
+def test_receivers_that_refine_fold_into_no_llama_and_export_natively(
+    refined_manifest: RunManifest, refined_states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    keys = "model.receiver_hidden = 12 and model.token_table_dim = 4 act on the running residual before layers 1, 2"
+    with pytest.raises(StateError, match=keys):
+        export_hf(refined_states, refined_manifest, tokenizer_path, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+    export_native(refined_states, refined_manifest, tmp_path)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert tensors["model.boundaries.tables.1.embed"].shape == (288, 4)

@@ -69,6 +69,18 @@ def test_a_model_with_narrow_boundaries_generates(
     assert generate(dull, narrow_manifest, tokenizer, "The ", 8) != text, "the boundaries had no say"
 
 
+def test_a_model_whose_receivers_refine_generates(
+    refined_manifest: RunManifest, refined_states: States, tokenizer: Tokenizer
+) -> None:
+    text = generate(refined_states, refined_manifest, tokenizer, "The ", 8)
+
+    def dull(name: str) -> bool:
+        return "tables" in name or "refinements" in name
+
+    without = {s: {n: t * (not dull(n)) for n, t in table.items()} for s, table in refined_states.items()}
+    assert generate(without, refined_manifest, tokenizer, "The ", 8) != text, "the receivers had no say"
+
+
 @pytest.mark.parametrize("codec", ["none", "topk:0.05"])
 def test_activations_go_through_the_codec_of_the_run(
     manifest: RunManifest, states: States, tokenizer: Tokenizer, codec: str

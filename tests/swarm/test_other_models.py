@@ -46,8 +46,11 @@ def test_a_killed_peer_changes_nothing_of_a_subspace_run(make_swarm: MakeSwarm, 
 
 
 def test_a_killed_peer_changes_nothing_of_a_run_with_projectors(make_swarm: MakeSwarm, reference: Reference) -> None:
-    swarm, archive = survive_a_kill(make_swarm, reference, "model.boundary=projector", "model.boundary_dim=4")
+    narrow = ("model.boundary=projector", "model.boundary_dim=4", "model.token_table_dim=3", "model.receiver_hidden=16")
+    swarm, archive = survive_a_kill(make_swarm, reference, *narrow)
     parameters = whole_parameters(archive, swarm.manifest)
+    for part in ("tables.2.embed", "refinements.2.out"):
+        assert parameters[f"model.boundaries.{part}"].any(), part
     sender, receiver = (parameters[f"model.boundaries.{side}.2.projector"] for side in ("senders", "receivers"))
     assert (sender.shape, receiver.shape) == ((4, 32), (32, 4))
     for tall in (sender.mT, receiver):

@@ -1,0 +1,97 @@
+"""The comparison of compression as a picture and as a table of a Markdown page. Wants matplotlib (extra 'dev')."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot
+
+Table = Sequence[dict[str, Any]]
+
+_BEGIN, _END = "<!-- table: written by benchmarks.compression -->\n", "<!-- end of table -->\n"
+_COLOURS = {"subspace": "tab:green", "bottleneck": "tab:red", "projector": "tab:purple", "maxout": "tab:brown"}
+_HIGHEST = 1.15
+"""Rows worse than this times the best are named beside the plot, not drawn: they would flatten the others."""
+
+
+def draw(table: Table, file: Path) -> None:
+    """Held-out loss over bytes of a token at a boundary, both ways; the line joins rows that no other row dominates."""
+    best = min(row["loss"] for row in table)
+    shown = [row for row in table if row["loss"] <= best * _HIGHEST]
+    hidden = [row for row in table if row["loss"] > best * _HIGHEST]
+    pyplot.rcParams.update({"svg.hashsalt": "swarm-peer", "svg.fonttype": "none", "font.size": 8})
+    figure, axes = pyplot.subplots(figsize=(11, 6.5))
+    for row in shown:
+        colour = _COLOURS.get(row["row"].split()[0], "tab:blue")
+        axes.plot(_bytes(row), row["loss"], "o", color=colour, markersize=4)
+        axes.annotate(row["row"], (_bytes(row), row["loss"]), textcoords="offset points", xytext=(4, 3), fontsize=6.5)
+    front = sorted((row for row in shown if not any(_dominates(other, row) for other in shown)), key=_bytes)
+    axes.plot([_bytes(row) for row in front], [row["loss"] for row in front], "-", color="0.7", zorder=0)
+    axes.set_xscale("log")
+    axes.set_xlabel("bytes of a token at a boundary, forward and back, everything included")
+    axes.set_ylabel("held-out loss, nats a token")
+    axes.margins(x=0.15)
+    axes.grid(alpha=0.3, which="both")
+    if hidden:
+        words = "\n".join(f"{row['row']}: {row['loss']:.2f} at {_bytes(row):.0f} bytes" for row in hidden)
+        axes.text(0.99, 0.99, f"not drawn:\n{words}", transform=axes.transAxes, ha="right", va="top", fontsize=6.5)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def write_table(table: Table, page: Path) -> None:
+    """Put the table between the two comments of an existing page. Raises ValueError for a page that lacks them."""
+    text = page.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{page} needs the lines {_BEGIN.strip()} and {_END.strip()} where the table shall stand")
+    page.write_text(head + begin + markdown(table) + end + tail, encoding="utf-8")
+
+
+def markdown(table: Table) -> str:
+    lines = [
+        "| row | bytes forward | back | × fewer | loss | bits/byte | codec off | held against | after ⅓ | ⅔ | all "
+        "| tokens for equal loss | to dense | encode + decode | parameters |",
+        "|---|" + 14 * "---:|",
+    ]
+    for row in table:
+        spread = f" ± {row['loss_spread'] / 2:.3f}" if row["seeds"] > 1 else ""
+        own = row["row"] == row["control"]
+        cells = [
+            row["row"],
+            f"{row['bytes_forward']:.1f}",
+            f"{row['bytes_backward']:.1f}",
+            f"{row['times_fewer_bytes']:.1f}",
+            f"{row['loss']:.3f}{spread}",
+            f"{row['bits_per_byte']:.3f}",
+            f"{row['loss_codec_off']:.3f}",
+            "" if own else row["control"],
+            *("" if own else _percent(gap) for gap in row["gap_percent_at_thirds"]),
+            "" if own else "–" if row["tokens_for_equal_loss"] is None else f"{row['tokens_for_equal_loss']:.2f}",
+            "" if own else _percent(row["gap_to_dense_percent"]),
+            f"{row['encode_ms'] + row['decode_ms']:.1f} ms",
+            f"{row['parameters'] / 1e6:.2f} M",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(gap: float | None) -> str:
+    return "–" if gap is None else f"{gap:+.1f} %"
+
+
+def _bytes(row: dict[str, Any]) -> float:
+    return row["bytes_forward"] + row["bytes_backward"]
+
+
+def _dominates(other: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether `other` is no worse in both, and better in one."""
+    better = other["loss"] < row["loss"] or _bytes(other) < _bytes(row)
+    return better and other["loss"] <= row["loss"] and _bytes(other) <= _bytes(row)

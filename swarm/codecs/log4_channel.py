@@ -1,0 +1,46 @@
+"""Codec `log4-channel`: `log4` with a scale for each channel of the whole tensor instead of one for each token.
+
+For gradients of few coefficients: with 16 of them, the 16 bits of a token's scale cost as much as a quarter of its
+codes; scales of 16 channels over 512 tokens cost 0.03 bits a value. A channel is an index of the last dimension.
+
+Payload: that of log4.py for the transposed table, channels as rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from swarm.codecs.codec import Buffer, Codec
+from swarm.codecs.log4 import Log4
+
+_BY_ROW = Log4()
+
+
+class Log4Channel(Codec):
+    """Unbiased. Error of a value: at most its own magnitude, or 0.0157 of the largest in its channel.
+
+    Values beyond 3.38e38 saturate there; channels below 8e-31 become zero.
+    """
+
+    name = "log4-channel"
+    codec_id = 21
+    version = 1
+
+    def payload_bytes(self, shape: Sequence[int]) -> int:
+        return _BY_ROW.payload_bytes(_transposed(shape))
+
+    def pack(self, tensor: Tensor) -> Sequence[Buffer]:
+        channels, rows = _transposed(tensor.shape)
+        return _BY_ROW.pack(tensor.view(rows, channels).t().contiguous())
+
+    def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
+        return _BY_ROW.unpack(payload, _transposed(shape)).t().contiguous().view(shape)
+
+
+def _transposed(shape: Sequence[int]) -> tuple[int, int]:
+    """(channels, rows)."""
+    channels = shape[-1] if shape else 1
+    return channels, math.prod(shape) // channels
