@@ -15,7 +15,6 @@ with those modules. `gap_to_dense_percent` is against the plain dense model what
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import math
@@ -24,18 +23,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.local_swarm import PEERS
 from benchmarks.results import write_results
-from peers.reference import ReferenceModel
-from peers.resolved_run import ResolvedRun, resolve_run
+from benchmarks.trained import Trained, trained
+from peers.resolved_run import resolve_run
 from swarm import codecs
 from swarm.compute.body import BodyFormat, BodyKind
-from swarm.data.reader import CorpusReader
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
 from swarm.net.stream import PREFIX_BYTES
@@ -148,20 +146,6 @@ ROWS: dict[str, Row] = {
 """In the order in which they are worth their time. int5/log4: forward/back, with a scale for each channel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """One row with one seed. Losses are held-out, in nats per token, with the codecs on and off."""
-
-    row: str
-    seed: int
-    run_hash: str
-    tokens: tuple[int, ...]
-    loss: tuple[float, ...]
-    loss_uncoded: float
-    """At the end, without the codecs; the architecture stays."""
-    seconds: float
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help="names separated by ';' (default: all); their controls come along")
@@ -210,55 +194,18 @@ def compare(
 ) -> list[dict[str, object]]:
     """A row of the table for each of `names` and their controls. `train` False leaves out what is not in `cache`."""
     torch.set_num_threads(threads)
-    cache.mkdir(parents=True, exist_ok=True)
-    trained: dict[str, dict[int, Trained]] = {}
+    known: dict[str, dict[int, Trained]] = {}
     manifests = {}
     wanted = dict.fromkeys(row for name in names for row in (CONTROL, ROWS[name].control, name))
     for name in wanted:
         for seed in seeds:
             run = resolve_run(path, [*common, *ROWS[name].sets, f"run.seed={seed}"])
-            found = _cached(run, name, cache)
-            if found is None and train:
-                found = _train(run, name, seed)
-                _cache_file(run, cache).write_text(json.dumps(asdict(found)) + "\n")
+            found = trained(run, name, cache, train=train)
             if found is not None:
-                trained.setdefault(name, {})[seed] = found
+                known.setdefault(name, {})[seed] = found
                 manifests[name] = run.manifest
                 print(f"{name}, seed {seed}: {found.loss[-1]:.4f}", flush=True)
-    return [_row(name, trained, manifests[name]) for name in ROWS if name in trained]
-
-
-def _cache_file(run: ResolvedRun, cache: Path) -> Path:
-    """Keys at their default do not count: a release with more keys finds what was trained before.
-
-    Whoever changes what a default means must empty the cache.
-    """
-    told = run.manifest.model_dump(mode="json", exclude_defaults=True)
-    return cache / f"{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}.json"
-
-
-def _cached(run: ResolvedRun, name: str, cache: Path) -> Trained | None:
-    file = _cache_file(run, cache)
-    if not file.exists():
-        return None
-    found = json.loads(file.read_text())
-    return Trained(**{**found, "row": name, "tokens": tuple(found["tokens"]), "loss": tuple(found["loss"])})
-
-
-def _train(run: ResolvedRun, name: str, seed: int) -> Trained:
-    manifest = run.manifest
-    reader = CorpusReader(run.corpus, manifest)
-    model = ReferenceModel(manifest)
-    tokens, losses = [], []
-    began = time.process_time()
-    for step in range(manifest.run.steps):
-        model.train(step, reader)
-        if (step + 1) % manifest.evaluation.every == 0 or step + 1 == manifest.run.steps:
-            tokens.append((step + 1) * manifest.batch.tokens_per_step)
-            losses.append(model.heldout_loss(reader))
-    uncoded = model.heldout_loss(reader, coded=False)
-    spent = time.process_time() - began
-    return Trained(name, seed, manifest.hash, tuple(tokens), tuple(losses), uncoded, round(spent, 1))
+    return [_row(name, known, manifests[name]) for name in ROWS if name in known]
 
 
 def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunManifest) -> dict[str, object]:

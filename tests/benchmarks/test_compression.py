@@ -48,7 +48,7 @@ def test_what_was_trained_before_is_not_trained_again(
     path, common = run
     short = [*common, "run.steps=5"]
     first = compression.compare(path, short, ROWS[:2], [0], tmp_path, threads=1)
-    monkeypatch.setattr(compression, "_train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("benchmarks.trained._train", lambda *_: pytest.fail("trained again"))
     again = compression.compare(path, short, ROWS[:2], [0], tmp_path, threads=1)
     assert [row["loss"] for row in again] == [row["loss"] for row in first]
     some = compression.compare(path, short, ROWS, [0, 1], tmp_path, threads=1, train=False)
