@@ -67,6 +67,11 @@ class Home:
         return self.path / "archive"
 
     @property
+    def decisions(self) -> Path:
+        """The decision record of a coordinator."""
+        return self.path / "decisions.sqlite"
+
+    @property
     def notebook(self) -> Path:
         return self.path / "peers.json"
 

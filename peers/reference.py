@@ -7,7 +7,7 @@ knows nothing of peers, frames or the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peers.replay import StepReplay
 from swarm import codecs
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.optimizer import StageOptimizer, StageState
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
+from swarm.data.reader import step_order
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.models.stage_module import StageModule
@@ -73,13 +75,15 @@ def train_reference(
     on_step: Callable[[ReferenceStep], None] | None = None,
     stop_after: int | None = None,
     state: Sequence[StageState] | None = None,
+    replay: Mapping[int, StepReplay] | None = None,
 ) -> ReferenceResult:
     """Train on the CPU from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
 
     A run from imported parameters begins with a `state` of theirs (peers/first_version.py).
+    `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would.
 
     `threads` is set for the process; results equal a swarm's whose peers compute with the same number. Raises
-    StateError, SumOverflow, codecs.CodecError.
+    StateError, SumOverflow, codecs.CodecError, ReplayError.
     """
     assert state is not None or not manifest.initial.sha256, "version 0 is imported: it has no other initial parameters"
     torch.set_num_threads(threads)
@@ -89,10 +93,14 @@ def train_reference(
     last = manifest.run.steps if stop_after is None else min(stop_after, manifest.run.steps)
     steps = []
     for step in range(model.version, last):
-        steps.append(model.train(step, data))
+        steps.append(model.train(step, data, (replay or {}).get(step)))
         if on_step is not None:
             on_step(steps[-1])
     return ReferenceResult(tuple(steps), tuple(optimizer.state() for optimizer in model.optimizers))
+
+
+class ReplayError(ValueError):
+    """A swarm chose what the reference cannot do the same way."""
 
 
 class ReferenceModel:
@@ -119,6 +127,7 @@ class ReferenceModel:
             )
             for stage, parameters, layout in zip(stages, self._parameters, self._layouts, strict=True)
         ]
+        self._memory = _Memory(manifest) if manifest.codec.remembers else None
 
     @property
     def version(self) -> int:
@@ -133,11 +142,13 @@ class ReferenceModel:
         for optimizer, stage in zip(self.optimizers, state, strict=True):
             optimizer.load(stage)
 
-    def train(self, step: int, data: TrainingData) -> ReferenceStep:
+    def train(self, step: int, data: TrainingData, replay: StepReplay | None = None) -> ReferenceStep:
+        if self._memory is not None:
+            self._memory.begin(step, replay)
         for sums in self._sums:
             sums.zero()
         for m in range(self._manifest.batch.microbatches):
-            self._accumulate(step, torch.from_numpy(data.microbatch(step, m)))
+            self._accumulate(step, m, torch.from_numpy(data.microbatch(step, m)))
         reduced = [combine(sums.flat, (), self._manifest.sums) for sums in self._sums]
         norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
         targets = self._manifest.targets_per_step
@@ -160,26 +171,68 @@ class ReferenceModel:
         for parameters in self._parameters:
             yield from parameters.values()
 
-    def _accumulate(self, step: int, tokens: Tensor) -> None:
+    def _accumulate(self, step: int, m: int, tokens: Tensor) -> None:
         """Add the gradient of one microbatch (sequences, sequence_length + 1) to every stage's sums."""
-        loss = self._loss_sum(tokens)
+        loss = self._loss_sum(tokens, microbatch=m)
         gradients = iter(torch.autograd.grad(loss, list(self.parameters())))
         for sums, parameters in zip(self._sums, self._parameters, strict=True):
             mine = [next(gradients) for _ in parameters]
             sums.add(mine, loss.item() if sums.layout.with_loss else None, step=step)
 
-    def _loss_sum(self, tokens: Tensor, coded: bool = True) -> Tensor:
-        return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded), tokens[:, 1:])
+    def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
+        return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded, microbatch), tokens[:, 1:])
 
-    def _logits(self, tokens: Tensor, coded: bool) -> Tensor:
+    def _logits(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
+        """`microbatch`: of the training step that has begun."""
         forward, backward = codecs.pair(self._manifest.codec.forward, self._manifest.codec.backward)
         module: StageModule
         x = tokens
-        for module in self._modules:
+        for boundary, module in enumerate(self._modules, 1):
             x = module(x, tokens)
-            if coded and not module.last:
+            if not coded or module.last:
+                continue
+            if self._memory is None or microbatch is None:
                 x = _Boundary.apply(x, forward, backward)
+            else:
+                x = _Boundary.apply(x, self._memory.codec(boundary, microbatch), backward)
+                self._memory.keep(boundary, microbatch, x.detach())
         return x
+
+
+class _Memory:
+    """What crossed each boundary at the last visit of each microbatch: the bases of codec `delta`."""
+
+    def __init__(self, manifest: RunManifest) -> None:
+        codec, order = codecs.get(manifest.codec.forward), step_order(manifest)
+        assert isinstance(codec, codecs.Delta) and order is not None
+        self._codec = codec
+        self._order = order
+        self._step = 0
+        self._replay: StepReplay | None = None
+        self._kept: dict[tuple[int, int, int], Tensor] = {}
+        """{(step of the visit, boundary, microbatch): fp16}"""
+
+    def begin(self, step: int, replay: StepReplay | None) -> None:
+        self._step = step
+        self._replay = replay
+
+    def codec(self, boundary: int, m: int) -> codecs.Codec:
+        """How an activation crosses in the step that has begun. Raises ReplayError."""
+        visit = self._order.previous(self._step)
+        base = self._kept.pop((visit, boundary, m), None) if visit is not None else None
+        if self._replay is None:
+            return self._codec if base is None else self._codec.against(base)
+        if self._replay.key_frames[boundary - 1] >> m & 1:
+            return self._codec
+        if base is None:
+            raise ReplayError(
+                f"microbatch {m} of step {self._step} crossed boundary {boundary} as a change since step {visit}, "
+                "which is not known here: train from version 0"
+            )
+        return self._codec.against(base)
+
+    def keep(self, boundary: int, m: int, crossed: Tensor) -> None:
+        self._kept[self._step, boundary, m] = crossed.half()
 
 
 class _Boundary(torch.autograd.Function):

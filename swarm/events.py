@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -128,6 +128,8 @@ class StepDecided(Event):
     outcomes: list[str]
     without: list[str]
     """Actors that died after the others were prepared: decided without them."""
+    key_frames: list[str] = field(default_factory=list)
+    """By boundary 1, 2, …, hex: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
 
 
 @dataclass(frozen=True, slots=True)

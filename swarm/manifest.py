@@ -293,6 +293,8 @@ class BatchSection(Section):
     microbatches: Positive = Field(default=16, le=65_535)
     sequences: Positive = 4
     sequence_length: Positive = 128
+    order: Literal["samples", "steps"] = "samples"
+    """What each epoch shuffles. "steps": a step's microbatches keep their samples for good, as codec `delta` needs."""
 
     @property
     def tokens_per_microbatch(self) -> int:
@@ -321,6 +323,11 @@ class CodecSection(Section):
 
     forward: str = "int8"
     backward: str = "int8"
+
+    @property
+    def remembers(self) -> bool:
+        """Whether activations cross as changes since an earlier visit of their samples."""
+        return self.forward.partition(":")[0] == "delta"
 
 
 class SumSection(Section):
@@ -445,6 +452,11 @@ class _Tables(Section):
                     f"evaluation.sample_tokens = {self.evaluation.sample_tokens}: "
                     'model.kind = "resnet" generates nothing; set it to 0'
                 )
+        if self.codec.remembers and self.batch.order != "steps":
+            raise ValueError(
+                f'codec.forward = "{self.codec.forward}" sends the change since a sample was last visited, so samples '
+                f'must come together again: batch.order = "{self.batch.order}", set batch.order = "steps"'
+            )
         largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
         if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):
             fits = int(53 - math.log2(4 * largest_loss))
@@ -521,7 +533,31 @@ class RunManifest(_Tables):
         have = sum(shard.tokens for shard in self.data.train)
         if have < need:
             raise ValueError(f"the training split has {have} tokens; one microbatch needs {need}")
+        if self.batch.order == "steps" and self.step_blocks < 1:
+            raise ValueError(
+                f'batch.order = "steps": the training split has {self.windows} samples, one step takes '
+                f"{self.batch.microbatches * self.batch.sequences}; lower batch.microbatches or batch.sequences"
+            )
         return self
+
+    @property
+    def windows(self) -> int:
+        """Samples of the training split."""
+        return self.samples(sum(shard.tokens for shard in self.data.train))
+
+    def samples(self, tokens: int) -> int:
+        """How many samples a split of so many tokens holds."""
+        return (tokens + self.sample_stride - self.batch.sequence_length - 1) // self.sample_stride
+
+    @property
+    def sample_stride(self) -> int:
+        """Tokens from one sample to the next: the last label of a text is the first token of the next."""
+        return self.batch.sequence_length + (self.data.kind == "images")
+
+    @property
+    def step_blocks(self) -> int:
+        """Steps of one epoch with batch.order = "steps"."""
+        return self.windows // (self.batch.microbatches * self.batch.sequences)
 
     def canonical(self) -> bytes:
         """The bytes that are hashed, signed and sent: JSON, keys sorted, no spaces."""

@@ -29,6 +29,16 @@ def command(
             help="Memory for work in hand; beyond it forwards are computed again. Default: half of --max-memory.",
         ),
     ] = None,
+    delta_cache: Annotated[
+        int | None,
+        typer.Option(
+            "--delta-cache",
+            parser=parse_bytes,
+            metavar="SIZE",
+            help="With codec delta: memory for activations of earlier visits; what does not fit is sent whole again. "
+            "Default: an eighth of --max-memory.",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: any.")] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
@@ -77,6 +87,7 @@ def command(
         threads=threads,
         graph_budget_bytes=budget // 2 if graph_budget is None else graph_budget,
         retention_bytes=budget // 4,
+        delta_cache_bytes=budget // 8 if delta_cache is None else delta_cache,
         slots=slots,
         listen=(f"/ip4/0.0.0.0/tcp/{port}",),
         announce=tuple(announce or ()),

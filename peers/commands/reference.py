@@ -26,7 +26,9 @@ def command(
 ) -> None:
     """Train the same run in one process, plain torch and the whole model: what the swarm must equal."""
     from peers.first_version import first_states
+    from peers.home import Home
     from peers.reference import ReferenceStep, train_reference
+    from peers.replay import read_replay
     from peers.resolved_run import resolve_run
     from peers.verdict import archived_digests, compare
     from swarm.data.reader import CorpusReader
@@ -35,6 +37,7 @@ def command(
         raise typer.BadParameter("--steps means nothing with --against: it stops at the archive's newest checkpoint")
     run = resolve_run(path, overrides or ())
     version, archived = archived_digests(against, run.manifest) if against is not None else (steps, None)
+    replay = read_replay(Home(against), run.manifest.hash) if against is not None else None
     began = time.monotonic()
 
     def show(step: ReferenceStep) -> None:
@@ -46,7 +49,9 @@ def command(
 
     reader = CorpusReader(run.corpus, run.manifest)
     state = None if run.initial is None else list(first_states(run.initial, run.manifest))
-    result = train_reference(run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state)
+    result = train_reference(
+        run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state, replay=replay
+    )
     verdict = compare(archived, result.digests) if archived is not None else None
     if as_json:
         print(

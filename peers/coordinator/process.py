@@ -93,7 +93,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
     key = organiser_key(home)
     signed = SignedManifest.sign(manifest, key)
-    record = DecisionRecord(home.path / "decisions.sqlite", run_hash)
+    record = DecisionRecord(home.decisions, run_hash)
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
     describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)

@@ -59,6 +59,10 @@ class DecisionRecord:
         """Raises sqlite3.IntegrityError when the step is decided already: a step is never decided twice."""
         self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, _encode(decision)))
 
+    def decisions(self) -> list[Decision]:
+        """All that stand, by step."""
+        return [_decode(body) for (body,) in self._db.execute("SELECT body FROM decision ORDER BY step")]
+
     def close(self) -> None:
         self._db.close()
 
@@ -80,6 +84,7 @@ def _encode(decision: Decision) -> str:
             "tokens": decision.tokens,
             "gradient_norm": decision.gradient_norm.hex(),
             "outcomes": [[o.number, o.digest] for o in decision.outcomes],
+            "key_frames": [f"{bits:x}" for bits in decision.key_frames],
         }
     )
 
@@ -94,4 +99,5 @@ def _decode(body: str) -> Decision:
         tokens=row["tokens"],
         gradient_norm=float.fromhex(row["gradient_norm"]),
         outcomes=tuple(StageOutcome(number, digest) for number, digest in row["outcomes"]),
+        key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
     )

@@ -70,7 +70,8 @@ class StageDriver:
         if engine is None:
             raise FrameError("this peer holds no stage")
         if isinstance(message, Frame):
-            engine.check_frame(message.key, message.payload)
+            changed = message.lineage is not None and message.lineage.base != 0
+            engine.check_frame(message.key, message.payload, changed=changed)
         else:
             engine.check_bucket(message.key, message.payload)
 
@@ -130,7 +131,9 @@ class StageDriver:
         """What the core keeps of a computed frame: the bytes, or where they lie on disk."""
         if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, bytes):
             try:
-                return replace(event, payload=self._retention.keep(event.payload))
+                event = replace(event, payload=self._retention.keep(event.payload))
+                if isinstance(event, ForwardDone) and isinstance(event.whole, bytes):
+                    event = replace(event, whole=self._retention.keep(event.whole))
             except OSError as error:  # not the microbatch's fault: only this peer leaves the pass
                 return ComputeFailed(
                     event.pass_id, None, f"a frame cannot be kept in {self._retention.folder}: {error}"

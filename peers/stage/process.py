@@ -20,8 +20,10 @@ from peers.stage.keeper import Keeper
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
 from peers.stage.retention import Retention
 from peers.state_request import StateRequest
+from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.payload import largest_payload
+from swarm.data.reader import step_order
 from swarm.events import EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
 from swarm.manifest import SignedManifest
 from swarm.net.bulk import BulkError, Transfer, fetch_manifest
@@ -45,12 +47,16 @@ _LOOK_EVERY_S = 0.25
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """`graph_budget_bytes`: autograd graphs kept between forward and backward. `retention_bytes`: frames in memory."""
+    """`graph_budget_bytes`: autograd graphs kept between forward and backward. `retention_bytes`: frames in memory.
+
+    `delta_cache_bytes`: reconstructions of earlier visits, in a run with codec `delta`.
+    """
 
     device: str = "cpu"
     threads: int = 1
     graph_budget_bytes: int = 1 << 30
     retention_bytes: int = 1 << 30
+    delta_cache_bytes: int = 1 << 30
     slots: int = 16
     capacity: float = 1.0
     listen: tuple[str, ...] = DEFAULT_LISTEN
@@ -114,6 +120,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             Settings.of(manifest, options.slots),
             options.capacity,
             keeper.newest_saved(),
+            visits=step_order(manifest) if manifest.codec.remembers else None,
+            base_capacity=options.delta_cache_bytes // base_bytes(manifest),
         )
         driver = StageDriver(core, log, retention, options.faults)
 

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping
 
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
+from swarm.codecs.delta import Change, Delta
 from swarm.codecs.int2 import Int2
 from swarm.codecs.int4 import Int4
 from swarm.codecs.int5 import Int5
@@ -37,16 +38,22 @@ _ROWS: tuple[Codec, ...] = (
     Int5Channel(),
     Log4Channel(),
 )
-_FAMILIES: Mapping[str, Callable[[float], Codec]] = {cls.family: cls for cls in (TopK, TopKIndependent)}
+_FAMILIES: Mapping[str, Callable[[float], Codec]] = {cls.family: cls for cls in (Delta, TopK, TopKIndependent)}
+_PARAMETERS = {
+    Delta.family: ("BITS", "write delta:4 for changes of 4 bits a value"),
+    TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
+    TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
+}
+"""What follows the colon, and what is said when it does not."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
-_IDS = [codec.codec_id for codec in (*_ROWS, TopK, TopKIndependent, TopKShared)]
+_IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, TopK, TopKIndependent, TopKShared)]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
-NAMES = (*_BY_NAME, TopKShared.name, *(f"{family}:FRACTION" for family in _FAMILIES))
+NAMES = (*_BY_NAME, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
 """As manifests write them."""
 
-__all__ = ["NAMES", "Buffer", "Codec", "CodecError", "Reason", "UnknownCodec", "get", "pair"]
+__all__ = ["NAMES", "Buffer", "Codec", "CodecError", "Delta", "Reason", "UnknownCodec", "get", "pair"]
 
 
 class UnknownCodec(ValueError):
@@ -62,7 +69,7 @@ def get(name: str) -> Codec:
         try:
             return _FAMILIES[family](float(parameter))
         except ValueError as error:
-            reason = error if colon and _is_number(parameter) else f"write {family}:0.1 to keep a tenth of the values"
+            reason = error if colon and _is_number(parameter) else _PARAMETERS[family][1]
             raise UnknownCodec(f"codec {name!r}: {reason}") from None
     if name == TopKShared.name:
         raise UnknownCodec(f"codec {name!r} is for gradients, beside activations in topk: backward, not forward")
@@ -81,6 +88,11 @@ def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
             )
         return ahead, TopKShared(ahead)
     back = _named("backward", backward)
+    if isinstance(back, Delta):
+        raise UnknownCodec(
+            f"codec.backward = {backward!r}: what is remembered of a visit is its activation, not its gradient. "
+            'Set codec.backward = "int8"'
+        )
     if type(back) is TopK:
         raise UnknownCodec(
             f"codec.backward = {backward!r}: gradients with a mask of their own wreck training. "

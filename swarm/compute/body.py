@@ -75,6 +75,8 @@ class BodyFormat:
         self._batch = manifest.batch
         self._ids = np.dtype(f"<u{manifest.model.token_id_bytes}")
         self._forward, self._backward = codecs.pair(manifest.codec.forward, manifest.codec.backward)
+        self.remembers = isinstance(self._forward, codecs.Delta)
+        """Whether an activation may be packed and unpacked as the change of an earlier one."""
         self.needs_forward = self._backward.needs_forward
         """Whether a gradient is packed and unpacked beside the forward body of its boundary and microbatch."""
 
@@ -86,9 +88,14 @@ class BodyFormat:
         self._check_range(ids)
         return self._pack(body, 0, ids, b"")
 
-    def pack_forward(self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor) -> bytes:
-        """The body of boundary > 0. tokens as received; hidden (rows, T, width) fp32. Raises codecs.CodecError."""
-        return self.pack_encoded(boundary, kind, tokens, self._forward.encode(hidden.cpu()))
+    def pack_forward(
+        self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor, base: Tensor | None = None
+    ) -> bytes:
+        """The body of boundary > 0. tokens as received; hidden (rows, T, width) fp32. Raises codecs.CodecError.
+
+        `base` (rows, T, width) fp16: only the change from it is packed.
+        """
+        return self.pack_encoded(boundary, kind, tokens, self._changing(base).encode(hidden.cpu()))
 
     def pack_encoded(self, boundary: int, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
         """The body of boundary > 0 whose activation is encoded already."""
@@ -99,8 +106,27 @@ class BodyFormat:
         encoded = self._beside(forward).encode(gradient.cpu())
         return self._pack(BodyKind.GRADIENT, boundary, None, encoded)
 
-    def unpack_forward(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> ForwardBody:
-        """Everything in a forward body; `kind` None accepts any pass. Raises FrameError."""
+    def unpack_forward(
+        self, boundary: int, buffer: Buffer, kind: PassKind | None, base: Tensor | None = None
+    ) -> ForwardBody:
+        """All of a forward body; `kind` None accepts any pass; `base` is what it is the change of. Raises FrameError."""
+        found, tokens, encoded = self._opened(boundary, buffer, kind)
+        if boundary == 0:
+            return ForwardBody(found, tokens, None)
+        return ForwardBody(found, tokens, _decode(self._changing(base), encoded, self._shape(found, tokens)))
+
+    def check_change(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> None:
+        """Raise FrameError unless `buffer` is a forward body that a stage can compute with if it has the base."""
+        found, tokens, encoded = self._opened(boundary, buffer, kind)
+        if not isinstance(self._forward, codecs.Delta) or found is not BodyKind.BATCH or boundary == 0:
+            raise FrameError(f"the change of an earlier frame, in a body of kind {found.name} at boundary {boundary}")
+        try:
+            self._forward.check_change(encoded, self._shape(found, tokens))
+        except codecs.CodecError as error:
+            raise FrameError(f"codec {self._forward.name}: {error}") from None
+
+    def _opened(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> tuple[BodyKind, Tensor, memoryview]:
+        """(kind, token ids, encoded activation) of a forward body."""
         view = memoryview(buffer).cast("B")
         found, rows, columns, start = self._header(view, boundary)
         if found is BodyKind.GRADIENT or (kind is not None and found is not self._kind(kind)):
@@ -112,13 +138,14 @@ class BodyFormat:
         ids = np.frombuffer(view[start:end], dtype=self._ids).reshape(rows, columns)
         self._check_range(ids)
         tokens = torch.from_numpy(ids.astype(np.int64))
-        if boundary == 0:
-            if len(view) > end:
-                raise FrameError(f"{len(view) - end} bytes of activation at boundary 0")
-            return ForwardBody(found, tokens, None)
-        length = columns if found is BodyKind.PROMPT else columns - 1
-        hidden = _decode(self._forward, view[end:], (rows, length, self._model.boundary_width))
-        return ForwardBody(found, tokens, hidden)
+        if boundary == 0 and len(view) > end:
+            raise FrameError(f"{len(view) - end} bytes of activation at boundary 0")
+        return found, tokens, view[end:]
+
+    def _shape(self, kind: BodyKind, tokens: Tensor) -> tuple[int, int, int]:
+        """Of the activation beside these token ids."""
+        rows, columns = tokens.shape
+        return rows, columns if kind is BodyKind.PROMPT else columns - 1, self._model.boundary_width
 
     def unpack_backward(self, boundary: int, buffer: Buffer, forward: Buffer | None = None) -> Tensor:
         """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError."""
@@ -167,6 +194,13 @@ class BodyFormat:
     def _batch_shape(self) -> tuple[int, int, int]:
         """Of a microbatch's activations and gradients."""
         return self._batch.sequences, self._batch.sequence_length, self._model.boundary_width
+
+    def _changing(self, base: Tensor | None) -> codecs.Codec:
+        """The codec of an activation that is the change from `base`."""
+        if base is None:
+            return self._forward
+        assert isinstance(self._forward, codecs.Delta), "only delta has bases"
+        return self._forward.against(base)
 
     def _beside(self, forward: Buffer | None) -> codecs.Codec:
         """The codec of a gradient whose activation crossed in the body `forward`."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from swarm.compute.backlog import Backlog, Urgency
-from swarm.compute.body import BodyFormat, FrameError
+from swarm.compute.body import BodyFormat, Buffer, FrameError
 from swarm.compute.optimizer import StageState
 from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
@@ -39,13 +39,24 @@ from swarm.protocol.actions import (
     ForwardDone,
     PartEncoded,
     PeerInput,
+    SettleBases,
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import FrameKey, Microbatch, PartKey, PassId, SumKey
+from swarm.protocol.ids import Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
 
 ComputeAction = (
-    Begin | Forward | Backward | Discard | EncodePart | SumBucket | StoreSum | Assemble | CancelReduce | Apply
+    Begin
+    | Forward
+    | Backward
+    | Discard
+    | EncodePart
+    | SumBucket
+    | StoreSum
+    | Assemble
+    | CancelReduce
+    | Apply
+    | SettleBases
 )
 
 _JOIN_TIMEOUT_S = 30.0
@@ -106,10 +117,16 @@ class StageEngine:
         """A copy of one version's full state, for checkpoints and for other peers."""
         return self._call(lambda: self._held().optimizer.state())
 
-    def check_frame(self, key: FrameKey, payload: object) -> None:
-        """Raise FrameError for a frame that cannot be computed with. For any thread, before the core sees it."""
+    def check_frame(self, key: FrameKey, payload: object, *, changed: bool = False) -> None:
+        """Raise FrameError for a frame that cannot be computed with. For any thread, before the core sees it.
+
+        `changed`: it is the change of an earlier one.
+        """
         begun = self._begun
         kind = begun.kind if begun is not None and begun.pass_id == key.pass_id else None
+        if changed and key.direction is Direction.FORWARD and isinstance(payload, Buffer):
+            self._format.check_change(key.boundary, payload, kind)
+            return
         stage = self._stage
         sent = None if stage is None or kind is None else stage.sent.get(key.microbatch)
         self._format.check(key.boundary, key.direction, payload, kind, sent)
@@ -179,7 +196,7 @@ class StageEngine:
         """
         begun = None if self._begun is None else self._begun.pass_id
         match action:
-            case Apply():
+            case Apply() | SettleBases():
                 return False
             case StoreSum() | Assemble() | CancelReduce():
                 return begun is not None and action.attempt.pass_id < begun
@@ -213,7 +230,7 @@ class StageEngine:
             case Begin():
                 stage.begin()
             case Discard():
-                stage.discard(action.microbatch)
+                stage.discard(action)
             case Forward():
                 return _timed(stage.forward, action)
             case Backward():
@@ -231,6 +248,8 @@ class StageEngine:
                 stage.reduction.cancel(action.attempt)
             case Apply():
                 return stage.apply(action)
+            case SettleBases():
+                stage.bases.settle(action)
         return None
 
     def _held(self) -> Stage:
@@ -246,6 +265,7 @@ class StageEngine:
         stage = self._stage or self._build(initialised=False)
         stage.optimizer.load(state)
         stage.begin()
+        stage.bases.clear()
         self._stage = stage
 
 
@@ -283,4 +303,7 @@ def _attempt(task: object) -> object:
 def _subject(action: ComputeAction) -> tuple[PassId, Microbatch | None]:
     if isinstance(action, Forward | Backward | Discard):
         return action.pass_id, action.microbatch
-    return (action.pass_id if isinstance(action, Begin) else action.attempt.pass_id), None
+    if isinstance(action, Begin):
+        return action.pass_id, None
+    assert not isinstance(action, SettleBases), "forgetting does not fail"
+    return action.attempt.pass_id, None

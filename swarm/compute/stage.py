@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from swarm.compute.bases import BaseStore
 from swarm.compute.body import BodyFormat, Buffer, ForwardBody
 from swarm.compute.digest import first_chain
 from swarm.compute.optimizer import StageOptimizer
@@ -20,8 +21,8 @@ from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
-from swarm.protocol.actions import AppliedStep, Apply, Backward, BackwardDone, Forward, ForwardDone, ResultDone
-from swarm.protocol.ids import Microbatch, PassKind
+from swarm.protocol.actions import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
+from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 
 
 class Stage:
@@ -41,6 +42,7 @@ class Stage:
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
         self.sent: dict[Microbatch, Buffer] = {}
         """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
+        self.bases = BaseStore()
         self.reduction = Reduction(self._accumulator, Buckets(layout, manifest.sums), manifest.sums)
         self.optimizer = StageOptimizer(
             self._parameters,
@@ -57,36 +59,40 @@ class Stage:
         self._graphs.clear()
         self._received.clear()
         self.sent.clear()
+        self.bases.begin()
 
-    def discard(self, microbatch: Microbatch) -> None:
+    def discard(self, action: Discard) -> None:
+        microbatch = action.microbatch
         self._graphs.pop(microbatch)
         self._received.pop(microbatch, None)
         self.sent.pop(microbatch, None)
+        self.bases.discard(action.pass_id.step, microbatch)
 
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
-        """Compute a microbatch. Raises FrameError, codecs.CodecError, SumOverflow."""
-        body = self._format.unpack_forward(self._index, action.payload, action.kind)  # type: ignore[arg-type]
+        """Compute a microbatch. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
+        body = self._unpacked(action)
         if action.kind is not PassKind.TRAIN:
             return self._forward_only(action, body)
+        if self._format.remembers and body.hidden is not None:
+            self.bases.stage(_named(action, End.RECEIVED), body.hidden)
         if self._format.needs_forward and self._index:
             self._received[action.microbatch] = action.payload  # type: ignore[assignment]
         if self._module.last:
             return self._train_last(action, body)
         graph, nbytes = self._graphs.measured(lambda: self._run(body), self._parameters.values())
-        payload = self._frame(body, graph.output.detach())
-        self._graphs.keep(action.microbatch, graph, nbytes, action.payload)
+        done = self._sent(action, body, graph.output.detach())
+        self._graphs.keep(action.microbatch, graph, nbytes, action)
         if self._format.needs_forward:
-            self.sent[action.microbatch] = payload
-        return ForwardDone(action.pass_id, action.microbatch, payload)
+            self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
+        return done
 
     def backward(self, action: Backward) -> BackwardDone:
         """Add a forwarded microbatch to the sums. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
         graph = self._graphs.pop(action.microbatch)
         if graph is None:
             raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
-        if not isinstance(graph, Graph):  # only the body was kept
-            body = self._format.unpack_forward(self._index, graph, PassKind.TRAIN)  # type: ignore[arg-type]
-            graph = self._run(body)
+        if not isinstance(graph, Graph):  # only what it is computed from was kept
+            graph = self._run(self._unpacked(graph))
         sent = self.sent.pop(action.microbatch, None)
         gradient = self._format.unpack_backward(self._index + 1, action.payload, sent)  # type: ignore[arg-type]
         return self._accumulate(action, graph, gradient.to(self._device), None)
@@ -98,6 +104,27 @@ class Stage:
         self.optimizer.apply(self.reduction.reduced(action.attempt), action.decision.scale)
         return AppliedStep(action.decision.step, self.optimizer.chain)
 
+    def _unpacked(self, action: Forward) -> ForwardBody:
+        base = self.bases.of(action.decode_with)
+        return self._format.unpack_forward(self._index, action.payload, action.kind, base)  # type: ignore[arg-type]
+
+    def _sent(self, action: Forward, body: ForwardBody, hidden: Tensor) -> ForwardDone:
+        """The frame of a training pass. If it may be a change: also whole, and what the next stage makes of it."""
+        base = self.bases.of(action.encode_with)
+        payload = self._frame(body, hidden, base)
+        if not self._format.remembers:
+            return ForwardDone(action.pass_id, action.microbatch, payload)
+        crossed = self._format.unpack_forward(self._index + 1, payload, action.kind, base).hidden
+        assert crossed is not None
+        return ForwardDone(
+            action.pass_id,
+            action.microbatch,
+            payload,
+            whole=None if base is None else self._frame(body, crossed),
+            received=self.bases.staged_digest(_named(action, End.RECEIVED)),
+            sent=self.bases.stage(_named(action, End.SENT), crossed),
+        )
+
     def _build(self, manifest: RunManifest, seed: int | None) -> nn.Module:
         return build_stage(manifest.model, self._index, device=self._device, seed=seed)
 
@@ -107,8 +134,8 @@ class Stage:
         with self._autocast():
             return Graph(source, self._module(tokens if source is None else source, tokens))
 
-    def _frame(self, body: ForwardBody, hidden: Tensor) -> bytes:
-        return self._format.pack_forward(self._index + 1, body.kind, body.tokens, hidden)
+    def _frame(self, body: ForwardBody, hidden: Tensor, base: Tensor | None = None) -> bytes:
+        return self._format.pack_forward(self._index + 1, body.kind, body.tokens, hidden, base)
 
     def _forward_only(self, action: Forward, body: ForwardBody) -> ForwardDone | ResultDone:
         with torch.no_grad():
@@ -134,7 +161,8 @@ class Stage:
         received = self._received.pop(action.microbatch, None)
         payload = self._format.pack_backward(self._index, gradients[0], received) if sources else None
         self._accumulator.add(gradients[len(sources) :], loss, step=action.pass_id.step)
-        return BackwardDone(action.pass_id, action.microbatch, payload)
+        crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
+        return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed)
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
         if self._device.type == "cuda":
@@ -152,12 +180,12 @@ class Graph:
 
 
 class _GraphStash:
-    """What microbatches in flight keep: their graph while `budget_bytes` lasts, else their received body."""
+    """What microbatches in flight keep: their graph while `budget_bytes` lasts, else their order."""
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
         self._graph_bytes: int | None = None  # of one graph: all microbatches of a run have one shape
-        self._kept: dict[Microbatch, Graph | object] = {}
+        self._kept: dict[Microbatch, Graph | Forward] = {}
 
     def measured(self, run: Callable[[], Graph], parameters: Iterable[Tensor]) -> tuple[Graph, int]:
         """The graph that `run` makes, and the bytes it holds beyond the parameters. Only the first is measured."""
@@ -178,12 +206,17 @@ class _GraphStash:
         self._graph_bytes = sum(storages.values())
         return graph, self._graph_bytes
 
-    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, payload: object) -> None:
+    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> None:
         graphs = sum(isinstance(kept, Graph) for kept in self._kept.values())
-        self._kept[microbatch] = graph if (graphs + 1) * nbytes <= self._budget else payload
+        self._kept[microbatch] = graph if (graphs + 1) * nbytes <= self._budget else action
 
-    def pop(self, microbatch: Microbatch) -> Graph | object | None:
+    def pop(self, microbatch: Microbatch) -> Graph | Forward | None:
         return self._kept.pop(microbatch, None)
 
     def clear(self) -> None:
         self._kept.clear()
+
+
+def _named(action: Forward | Backward, end: End) -> BaseKey:
+    """What crosses in a microbatch of this step, as the base of a later one."""
+    return BaseKey(action.pass_id.step, action.microbatch, end)

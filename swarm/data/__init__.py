@@ -3,9 +3,9 @@
 from swarm.data.corpus import CorpusError, Source, open_source, wikipedia_leads
 from swarm.data.folder import read_corpus
 from swarm.data.images import Images, digits, prepare_images, read_images
-from swarm.data.order import Permutation
+from swarm.data.order import Permutation, StepOrder
 from swarm.data.prepare import prepare
-from swarm.data.reader import CorpusReader
+from swarm.data.reader import CorpusReader, step_order
 from swarm.data.tokenizer import Tokenizer
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Images",
     "Permutation",
     "Source",
+    "StepOrder",
     "Tokenizer",
     "digits",
     "open_source",
@@ -21,5 +22,6 @@ __all__ = [
     "prepare_images",
     "read_corpus",
     "read_images",
+    "step_order",
     "wikipedia_leads",
 ]

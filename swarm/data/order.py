@@ -1,4 +1,4 @@
-"""The order of samples: a seeded permutation of 0 … n−1 that needs no table.
+"""The order of samples: a seeded permutation of 0 … n−1 that needs no table, and of steps whose samples stay together.
 
 A balanced Feistel network over the next even power of two, walked along its cycle until it lands below n (fewer than
 four steps on average). The round function is BLAKE2b, so the order is the same on every machine and library release.
@@ -29,10 +29,65 @@ class Permutation:
             value = self._encrypt(value)
         return value
 
+    def index(self, sample: int) -> int:
+        """The position of `sample`, 0 ≤ sample < n."""
+        assert 0 <= sample < self._n
+        position = self._decrypt(sample)
+        while position >= self._n:
+            position = self._decrypt(position)
+        return position
+
     def _encrypt(self, value: int) -> int:
         left, right = value >> self._half_bits, value & self._mask
         for number in range(_ROUNDS):
-            message = number.to_bytes(1, "little") + right.to_bytes(8, "little")
-            digest = hashlib.blake2b(message, digest_size=8, key=self._key).digest()
-            left, right = right, left ^ (int.from_bytes(digest, "little") & self._mask)
+            left, right = right, left ^ self._round(number, right)
         return left << self._half_bits | right
+
+    def _decrypt(self, value: int) -> int:
+        left, right = value >> self._half_bits, value & self._mask
+        for number in reversed(range(_ROUNDS)):
+            left, right = right ^ self._round(number, left), left
+        return left << self._half_bits | right
+
+    def _round(self, number: int, half: int) -> int:
+        message = number.to_bytes(1, "little") + half.to_bytes(8, "little")
+        digest = hashlib.blake2b(message, digest_size=8, key=self._key).digest()
+        return int.from_bytes(digest, "little") & self._mask
+
+
+class StepOrder:
+    """The order of a run whose epochs shuffle steps, not samples: what one step trains on stays together for good.
+
+    Samples are shuffled once and dealt into `blocks` step-blocks; each epoch visits every block once, in an order of its
+    own (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the step
+    that visited its block before. A function of (seed, blocks, step) alone.
+    """
+
+    def __init__(self, blocks: int, seed: int) -> None:
+        assert blocks > 0
+        self._blocks = blocks
+        self._seed = seed
+        self._orders: dict[int, Permutation] = {}
+
+    def block(self, step: int) -> int:
+        """The block that `step` visits."""
+        epoch, position = divmod(step, self._blocks)
+        return self._order(epoch)[position] if epoch else position
+
+    def previous(self, step: int) -> int | None:
+        """The step that visited the block of `step` before; None in the first epoch."""
+        return self._visit(step // self._blocks - 1, self.block(step)) if step >= self._blocks else None
+
+    def next(self, step: int) -> int:
+        """The step that visits the block of `step` again."""
+        return self._visit(step // self._blocks + 1, self.block(step))
+
+    def _visit(self, epoch: int, block: int) -> int:
+        return epoch * self._blocks + (self._order(epoch).index(block) if epoch else block)
+
+    def _order(self, epoch: int) -> Permutation:
+        if epoch not in self._orders:
+            if len(self._orders) >= 4:
+                self._orders.clear()
+            self._orders[epoch] = Permutation(self._blocks, self._seed, epoch)
+        return self._orders[epoch]

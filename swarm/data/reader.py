@@ -2,8 +2,12 @@
 
 The training tokens are one stream, cut into windows of `sequence_length` tokens; a sample is a window and the token
 after it (the last label). Images lie one after another, each a row of pixels and its class: such a row is a window.
-Sample `i` of a run, i = (t · microbatches + m) · sequences + row, is window `Permutation(i mod windows)` of epoch
-`i div windows`. There is no cursor, so nothing can be off after a resume.
+There is no cursor, so nothing can be off after a resume.
+
+    batch.order = "samples"   sample i of a run, i = (t · microbatches + m) · sequences + row, is window
+                              Permutation(i mod windows) of epoch i div windows
+    batch.order = "steps"     the same in the first epoch; later epochs visit the same steps in another order. Windows
+                              that fill no step are left out
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import numpy as np
 
 from swarm.data.corpus import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
-from swarm.data.order import Permutation
+from swarm.data.order import Permutation, StepOrder
 from swarm.data.shards import Dtype, check_file, map_shard
 from swarm.manifest import RunManifest, Shard
 
@@ -32,22 +36,23 @@ class CorpusReader:
         if manifest.data.kind == "text":
             check_file(directory / TOKENIZER_FILE, manifest.data.tokenizer_sha256)
         self._manifest = manifest
-        length = manifest.batch.sequence_length
-        self._stride = length + 1 if manifest.data.kind == "images" else length
         self._train = _Stream(directory, manifest.data.train, manifest.data.dtype)
         self._heldout = _Stream(directory, manifest.data.heldout, manifest.data.dtype)
         self._orders: dict[int, Permutation] = {}
+        self._steps = step_order(manifest)
         if manifest.evaluation.every:
             self._check_heldout()
 
     @property
     def windows(self) -> int:
-        """Samples in one epoch."""
-        return self._windows(self._train)
+        """Samples of the training split."""
+        return self._manifest.windows
 
     def epoch(self, step: int) -> float:
         """Epochs finished when `step` begins."""
         batch = self._manifest.batch
+        if self._steps is not None:
+            return step / self._manifest.step_blocks
         return step * batch.microbatches * batch.sequences / self.windows
 
     def samples(self, step: int, microbatch: int) -> list[tuple[int, int]]:
@@ -55,6 +60,10 @@ class CorpusReader:
         batch = self._manifest.batch
         if step < 0 or not 0 <= microbatch < batch.microbatches:
             raise IndexError(f"no microbatch {microbatch} of step {step}: a step has {batch.microbatches}")
+        if self._steps is not None:
+            first = (self._steps.block(step) * batch.microbatches + microbatch) * batch.sequences
+            epoch = step // self._manifest.step_blocks
+            return [(epoch, self._order(0)[position]) for position in range(first, first + batch.sequences)]
         first = (step * batch.microbatches + microbatch) * batch.sequences
         places = [divmod(index, self.windows) for index in range(first, first + batch.sequences)]
         return [(epoch, self._order(epoch)[position]) for epoch, position in places]
@@ -72,7 +81,7 @@ class CorpusReader:
         if not 0 <= m < count:
             raise IndexError(f"no held-out microbatch {m}: evaluation.microbatches = {count}")
         rows = self._manifest.batch.sequences
-        windows = self._windows(self._heldout)
+        windows = self._manifest.samples(self._heldout.tokens)
         return self._gather(self._heldout, [i * windows // (count * rows) for i in range(m * rows, (m + 1) * rows)])
 
     def _order(self, epoch: int) -> Permutation:
@@ -84,21 +93,24 @@ class CorpusReader:
 
     def _gather(self, stream: _Stream, windows: list[int]) -> np.ndarray:
         length = self._manifest.batch.sequence_length
-        return np.stack([stream.read(window * self._stride, length + 1) for window in windows])
-
-    def _windows(self, stream: _Stream) -> int:
-        beyond = self._manifest.batch.sequence_length + 1 - self._stride
-        return (stream.tokens - beyond) // self._stride
+        return np.stack([stream.read(window * self._manifest.sample_stride, length + 1) for window in windows])
 
     def _check_heldout(self) -> None:
         batch, wanted = self._manifest.batch, self._manifest.evaluation.microbatches
-        fitting = self._windows(self._heldout) // batch.sequences
+        fitting = self._manifest.samples(self._heldout.tokens) // batch.sequences
         if fitting < wanted:
             raise CorpusError(
                 f"the held-out split has {self._heldout.tokens} tokens, enough for {fitting} microbatches of "
                 f"{batch.sequences} × {batch.sequence_length}, but evaluation.microbatches = {wanted}: lower it, "
                 "set evaluation.every = 0, or prepare with a larger --heldout"
             )
+
+
+def step_order(manifest: RunManifest) -> StepOrder | None:
+    """The order of a run that shuffles steps; None for one that shuffles samples."""
+    if manifest.batch.order == "samples":
+        return None
+    return StepOrder(manifest.step_blocks, manifest.run.seed)
 
 
 class _Stream:

@@ -310,6 +310,7 @@ _LARGE = _bounded(0, 2**63 - 1)
 _INTEGERS = {
     FieldDescriptor.TYPE_UINT32: _bounded(0, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: _LARGE,
+    FieldDescriptor.TYPE_FIXED64: _LARGE,
     FieldDescriptor.TYPE_SINT32: _bounded(-1, 2**31 - 1),  # signed where −1 means none
     FieldDescriptor.TYPE_SINT64: _bounded(-1, 2**63 - 1),
 }
@@ -332,12 +333,26 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Release, "microbatches"): _many(_NEW_TYPES[Microbatch], MAX_MICROBATCHES),
     (m.Released, "microbatches"): _many(_NEW_TYPES[Microbatch], MAX_MICROBATCHES),
     (m.Want, "keys"): _many(_KEY, MAX_WANT_KEYS),
+    (m.Want, "bases"): _many(_LARGE, MAX_WANT_KEYS),
+    (m.Receipt, "fresh"): _bit_set(),
+    (m.Decision, "key_frames"): _many(_bit_set(), MAX_STAGES),
     (m.Relay, "message"): _RELAYED,
 }
 """Fields whose bound or form does not follow from their type. Other tuples have one entry a stage."""
 
 _BODIES: tuple[type, ...] = get_args(m.Message)
-_PARTS: tuple[type, ...] = (PassId, FrameKey, Attempt, PartKey, SumKey, m.StageTable, m.StageOutcome, m.Decision)
+_PARTS: tuple[type, ...] = (
+    PassId,
+    FrameKey,
+    Attempt,
+    PartKey,
+    SumKey,
+    m.StageTable,
+    m.StageOutcome,
+    m.Decision,
+    m.Lineage,
+    m.Receipt,
+)
 
 
 def _converter(cls: type, name: str, hint: Any, proto: Any) -> _Converter:
@@ -396,6 +411,8 @@ def _check(value: Any) -> None:
     match value:
         case m.StageTable() if value.assignment and max(value.assignment) >= len(value.roster):
             raise WireError(f"an assignment to roster index {max(value.assignment)} of {len(value.roster)}")
+        case m.Want() if len(value.bases) not in (0, len(value.keys)):
+            raise WireError(f"{len(value.bases)} bases for {len(value.keys)} keys")
         case m.Decision():
             numbers = (value.loss_sum, value.gradient_norm)
             if not math.isfinite(value.scale) or value.scale < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarm.events import Event
-from swarm.protocol.ids import Actor, Attempt, FrameKey, Microbatch, PassId, PassKind, StageIndex, StepNumber
+from swarm.protocol.ids import Actor, Attempt, BaseKey, FrameKey, Microbatch, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.messages import Decision, Message, Payload
 
 # ---------------------------------------------------------------- inputs of both cores
@@ -70,6 +70,12 @@ class ForwardDone:
     microbatch: Microbatch
     payload: Payload = field(repr=False)
     seconds: float = 0.0
+    whole: Payload | None = field(default=None, repr=False)
+    """The same reconstruction as a frame that needs no base, where `payload` needs one."""
+    received: int = 0
+    """Digest of the activation that came in, in a run whose codec builds on earlier visits (else 0)."""
+    sent: int = 0
+    """Digest of what the next stage makes of `payload`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class BackwardDone:
     microbatch: Microbatch
     payload: Payload | None = field(repr=False)
     seconds: float = 0.0
+    received: int = 0
+    """As in ForwardDone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +254,10 @@ class Forward:
     kind: PassKind
     microbatch: Microbatch
     payload: Payload = field(repr=False)
+    decode_with: BaseKey | None = None
+    """The base that `payload` is the change of; None: it is whole."""
+    encode_with: BaseKey | None = None
+    """The base to encode the change of; None: a key frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +323,15 @@ class Apply:
 
     decision: Decision
     attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class SettleBases:
+    """`step` is applied: of what crossed in it, keep `kept` as bases; forget `dropped`, and the rest of the step."""
+
+    step: StepNumber
+    kept: tuple[BaseKey, ...]
+    dropped: tuple[BaseKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +406,7 @@ PeerAction = (
     | Assemble
     | CancelReduce
     | Apply
+    | SettleBases
     | SaveCheckpoint
 )
 CoordinatorAction = Send | Emit | Stop | Feed | WriteTerm | WriteRecord | PassClosed | CollectCheckpoint

@@ -110,3 +110,19 @@ class SumKey:
 
 
 Key = FrameKey | PartKey | SumKey
+
+
+class End(enum.IntEnum):
+    """The two ends of what crosses a boundary, as the peer between two boundaries sees them."""
+
+    RECEIVED = 0
+    SENT = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BaseKey:
+    """A reconstruction that a peer keeps: of microbatch `m` of the step `visit`, as it came in or as it went out."""
+
+    visit: StepNumber
+    microbatch: Microbatch
+    end: End

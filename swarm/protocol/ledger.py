@@ -6,6 +6,7 @@ import math
 from collections import Counter
 
 from swarm.protocol.actions import Feed
+from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, PassKind
 from swarm.protocol.messages import Decision, Prepared, Result, StageOutcome, StageTable, Status
@@ -189,7 +190,17 @@ class Ledger:
             tokens=tokens,
             gradient_norm=norm if finite else math.inf,
             outcomes=tuple(outcome for outcome in outcomes if outcome is not None),
+            key_frames=self._key_frames(chosen),
         )
+
+    def mixed_copies(self, without: frozenset[Actor]) -> int | None:
+        """A boundary whose two sides computed with different copies of what crossed it. Once there is a decision."""
+        return mismatch([self._one(stage, without).receipt for stage in range(len(self.tables))])
+
+    def _key_frames(self, chosen: list[Prepared]) -> tuple[int, ...]:
+        receipts = [prepared.receipt for prepared in chosen[1:]]
+        everything = (1 << self._microbatches) - 1
+        return tuple(receipt.fresh & everything for receipt in receipts if receipt is not None)
 
     def _one(self, stage: int, without: frozenset[Actor]) -> Prepared:
         return next(p for actor, p in self.prepared[stage].items() if actor not in without)

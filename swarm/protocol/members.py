@@ -139,6 +139,7 @@ class Member:
             self.version == decision.step
             and prepared.attempt.stage == self.stage
             and prepared.attempt.pass_id.step == decision.step
+            and prepared.attempt.pass_id.term == decision.term  # equal bytes of an earlier attempt may be gone since
             and prepared.attempt.number == outcome.number
             and prepared.digest == outcome.digest
         )

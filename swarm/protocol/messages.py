@@ -28,6 +28,42 @@ Payload = object
 
 
 @dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a frame was made from, in a run whose codec builds on earlier visits. Digests of reconstructions, 63 bits.
+
+    0 says none. What the digests are for: `crossings`.
+    """
+
+    source: int = 0
+    """Of an activation: the input it was computed from. Of a gradient: the activation it was computed with."""
+    base: int = 0
+    """The payload is the change of this. 0: it is whole."""
+    fresh: bool = False
+    """A key frame: however it is sent, it owes nothing to an earlier visit."""
+    trail: int = 0
+    """Of a gradient: a digest of all activations from its boundary on that it was computed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Which copies of activations the gradient of a set of microbatches was computed with, in the same runs.
+
+    Sums of 63-bit digests over the microbatches, modulo 2^63.
+    """
+
+    inputs: int = 0
+    """What came in."""
+    sources: int = 0
+    """What that was computed from, in the stage before."""
+    trails: int = 0
+    """The trails of the gradients made here."""
+    echoes: int = 0
+    """The trails of the gradients that came in."""
+    fresh: int = 0
+    """Bit m is set when microbatch m came in as a key frame."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageTable:
     """Who serves a stage in a pass: numbered; a higher number replaces a lower one whole.
 
@@ -69,6 +105,8 @@ class Decision:
     """What the loss is summed over; of a classifier, images."""
     gradient_norm: float
     outcomes: tuple[StageOutcome, ...]
+    key_frames: tuple[int, ...] = ()
+    """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
 
     @property
     def skip(self) -> bool:
@@ -169,6 +207,8 @@ class Prepared:
     squared_norm: float
     loss_sum: float
     finite: bool = True
+    receipt: Receipt | None = None
+    """Of the whole stage; None where nothing builds on earlier visits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +295,18 @@ class Want:
     """The one recovery rule and the one flow control: nothing forward or reduced moves unless it is wanted."""
 
     keys: tuple[Key, ...]
+    bases: tuple[int, ...] = ()
+    """Of which base the sender can use a change, for each key (0: of none). Empty: of none at all."""
+
+    def base(self, index: int) -> int:
+        return self.bases[index] if self.bases else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     key: FrameKey
     payload: Payload = field(repr=False)
+    lineage: Lineage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +316,16 @@ class ReducePart:
     key: PartKey
     microbatches: int
     payload: Payload = field(repr=False)
+    receipt: Receipt | None = None
+    """Of `microbatches`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedPart:
     key: SumKey
     payload: Payload = field(repr=False)
+    receipt: Receipt | None = None
+    """Of all microbatches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,9 @@ class OpenPass:
         decision = self.ledger.decide(self._settings.targets_per_step, self._settings.clip_norm, without)
         if decision is None:
             return
+        if (boundary := self.ledger.mixed_copies(without)) is not None:
+            self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
+            return
         if decision.skip and self._experience.nonfinite == 0:
             self._experience.nonfinite = 1
             self.outcome = GiveUp("a gradient is not finite: run again with other replicas")
@@ -235,6 +238,7 @@ class OpenPass:
                 tokens=decision.tokens,
                 outcomes=[f"{o.number}:{o.digest}" for o in decision.outcomes],
                 without=sorted(str(actor) for actor in decided.without),
+                key_frames=[f"{bits:x}" for bits in decision.key_frames],
             )
         )
         seconds = max(now - ledger.opened_at, 1e-9)

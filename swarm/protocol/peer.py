@@ -34,10 +34,12 @@ from swarm.protocol.actions import (
     Stop,
     Tick,
 )
+from swarm.protocol.bases import Bases, Visits
+from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
 from swarm.protocol.holding import Holding
-from swarm.protocol.ids import Actor, FrameKey, PassId, StageIndex
+from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.messages import (
     Amend,
     Assign,
@@ -74,8 +76,13 @@ class PeerCore:
         settings: Settings,
         capacity: float = 1.0,
         saved: Saved | None = None,
+        visits: Visits | None = None,
+        base_capacity: int = 0,
     ) -> None:
-        """`saved`: the newest checkpoint on this machine's disk."""
+        """`saved`: the newest checkpoint on this machine's disk. `visits`: given if the codec builds on earlier visits.
+
+        `base_capacity`: how many reconstructions of earlier visits this machine has room for.
+        """
         self.actor = actor
         self.coordinator = coordinator
         self.settings = settings
@@ -93,6 +100,7 @@ class PeerCore:
         self._applying: Decision | None = None
         self._saving: tuple[StageIndex, int, float] | None = None
         """(stage, version, when) of the last checkpoint that was ordered."""
+        self._bases = Bases(visits, settings.steps, base_capacity)
         self._finished = False
 
     # ------------------------------------------------------------ entry
@@ -203,6 +211,7 @@ class PeerCore:
         if load is None:
             return
         self._leave_pass()
+        self._bases.clear()
         self._applying = None
         self._opening = None
         self._reporter.takes_up(load.version)
@@ -233,12 +242,13 @@ class PeerCore:
                 if self.stint is not None and key.pass_id == self.stint.pass_id and self._takes_part(sender):
                     self.stint.walk.on_frame(sender, message, now)
             case Want(keys):
-                for wanted in keys:
+                for index, wanted in enumerate(keys):
+                    base = message.base(index)
                     stint = self.stint
                     if isinstance(wanted, FrameKey):  # a credit, which may come ahead of the pass
-                        stint = self._stint_of(wanted.pass_id, sender, Want((wanted,)))
+                        stint = self._stint_of(wanted.pass_id, sender, Want((wanted,), (base,)))
                     if stint is not None and self._takes_part(sender):
-                        stint.on_want(sender, wanted, via)
+                        stint.on_want(sender, wanted, via, base)
             case ReducePart(key) if sender == key.contributor:
                 if (stint := self._stint_of(key.attempt.pass_id, sender, message)) is not None:
                     stint.on_part(message)
@@ -278,6 +288,7 @@ class PeerCore:
         self._leave_pass()
         self.holding.begun(message.pass_id)
         self._begun = message.pass_id
+        training = message.kind is PassKind.TRAIN
         self.stint = Stint(
             me=self.actor,
             coordinator=self.coordinator,
@@ -285,6 +296,7 @@ class PeerCore:
             stage=stage,
             buckets=self.holding.buckets,
             opening=message,
+            crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),
             unreachable=self._reach.unreachable,
             pace=self._pace,
             waits=self._waits,
@@ -315,11 +327,13 @@ class PeerCore:
         self._applying = decision
         self._out.add(Apply(decision, attempt))
 
-    def _on_applied(self, step: int, digest: str, now: float) -> None:
+    def _on_applied(self, step: StepNumber, digest: str, now: float) -> None:
         if self._applying is None or self._applying.step != step:
             return
         self._applying = None
         self.holding.applied(step)
+        if self.stint is not None and (settled := self._bases.settle(step, self.stint.walk.crossings)) is not None:
+            self._out.add(settled)
         self._leave_pass()
         self._out.emit(StepApplied(step, digest))
         self._save_if_due(now)

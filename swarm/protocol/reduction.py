@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from swarm.events import FrameRefused
 from swarm.protocol.actions import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
+from swarm.protocol.crossings import total
 from swarm.protocol.deadlines import Observed, want_deadline
 from swarm.protocol.ids import Actor, Attempt, Key, PartKey, SumKey
-from swarm.protocol.messages import Payload, Prepared, ReducedPart, ReducePart, StageTable, Want
+from swarm.protocol.messages import Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
 
 
 class Reduction:
     """Started when this peer is sealed under `table`. `prepared` is set when every bucket is here.
 
-    `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
+    `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says. `receipt`: of
+    those.
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Reduction:
         attempt: Attempt,
         table: StageTable,
         accumulated: int,
+        receipt: Receipt | None,
         microbatches: int,
         buckets: int,
         budget_s: float,
@@ -40,6 +43,9 @@ class Reduction:
         self._roster = table.roster
         self._everything = (1 << microbatches) - 1
         self._mine = accumulated
+        self._receipt = receipt
+        self._totals: dict[int, Receipt | None] = {}
+        """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
         self._buckets = buckets
         self._budget_s = budget_s
         self._waits = Observed()
@@ -68,7 +74,7 @@ class Reduction:
         self._out.send(self._owner(done.bucket), self._part(done.bucket))
 
     def _part(self, bucket: int) -> ReducePart:
-        return ReducePart(PartKey(self.attempt, bucket, self._me), self._mine, self._encoded[bucket])
+        return ReducePart(PartKey(self.attempt, bucket, self._me), self._mine, self._encoded[bucket], self._receipt)
 
     def on_part(self, part: ReducePart) -> None:
         bucket, contributor = part.key.bucket, part.key.contributor
@@ -92,6 +98,7 @@ class Reduction:
             held.clear()
             return
         self._summing.add(bucket)
+        self._totals[bucket] = total((self._receipt, *(part.receipt for part in held.values())))
         ordered = tuple(held[actor].payload for actor in self._roster if actor in held)
         self._out.add(SumBucket(self.attempt, bucket, ordered))
 
@@ -102,14 +109,18 @@ class Reduction:
         self._parts[done.bucket].clear()
         for actor in self._roster:
             if actor != self._me:
-                self._out.send(actor, ReducedPart(SumKey(self.attempt, done.bucket), done.payload))
+                self._out.send(actor, self._reduced(done.bucket))
         self._store(done.bucket, done.payload)
 
     def on_sum(self, sender: Actor, part: ReducedPart) -> None:
         bucket = part.key.bucket
         if not 0 <= bucket < self._buckets or bucket in self._stored or sender != self._owner(bucket):
             return
+        self._totals[bucket] = part.receipt
         self._store(bucket, part.payload)
+
+    def _reduced(self, bucket: int) -> ReducedPart:
+        return ReducedPart(SumKey(self.attempt, bucket), self._sums[bucket], self._totals.get(bucket))
 
     def _store(self, bucket: int, payload: Payload) -> None:
         self._stored.add(bucket)
@@ -118,7 +129,8 @@ class Reduction:
             self._out.add(Assemble(self.attempt))
 
     def on_assembled(self, done: Assembled) -> Prepared:
-        self.prepared = Prepared(self.attempt, done.digest, done.squared_norm, done.loss_sum, done.finite)
+        found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
+        self.prepared = Prepared(self.attempt, *found, receipt=self._totals.get(0))
         return self.prepared
 
     # ------------------------------------------------------------ recovery
@@ -127,8 +139,8 @@ class Reduction:
         if isinstance(key, PartKey):
             if key.bucket in self._encoded:
                 self._out.send(sender, self._part(key.bucket), via)
-        elif (payload := self._sums.get(key.bucket)) is not None:
-            self._out.send(sender, ReducedPart(key, payload), via)
+        elif key.bucket in self._sums:
+            self._out.send(sender, self._reduced(key.bucket), via)
 
     def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:
         wanted: dict[Actor, list[Key]] = {}

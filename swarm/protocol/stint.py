@@ -20,6 +20,7 @@ from swarm.protocol.actions import (
     PartEncoded,
     ResultDone,
 )
+from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
 from swarm.protocol.ids import Actor, Attempt, FrameKey, PartKey, PassKind, StageIndex, SumKey
@@ -43,6 +44,7 @@ class Stint:
         stage: StageIndex,
         buckets: int,
         opening: Open,
+        crossings: Crossings,
         unreachable: Iterable[Actor],
         pace: Pace,
         waits: Observed,
@@ -74,6 +76,7 @@ class Stint:
             slots=settings.slots,
             budget_s=settings.step_budget_s,
             waits=waits,
+            crossings=crossings,
             out=out,
             now=now,
         )
@@ -160,6 +163,7 @@ class Stint:
             attempt=attempt,
             table=walk.table,
             accumulated=walk.done,
+            receipt=walk.crossings.receipt,
             microbatches=self._settings.microbatches,
             buckets=self._buckets,
             budget_s=self._settings.step_budget_s,
@@ -179,9 +183,9 @@ class Stint:
 
     # ------------------------------------------------------------ from other peers
 
-    def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None) -> None:
+    def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> None:
         if isinstance(key, FrameKey):
-            self.walk.on_want(sender, key, via)
+            self.walk.on_want(sender, key, via, base)
         elif self.reduction is not None and key.attempt == self.reduction.attempt:
             self.reduction.on_want(sender, key, via)
 

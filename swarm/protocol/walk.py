@@ -12,14 +12,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from swarm.events import FrameRecovered, MicrobatchAccumulated, MicrobatchForwarded, RouteChanged
+from swarm.events import FrameRecovered, FrameRefused, MicrobatchAccumulated, MicrobatchForwarded, RouteChanged
 from swarm.protocol.actions import Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
 from swarm.protocol.asked import Asked
+from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
 from swarm.protocol.messages import Done, Frame, Payload, Released, Result, StageTable, Unreachable, Want
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.retained import Retained
+from swarm.protocol.retained import Kept, Retained
 
 LOOKAHEAD = 2
 """Forwards handed to the compute queue at once; the rest stays here, where it can still be released."""
@@ -65,6 +66,7 @@ class Walk:
         slots: int,
         budget_s: float,
         waits: Observed,
+        crossings: Crossings,
         out: Outbox,
         now: float,
     ) -> None:
@@ -76,6 +78,7 @@ class Walk:
         self.tables = list(tables)
         self.fenced = me not in tables[stage].roster
         self.done = 0
+        self.crossings = crossings
         self.unreachable: set[Actor] = set()
         """Whose connection broke and is not back: they pass nothing on."""
         self.work: dict[Microbatch, Work] = {}
@@ -133,7 +136,7 @@ class Walk:
                 wanted.setdefault(self._holder(key), []).append(key)
             unfinished_before = unfinished_before or work.phase < Phase.FINISHED
         for holder, keys in wanted.items():
-            self._out.send(holder, Want(tuple(keys)))
+            self._out.send(holder, self._want(keys))
 
     def _input_key(self, m: Microbatch) -> FrameKey:
         return FrameKey(self.pass_id, self.stage, Direction.FORWARD, m)
@@ -176,7 +179,7 @@ class Walk:
             self.work[key.microbatch].asked_again = True
             wanted.setdefault(self._holder(key), []).append(key)
         for holder, grouped in wanted.items():
-            self._out.send(holder, Want(tuple(grouped)), via)
+            self._out.send(holder, self._want(grouped), via)
 
     def tick(self, now: float) -> None:
         """Ask again for what is overdue; from the second time on also through somebody else."""
@@ -200,7 +203,10 @@ class Walk:
         for holder, keys in detours.items():
             via = self.detour(holder)
             if via is not None and holder != self.coordinator:
-                self._out.send(holder, Want(tuple(keys)), via)
+                self._out.send(holder, self._want(keys), via)
+
+    def _want(self, keys: list[Key]) -> Want:
+        return Want(tuple(keys), self.crossings.hints(keys))
 
     def next_deadline(self) -> float | None:
         if self.fenced:
@@ -232,6 +238,10 @@ class Walk:
         if key.direction is Direction.FORWARD and key.boundary == self.stage:
             if work.phase > Phase.WANTED:
                 return
+            if not self.crossings.accepts(key.microbatch, frame.lineage):
+                self._out.emit(FrameRefused(str(sender), f"{key} is the change of another base", 1))
+                return
+            self.crossings.arrived(key.microbatch, frame.lineage)
             self._arrived(key, sender, now)
             work.input = frame.payload
             work.phase = Phase.INPUT
@@ -240,6 +250,7 @@ class Walk:
             if self.kind is not PassKind.TRAIN or work.gradient is not None or work.phase >= Phase.BACKWARD:
                 return
             self._arrived(key, sender, now)
+            self.crossings.gradient_arrived(key.microbatch, frame.lineage)
             work.gradient = frame.payload
             self._backward_if_ready(key.microbatch, work)
 
@@ -265,7 +276,8 @@ class Walk:
                 work.phase = Phase.SUBMITTED
                 payload, work.input = work.input, None
                 assert payload is not None
-                self._out.add(Forward(self.pass_id, self.kind, m, payload))
+                decode, encode = self.crossings.decoded_with(m), self.crossings.encoded_with(m)
+                self._out.add(Forward(self.pass_id, self.kind, m, payload, decode, encode))
                 running += 1
 
     def _backward_if_ready(self, m: Microbatch, work: Work) -> None:
@@ -274,10 +286,10 @@ class Walk:
             payload, work.gradient = work.gradient, None
             self._out.add(Backward(self.pass_id, m, payload))
 
-    def on_want(self, sender: Actor, key: FrameKey, via: Actor | None) -> None:
+    def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> None:
         """Answer from retention, or remember the want until the frame is computed. A direct way is kept."""
-        if not self._retained.answer(sender, key, via) and self._mine_to_answer(key):
-            self._retained.wanted(sender, key, via)
+        if not self._retained.answer(sender, key, via, base) and self._mine_to_answer(key):
+            self._retained.wanted(sender, key, via, base)
 
     def _mine_to_answer(self, key: FrameKey) -> bool:
         forward = key.direction is Direction.FORWARD and key.boundary == self.stage + 1
@@ -288,7 +300,9 @@ class Walk:
 
     def on_forward_done(self, done: ForwardDone, now: float) -> None:
         work = self.work.get(done.microbatch)
-        self._retained.keep(FrameKey(self.pass_id, self.stage + 1, Direction.FORWARD, done.microbatch), done.payload)
+        lineage = self.crossings.forwarded(done.microbatch, done.received, done.sent)
+        key = FrameKey(self.pass_id, self.stage + 1, Direction.FORWARD, done.microbatch)
+        self._retained.keep(key, Kept(done.payload, lineage, done.whole))
         if work is None or work.phase is not Phase.SUBMITTED:
             return
         self._out.emit(MicrobatchForwarded(str(self.pass_id), done.microbatch))
@@ -316,6 +330,7 @@ class Walk:
         if work is None or work.phase not in (Phase.BACKWARD, Phase.SUBMITTED):
             return
         self._finish(m, work)
+        lineage = self.crossings.accumulated(m, done.received)
         self._out.emit(MicrobatchAccumulated(str(self.pass_id), m))
         if self._first:
             self._out.send(self.coordinator, Done(self.pass_id, m))
@@ -324,7 +339,7 @@ class Walk:
             key = FrameKey(self.pass_id, self.stage, Direction.BACKWARD, m)
             if not work.moved:  # a neighbour that lacks the gradient of a moved microbatch asks for it
                 self._retained.wanted(self.tables[self.stage - 1].assignee(m), key, None)
-            self._retained.keep(key, done.payload)
+            self._retained.keep(key, Kept(done.payload, lineage))
         self._submit()
         self.pull(now)
 
@@ -365,6 +380,7 @@ class Walk:
                 self.fenced = True  # its gradient is in my accumulator: no sum of mine may be used in this pass
             if dropped.phase not in (Phase.NEEDED, Phase.WANTED, Phase.RELEASED):
                 self._out.add(Discard(self.pass_id, m))
+                self.crossings.forget(m)
         if self.fenced:
             return
         for m in sorted(mine):
@@ -387,6 +403,7 @@ class Walk:
             if work.phase <= Phase.INPUT or (not self._last and work.phase in (Phase.SUBMITTED, Phase.FORWARDED)):
                 if work.phase > Phase.WANTED:
                     self._out.add(Discard(self.pass_id, m))
+                    self.crossings.forget(m)
                 self.work[m] = Work(phase=Phase.RELEASED)
             if self.work[m].phase is Phase.RELEASED:
                 given.append(m)

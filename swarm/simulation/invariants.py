@@ -56,6 +56,7 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._skipped: frozenset[int] = frozenset()
+        self._key_frames: dict[int, tuple[int, ...]] = {}
         self.ideal = self._ideal()
         self.spoilt: dict[tuple[int, int], int | None] = {}
         """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
@@ -76,8 +77,13 @@ class Watch:
         self._fenced: dict[PassId, set[Actor]] = defaultdict(set)
 
     def _ideal(self) -> Ideal:
-        s = self._world.settings
-        return ideal_run(s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
+        s, visits = self._world.settings, self._world.visits
+        run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
+        if visits is None:
+            return ideal_run(*run)
+        visited = (visits.previous(step) for step in range(s.steps))
+        known = tuple(self._key_frames.get(step) for step in range(s.steps))
+        return ideal_run(*run, tuple(-1 if step is None else step for step in visited), known)
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """What the peers of `stage` find of their reduced gradient in this pass."""
@@ -161,6 +167,12 @@ class Watch:
             raise Violation("atomic", f"step {step} is decided again without a rollback (term {decision.term})")
         if step > 0 and step - 1 not in self.decisions:
             raise Violation("atomic", f"step {step} is decided before step {step - 1}")
+        boundaries = self._world.settings.stages - 1 if self._world.visits is not None else 0
+        if len(decision.key_frames) != boundaries:
+            raise Violation("same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} cuts")
+        if boundaries:
+            self._key_frames[step] = decision.key_frames
+            self.ideal = self._ideal()
         ideal = self.ideal.steps[step]
         for stage, outcome in enumerate(decision.outcomes):
             if outcome.digest != ideal.digests[stage]:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.protocol import mending as mending_module
+from swarm.protocol import retained as retained_module
 from swarm.protocol.actions import Feed, PartEncoded, SumBucket
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.coordinator import Phase as CoordinatorPhase
-from swarm.protocol.ids import Direction, FrameKey
+from swarm.protocol.crossings import Crossings
+from swarm.protocol.ids import BaseKey, Direction, End, FrameKey, StepNumber
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.mending import Mending
 from swarm.protocol.messages import Done, Frame, StageOutcome, Status
@@ -29,6 +31,7 @@ from swarm.protocol.walk import Phase as WorkPhase
 from swarm.protocol.walk import Walk, Work
 from swarm.protocol.wiring import amend
 from swarm.simulation.sim_coordinator import SimCoordinator
+from swarm.simulation.sim_peer import SimPeer
 from swarm.simulation.toy_model import tokens_payload
 
 Patch = tuple[Any, str, Any]
@@ -40,6 +43,8 @@ class Mutant:
     rule: str
     """The rule it breaks."""
     patches: Callable[[], list[Patch]]
+    scenario: str = "mixed"
+    """In which seeds it is looked for."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -244,11 +249,45 @@ def _told_before_durable() -> list[Patch]:
 def _no_retention() -> list[Patch]:
     keep = Retained.keep
 
-    def forget(self: Retained, key: FrameKey, payload: Any) -> None:
-        keep(self, key, payload)
+    def forget(self: Retained, key: FrameKey, kept: Any) -> None:
+        keep(self, key, kept)
         del self._frames[key]
 
     return [(Retained, "keep", forget)]
+
+
+def _base_unchecked() -> list[Patch]:
+    """The change is sent to whoever wants the frame, and added to whatever is there."""
+
+    def same_for_all(key: FrameKey, kept: Any, base: int) -> Frame:
+        return Frame(key, kept.payload, kept.lineage)
+
+    def whatever_is_there(self: SimPeer, key: Any) -> int:
+        return self._bases.get(key, 0)
+
+    return [
+        (retained_module, "_frame", same_for_all),
+        (Crossings, "accepts", lambda self, m, lineage: True),
+        (Crossings, "_key", lambda self, m, end: BaseKey(self._visit or StepNumber(0), m, end)),
+        (SimPeer, "_base", whatever_is_there),
+    ]
+
+
+def _copies_mixed() -> list[Patch]:
+    return [(Ledger, "mixed_copies", lambda self, without: None)]
+
+
+def _own_copy_kept() -> list[Patch]:
+    """A sender keeps what it has sent, though the next stage used what another peer had sent before."""
+    accumulated = Crossings.accumulated
+
+    def keep(self: Crossings, m: Any, received: int) -> Any:
+        told = accumulated(self, m, received)
+        if self._sent.get(m):
+            self._left[End.SENT, m] = self._sent[m]
+        return told
+
+    return [(Crossings, "accumulated", keep)]
 
 
 MUTANTS = (
@@ -265,4 +304,9 @@ MUTANTS = (
     Mutant("done taken for completeness", "DONE drives the window and nothing else", _done_is_completeness),
     Mutant("told before durable", "the record, not a message, is the commit point", _told_before_durable),
     Mutant("no retention", "every frame is kept until its step is decided", _no_retention),
+    Mutant(
+        "base unchecked", "a change is used with the base it was made from, or not at all", _base_unchecked, "delta"
+    ),
+    Mutant("copies mixed", "the stages of a step have computed with the same copies", _copies_mixed, "delta"),
+    Mutant("own copy kept", "a sender builds on what its receiver has used", _own_copy_kept, "delta"),
 )

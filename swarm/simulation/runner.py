@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swarm.data.order import StepOrder
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor
 from swarm.protocol.peer import PeerCore
@@ -64,7 +65,8 @@ class Run:
 
     def __init__(self, plan: Plan, *, tracing: bool = False) -> None:
         self.plan = plan
-        self.world = World(plan.settings, plan.seed, tracing=tracing)
+        visits = StepOrder(plan.blocks, plan.seed) if plan.blocks else None
+        self.world = World(plan.settings, plan.seed, visits=visits, tracing=tracing)
         self._incarnations: Counter[str] = Counter()
         self.world.network.weather = plan.weather
         self.injector = Injector(self.world, plan.faults, self.respawn)
@@ -121,7 +123,14 @@ class Run:
         world = self.world
         self._incarnations[name] += 1
         actor = Actor(name, self._incarnations[name])
-        core = PeerCore(actor, _COORDINATOR, self.plan.settings, saved=disk.newest())
+        core = PeerCore(
+            actor,
+            _COORDINATOR,
+            self.plan.settings,
+            saved=disk.newest(),
+            visits=world.visits,
+            base_capacity=self.plan.base_capacity,
+        )
         process = SimPeer(world, actor, core, disk, speed)
         process.spare = spare
         world.add(process)

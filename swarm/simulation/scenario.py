@@ -15,9 +15,11 @@ from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import VOCABULARY
 
-SCENARIOS = ("mixed", "calm", "storm", "imported", *(kind.replace(" ", "-") for kind in KINDS))
+SCENARIOS = ("mixed", "calm", "storm", "imported", "delta", *(kind.replace(" ", "-") for kind in KINDS))
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
-whose version 0 comes from the archive; otherwise faults of one kind."""
+whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; otherwise
+faults of one kind."""
+_MIXED = ("mixed", "storm", "imported", "delta")
 
 _FREQUENT = ("forward", "backward", "reduce")
 
@@ -34,6 +36,10 @@ class Plan:
     faults: tuple[Fault, ...]
     weather: Weather | None = None
     """Losses, late repeats and overtaking at any time, on all links."""
+    blocks: int = 0
+    """Step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
+    base_capacity: int = 0
+    """Reconstructions of earlier visits that a peer keeps."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -42,6 +48,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     rng = Random(f"{scenario}/{seed}")
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
+    delta = scenario == "delta"
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if first is not None and first.role == "last":
@@ -52,10 +59,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
     spares = 1 if first is not None and first.role == "standby" else rng.choice((0, 0, 1))
     if first is not None and first.kind == "last replica":
         spares = 1
-    faults = [_fault(first, rng)] if first is not None else []
+    faults = [_fault(first, rng, late=delta)] if first is not None else []
     if cells:
-        more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
-        faults += [_fault(rng.choice(cells), rng) for _ in range(more)]
+        more = rng.randrange(3, 8) if storm else rng.choice((1, 2, 2, 3) if delta else (0, 0, 1, 1, 2))
+        faults += [_fault(rng.choice(cells), rng, late=delta) for _ in range(more)]
     flips = first is not None and first.kind == "bit flip"
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
     if flips:  # only replicas that live to compare notice it; and three flips in a step are too many for two replicas
@@ -63,7 +70,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((2, 3, 4)),
-        steps=3 if storm else 2,
+        steps=3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -80,7 +87,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
         )
-    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather)
+    blocks = rng.choice((1, 1, 2)) if delta else rng.choice((0, 0, 1))
+    capacity = rng.choice((1000, 1000, 3))
+    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity)
 
 
 def small_settings(
@@ -125,15 +134,20 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
-    cells = [cell for cell in CELLS if scenario in ("mixed", "storm", "imported", cell.kind.replace(" ", "-"))]
+    cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
     Random("the order of the table").shuffle(cells)
     return tuple(cells)
 
 
-def _fault(cell: Cell, rng: Random) -> Fault:
+def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
+    """`late`: in any step, not only in the first."""
+    if cell.phase in _FREQUENT:
+        occurrence = rng.randrange(24 if late else 6)
+    else:
+        occurrence = rng.randrange(3 if late else 2) if late or rng.random() < 0.3 else 0
     return Fault(
         cell,
-        occurrence=rng.randrange(6) if cell.phase in _FREQUENT else rng.randrange(2) if rng.random() < 0.3 else 0,
+        occurrence=occurrence,
         delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
         seconds=_seconds(cell.kind, rng),
     )

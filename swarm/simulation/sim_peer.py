@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from swarm.protocol import actions as act
-from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, PassKind, StageIndex
+from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId, PassKind, StageIndex
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import Violation, reduced_digest
@@ -17,11 +17,15 @@ from swarm.simulation.toy_model import (
     backward_payload,
     bucket_share,
     buckets_of,
+    change,
     forward_payload,
     initial_state,
     loss_gradient,
     loss_of,
     loss_sum_of,
+    reconstruction_digest,
+    rounded,
+    rounded_since,
     squared_norm_of,
     state_digest,
     stepped_state,
@@ -81,6 +85,8 @@ class SimPeer(Process):
         self._buffer_of: Attempt | None = None
         self._buffer: dict[int, int] = {}
         self._load = 0
+        self._bases: dict[BaseKey, int] = {}
+        self._staged: dict[BaseKey, int] = {}
         self._dispatch = {
             act.Send: self._send,
             act.Emit: self._emit,
@@ -96,6 +102,7 @@ class SimPeer(Process):
             act.Assemble: self._assemble,
             act.CancelReduce: self._cancel_reduce,
             act.Apply: self._apply,
+            act.SettleBases: self._settle_bases,
             act.SaveCheckpoint: self._save_checkpoint,
         }
 
@@ -138,12 +145,15 @@ class SimPeer(Process):
         self._pass = action.pass_id
         self._accumulator = 0
         self._inputs.clear()
+        self._staged.clear()
         self._queue.cancel(lambda of: not isinstance(of, act.Apply))
         if action.kind is not PassKind.TRAIN:
             self.world.on_phase("evaluating", self)
 
     def _discard(self, action: act.Discard) -> None:
         self._inputs.pop(action.microbatch, None)
+        for end in End:
+            self._staged.pop(BaseKey(action.pass_id.step, action.microbatch, end), None)
         m = action.microbatch
         self._queue.cancel(lambda of: isinstance(of, act.Forward) and of.microbatch == m, running=False)
 
@@ -165,17 +175,60 @@ class SimPeer(Process):
             return
         assert self.stage is not None
         stages = self.world.settings.stages
-        payload = self._payload(action.payload)
+        payload = self._crossed(action)
         output = forward_payload(self.stage, self.state, payload)
         seconds = _FORWARD_S * self.slowness
         m = action.microbatch
         if self.stage < stages - 1:
             self._inputs[m] = payload
-            self.feed(act.ForwardDone(action.pass_id, m, output, seconds))
+            self.feed(self._sent(action, output, seconds))
         elif action.kind is PassKind.TRAIN:
             self.feed(self._accumulated(action.pass_id, m, payload, loss_gradient(output)))
         else:
             self.feed(act.ResultDone(action.pass_id, m, loss_of(output), token_of(output)))
+
+    def _crossed(self, action: act.Forward) -> int:
+        """The activation that came in, reconstructed."""
+        payload = self._payload(action.payload)
+        if action.decode_with is not None:
+            payload = change(payload, self._base(action.decode_with))
+        if self.stage and self._remembers(action.kind):
+            self._staged[BaseKey(action.pass_id.step, action.microbatch, End.RECEIVED)] = payload
+        return payload
+
+    def _sent(self, action: act.Forward, output: int, seconds: float) -> act.ForwardDone:
+        """The activation that goes out, as a change if there is a base."""
+        pass_id, m = action.pass_id, action.microbatch
+        if not self._remembers(action.kind):
+            return act.ForwardDone(pass_id, m, output, seconds)
+        received, key = self._received(pass_id, m), BaseKey(pass_id.step, m, End.SENT)
+        if action.encode_with is None:
+            self._staged[key] = whole = rounded(output)
+            return act.ForwardDone(pass_id, m, whole, seconds, None, received, reconstruction_digest(whole))
+        base = self._base(action.encode_with)
+        self._staged[key] = whole = rounded_since(output, base)
+        digest = reconstruction_digest(whole)
+        return act.ForwardDone(pass_id, m, change(whole, base), seconds, whole, received, digest)
+
+    def _remembers(self, kind: PassKind) -> bool:
+        return kind is PassKind.TRAIN and self.world.visits is not None
+
+    def _received(self, pass_id: PassId, m: Microbatch) -> int:
+        """Digest of the activation that came in; 0 where nothing is remembered."""
+        key = BaseKey(pass_id.step, m, End.RECEIVED)
+        return reconstruction_digest(self._staged[key]) if key in self._staged else 0
+
+    def _base(self, key: BaseKey) -> int:
+        if key not in self._bases:
+            raise Violation("contract", f"{self.label} needs {key}, which it does not have")
+        return self._bases[key]
+
+    def _settle_bases(self, action: act.SettleBases) -> None:
+        for key in action.dropped:
+            self._bases.pop(key, None)
+        for key in action.kept:
+            self._bases[key] = self._staged[key]
+        self._staged.clear()
 
     def _backward(self, action: act.Backward) -> None:
         self.world.watch.works_on(self, action.pass_id, "a backward")
@@ -196,7 +249,8 @@ class SimPeer(Process):
         count = self.world.settings.microbatches
         self._accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
         back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
-        return act.BackwardDone(pass_id, m, back, _BACKWARD_S * self.slowness)
+        received = self._received(pass_id, m)
+        return act.BackwardDone(pass_id, m, back, _BACKWARD_S * self.slowness, received)
 
     # ------------------------------------------------------------ reducing
 
@@ -296,6 +350,8 @@ class SimPeer(Process):
         self._load += 1
         self._queue.cancel(lambda of: True)
         self.stage, self.version, self.holding = action.stage, None, None
+        self._bases.clear()
+        self._staged.clear()
         self.world.on_phase("joining", self)
         delay = _LOAD_S * (0.5 + self.world.random.random())
         self.world.at(self.world.now + delay, self, (self._fetch, (self._load, action)))

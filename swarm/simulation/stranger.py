@@ -84,7 +84,8 @@ class Stranger(Process):
             case 9:
                 return msg.Want(tuple(self._key(pass_id) for _ in range(rng.randrange(1, 5))))
             case 10 | 11:
-                return msg.Frame(self._frame_key(pass_id), rng.randrange(1 << 40))
+                key, payload = self._frame_key(pass_id), rng.randrange(1 << 40)
+                return msg.Frame(key, payload, msg.Lineage(payload & 1, payload & 2, bool(payload & 4)))
             case 12:
                 return msg.ReducePart(self._part_key(pass_id), rng.randrange(1 << 6), rng.randrange(1 << 40))
             case 13:

@@ -15,6 +15,8 @@ from swarm.protocol.scale import step_scale
 _MASK = (1 << 61) - 1
 _COUNT_BITS = 8
 VOCABULARY = 89
+_NEVER = -1
+"""The base of a change that has none: no peer can have computed with it."""
 
 
 def mix(*values: int) -> int:
@@ -33,6 +35,25 @@ def forward_payload(stage: int, state: int, payload: int) -> int:
 
 def backward_payload(stage: int, state: int, payload: int, gradient: int) -> int:
     return mix(13, stage, state, payload, gradient)
+
+
+def rounded(payload: int) -> int:
+    """What a key frame makes of an activation."""
+    return mix(22, payload)
+
+
+def rounded_since(payload: int, base: int) -> int:
+    """What both ends make of an activation that is sent as its change since `base`."""
+    return mix(23, payload, base)
+
+
+def change(reconstruction: int, base: int) -> int:
+    """What is sent; added to another base it gives another activation. Undoes itself."""
+    return reconstruction ^ base
+
+
+def reconstruction_digest(reconstruction: int) -> int:
+    return mix(24, reconstruction) or 1
 
 
 def loss_gradient(payload: int) -> int:
@@ -129,17 +150,35 @@ class Ideal:
 
 @lru_cache(maxsize=256)
 def ideal_run(
-    stages: int, microbatches: int, steps: int, targets_per_step: int, clip_norm: float, skipped: frozenset[int]
+    stages: int,
+    microbatches: int,
+    steps: int,
+    targets_per_step: int,
+    clip_norm: float,
+    skipped: frozenset[int],
+    visited: tuple[int, ...] = (),
+    key_frames: tuple[tuple[int, ...] | None, ...] = (),
 ) -> Ideal:
-    """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing."""
+    """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
+
+    `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
+    where nothing is built on earlier visits, or not decided yet.
+    """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
+    crossed: dict[tuple[int, int, int], int] = {}
     for step in range(steps):
         totals = [0] * stages
         for m in range(microbatches):
             inputs = [tokens_payload(0, step, m)]
             for s in range(stages):
-                inputs.append(forward_payload(s, states[-1][s], inputs[-1]))
+                output = forward_payload(s, states[-1][s], inputs[-1])
+                if visited and s < stages - 1:
+                    fresh = key_frames[step]
+                    base = crossed.get((visited[step], s, m), _NEVER)
+                    output = rounded(output) if fresh is None or fresh[s] >> m & 1 else rounded_since(output, base)
+                    crossed[step, s, m] = output
+                inputs.append(output)
             gradient = loss_gradient(inputs[stages])
             for s in reversed(range(stages)):
                 totals[s] += weight_gradient(s, states[-1][s], inputs[s], gradient, m, microbatches)

@@ -67,6 +67,8 @@ def describe_action(action: Any) -> str:
             return f"cancel {attempt}"
         case act.Apply(decision, attempt):
             return f"APPLY step {decision.step} from {attempt}"
+        case act.SettleBases(step, kept, dropped):
+            return f"of step {step} keeps {len(kept)} bases, drops {len(dropped)}"
         case act.Feed(to, key):
             return f"feed {key} → {to}"
         case act.WriteRecord(decision):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
+from swarm.data.order import StepOrder
 from swarm.protocol.actions import LinkLost, LinkUp, Tick
 from swarm.protocol.ids import Actor
 from swarm.protocol.settings import Settings
@@ -140,8 +141,12 @@ class Process:
 class World:
     """Everything there is in one simulated run."""
 
-    def __init__(self, settings: Settings, seed: int, *, tracing: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, seed: int, *, visits: StepOrder | None = None, tracing: bool = False
+    ) -> None:
         self.settings = settings
+        self.visits = visits
+        """Given when the peers' codec builds on earlier visits."""
         self.random = random.Random(seed)
         self.now = 0.0
         self.events = 0

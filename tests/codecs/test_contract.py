@@ -45,6 +45,7 @@ ROWS: dict[str, Callable[[], Any]] = {
     "topk:0.01": lambda: codecs.get("topk:0.01"),
     "topk-independent:0.3": lambda: codecs.get("topk-independent:0.3"),
     "topk-shared": lambda: Beside("topk:0.1", "topk-shared"),
+    "delta:4": lambda: codecs.get("delta:4"),
 }
 """Each codec by name; those with a parameter by one or two values of it."""
 
@@ -57,6 +58,8 @@ def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
             return torch.zeros_like(size)
         case "bf16":  # half an ulp, one ulp where the largest finite value saturates
             return size * 2.0**-8 + 1e-40
+        case "delta":  # whole: fp16, which saturates
+            return torch.where(size > 65504, size - 65504 + 1, size * 2.0**-11 + 2.0**-25)
         case "int8" | "int6" | "int5" | "int4":
             return per_block(x, lambda block: block.amax() / LEVELS[name] * 0.51)
         case "int8-channel" | "int6-channel" | "int5-channel":

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.data import CorpusError, CorpusReader, Source, prepare, read_corpus
-from swarm.manifest import BatchSection, DataSection, EvaluationSection, RunFile, RunManifest, RunSection, Shard
+from swarm.manifest import (
+    BatchSection,
+    DataSection,
+    EvaluationSection,
+    ManifestError,
+    RunFile,
+    RunManifest,
+    RunSection,
+    Shard,
+)
 
 
 def write_corpus(folder: Path, train: list[int], heldout: list[int]) -> DataSection:
@@ -37,10 +46,12 @@ def write_corpus(folder: Path, train: list[int], heldout: list[int]) -> DataSect
     )
 
 
-def resolve(data: DataSection, microbatches: int, sequences: int, length: int, seed: int = 1, heldout: int = 1):
+def resolve(
+    data: DataSection, microbatches: int, sequences: int, length: int, seed: int = 1, heldout: int = 1, order="samples"
+):
     return RunFile(
         run=RunSection(seed=seed),
-        batch=BatchSection(microbatches=microbatches, sequences=sequences, sequence_length=length),
+        batch=BatchSection(microbatches=microbatches, sequences=sequences, sequence_length=length, order=order),
         evaluation=EvaluationSection(microbatches=heldout),
     ).resolve(data)
 
@@ -167,3 +178,29 @@ def test_a_prepared_corpus_is_readable(tmp_path: Path):
     seen = collections.Counter(window for m in range(3) for _, window in reader.samples(0, m))
     assert set(seen.values()) == {1}
     assert reader.microbatch(0, 0).max() < 300
+
+
+def test_steps_stay_together_and_come_once_an_epoch(tmp_path: Path):
+    data = write_corpus(tmp_path, [700, 301], [200])
+    manifest = resolve(data, 3, 2, 9, order="steps")
+    reader = CorpusReader(tmp_path, manifest)
+    assert (reader.windows, manifest.step_blocks) == (111, 18), "3 samples fill no step and are left out"
+    epochs = []
+    for epoch in range(3):
+        steps = range(epoch * 18, (epoch + 1) * 18)
+        assert reader.epoch(steps[0]) == epoch
+        rows = {step: [tuple(reader.microbatch(step, m)[:, 0]) for m in range(3)] for step in steps}
+        starts = [start for row in rows.values() for m in row for start in m]
+        assert len(set(starts)) == 108 and all(start % 9 == 0 for start in starts)
+        assert {e for e, _ in reader.samples(steps[5], 1)} == {epoch}
+        epochs.append([tuple(row) for row in rows.values()])
+    assert set(epochs[0]) == set(epochs[1]) == set(epochs[2]), "a microbatch keeps its samples and its number"
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = CorpusReader(tmp_path, manifest)
+    assert (again.microbatch(40, 2) == reader.microbatch(40, 2)).all()
+
+
+def test_a_run_that_shuffles_steps_needs_one(tmp_path: Path):
+    data = write_corpus(tmp_path, [100], [200])
+    with pytest.raises(ManifestError, match=r"has 11 samples, one step takes 12"):
+        resolve(data, 6, 2, 9, order="steps")

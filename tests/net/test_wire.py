@@ -70,13 +70,18 @@ decisions = st.builds(
     large,
     finite,
     many(st.builds(m.StageOutcome, small, text)),
+    many(bits),
 )
-prepared = st.builds(m.Prepared, attempts, text, positive, finite, st.booleans())
-wants = st.builds(m.Want, many(keys))
-frames = st.builds(m.Frame, frame_keys, payloads)
-parts = st.builds(m.ReducePart, st.builds(PartKey, attempts, small, actors), bits, payloads)
-reduced = st.builds(m.ReducedPart, st.builds(SumKey, attempts, small), payloads)
 none = st.none()
+lineages = none | st.builds(m.Lineage, large, large, st.booleans(), large)
+receipts = none | st.builds(m.Receipt, large, large, large, large, bits)
+prepared = st.builds(m.Prepared, attempts, text, positive, finite, st.booleans(), receipts)
+wants = st.builds(m.Want, many(keys)) | many(st.tuples(keys, large)).map(
+    lambda pairs: m.Want(tuple(key for key, _ in pairs), tuple(base for _, base in pairs))
+)
+frames = st.builds(m.Frame, frame_keys, payloads, lineages)
+parts = st.builds(m.ReducePart, st.builds(PartKey, attempts, small, actors), bits, payloads, receipts)
+reduced = st.builds(m.ReducedPart, st.builds(SumKey, attempts, small), payloads, receipts)
 
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans()),

@@ -141,6 +141,32 @@ class Key(_message.Message):
     sum: SumKey
     def __init__(self, frame: _Optional[_Union[FrameKey, _Mapping]] = ..., part: _Optional[_Union[PartKey, _Mapping]] = ..., sum: _Optional[_Union[SumKey, _Mapping]] = ...) -> None: ...
 
+class Lineage(_message.Message):
+    __slots__ = ("source", "base", "fresh", "trail")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    TRAIL_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    base: int
+    fresh: bool
+    trail: int
+    def __init__(self, source: _Optional[int] = ..., base: _Optional[int] = ..., fresh: _Optional[bool] = ..., trail: _Optional[int] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("inputs", "sources", "trails", "echoes", "fresh")
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    TRAILS_FIELD_NUMBER: _ClassVar[int]
+    ECHOES_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    inputs: int
+    sources: int
+    trails: int
+    echoes: int
+    fresh: bytes
+    def __init__(self, inputs: _Optional[int] = ..., sources: _Optional[int] = ..., trails: _Optional[int] = ..., echoes: _Optional[int] = ..., fresh: _Optional[bytes] = ...) -> None: ...
+
 class StageTable(_message.Message):
     __slots__ = ("number", "roster", "assignment")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -160,7 +186,7 @@ class StageOutcome(_message.Message):
     def __init__(self, number: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes")
+    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +194,7 @@ class Decision(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    KEY_FRAMES_FIELD_NUMBER: _ClassVar[int]
     term: int
     step: int
     scale: float
@@ -175,7 +202,8 @@ class Decision(_message.Message):
     tokens: int
     gradient_norm: float
     outcomes: _containers.RepeatedCompositeFieldContainer[StageOutcome]
-    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ...) -> None: ...
+    key_frames: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("term", "stage", "version", "source", "from_archive")
@@ -260,18 +288,20 @@ class Join(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite")
+    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SQUARED_NORM_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     FINITE_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     digest: str
     squared_norm: float
     loss_sum: float
     finite: bool
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ...) -> None: ...
+    receipt: Receipt
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence")
@@ -360,30 +390,38 @@ class Leave(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Want(_message.Message):
-    __slots__ = ("keys",)
+    __slots__ = ("keys", "bases")
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[Key]
-    def __init__(self, keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ...) -> None: ...
+    bases: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ..., bases: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("key",)
+    __slots__ = ("key", "lineage")
     KEY_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     key: FrameKey
-    def __init__(self, key: _Optional[_Union[FrameKey, _Mapping]] = ...) -> None: ...
+    lineage: Lineage
+    def __init__(self, key: _Optional[_Union[FrameKey, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ...) -> None: ...
 
 class ReducePart(_message.Message):
-    __slots__ = ("key", "microbatches")
+    __slots__ = ("key", "microbatches", "receipt")
     KEY_FIELD_NUMBER: _ClassVar[int]
     MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     key: PartKey
     microbatches: bytes
-    def __init__(self, key: _Optional[_Union[PartKey, _Mapping]] = ..., microbatches: _Optional[bytes] = ...) -> None: ...
+    receipt: Receipt
+    def __init__(self, key: _Optional[_Union[PartKey, _Mapping]] = ..., microbatches: _Optional[bytes] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class ReducedPart(_message.Message):
-    __slots__ = ("key",)
+    __slots__ = ("key", "receipt")
     KEY_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     key: SumKey
-    def __init__(self, key: _Optional[_Union[SumKey, _Mapping]] = ...) -> None: ...
+    receipt: Receipt
+    def __init__(self, key: _Optional[_Union[SumKey, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class Relay(_message.Message):
     __slots__ = ("origin", "destination", "message")

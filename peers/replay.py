@@ -1,0 +1,31 @@
+"""What a run's decision record says of each step that the manifest does not: what `reference` must do the same way.
+
+A swarm's result is a function of the manifest and of these few choices, which its peers made as they went along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from peers.coordinator.record import DecisionRecord
+from peers.home import Home
+
+
+@dataclass(frozen=True, slots=True)
+class StepReplay:
+    """The choices of one decided step."""
+
+    key_frames: tuple[int, ...] = ()
+    """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
+
+
+def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:
+    """By step, all that stand in a coordinator's record; empty where there is none. Raises RecordError."""
+    if not home.decisions.exists():
+        return {}
+    record = DecisionRecord(home.decisions, run_hash)
+    try:
+        return {decision.step: StepReplay(decision.key_frames) for decision in record.decisions()}
+    finally:
+        record.close()

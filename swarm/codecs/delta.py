@@ -1,0 +1,106 @@
+"""Codec `delta`: only the change of an activation since its samples were visited before (AQ-SGD, arXiv 2206.01299).
+
+    first visit      x̂ = fp16(x)                   a key frame
+    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: the x̂ of the visit before, which both ends hold; Q: int4, int2, int8
+
+The receiver computes with x̂, and so does the next visit's change: the error of one visit is corrected in the next, and
+as the model settles the changes shrink, and their error with them. Which visit is which, and that both ends hold the
+same m, is the protocol's business (swarm/protocol/crossings.py). Here are the two forms of a frame:
+
+    Delta            whole: fp16 values, ±65,504 at most. Of x a key frame; of x̂ lossless. Evaluation and generation
+    Delta.against    the change from m: the payload of Q
+
+Beyond fp16's range values saturate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes, require_finite
+from swarm.codecs.int2 import Int2
+from swarm.codecs.int4 import Int4
+from swarm.codecs.int8 import Int8
+
+_QUANTISERS = {2: Int2, 4: Int4, 8: Int8}
+_LARGEST = torch.finfo(torch.float16).max
+
+
+class Delta(Codec):
+    """The whole form: rounded to the nearest fp16, relative error at most 2^-11, below 2^-14 absolute 2^-25."""
+
+    family = "delta"
+    codec_id = 10
+    version = 1
+
+    def __init__(self, bits: float) -> None:
+        if bits not in _QUANTISERS:
+            raise ValueError(f"a change cannot have {bits:g} bits a value; give 2, 4 or 8")
+        self._quantiser = _QUANTISERS[int(bits)]()
+        self.name = f"{self.family}:{int(bits)}"
+
+    def against(self, base: Tensor) -> Change:
+        """The codec of a change. base: fp16, of the activation's shape, what a frame of the visit before decoded to."""
+        return Change(self.name, self._quantiser, base)
+
+    def check_change(self, frame: Buffer, shape: Sequence[int]) -> None:
+        """Raise CodecError unless a frame is a change of some base of `shape`."""
+        Change(self.name, self._quantiser, torch.zeros(())).check(frame, shape)
+
+    def payload_bytes(self, shape: Sequence[int]) -> int:
+        return 2 * math.prod(shape)
+
+    def pack(self, tensor: Tensor) -> Sequence[Buffer]:
+        require_finite(tensor, "values")
+        return (raw_bytes(_rounded(tensor)),)
+
+    def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
+        count = math.prod(shape)
+        values = copied(payload, torch.float16, 0, count)
+        if len(payload) != count * values.element_size():
+            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
+        require_finite(values, "values")
+        return values.view(shape).float()
+
+
+class Change(Codec):
+    """A change from one base. `decode` gives the reconstruction x̂, in fp32, every value of which fp16 can hold."""
+
+    codec_id = 11
+    version = 1
+
+    def __init__(self, name: str, quantiser: Codec, base: Tensor) -> None:
+        self.name = name
+        self._quantiser = quantiser
+        self._base = base
+
+    def payload_bytes(self, shape: Sequence[int]) -> int:
+        return self._quantiser.payload_bytes(shape)
+
+    def pack(self, tensor: Tensor) -> Sequence[Buffer]:
+        self._check_base(tensor.shape)
+        return self._quantiser.pack(tensor - self._base)
+
+    def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
+        self._check_base(shape)
+        return _rounded(self._quantiser.unpack(payload, shape).add_(self._base)).float()
+
+    def check(self, buffer: Buffer, shape: Sequence[int]) -> None:
+        """As far as this can be known without the base."""
+        payload = self._checked(memoryview(buffer).cast("B"), tuple(shape))
+        if math.prod(shape):
+            self._quantiser.unpack(payload, tuple(shape))
+
+    def _check_base(self, shape: Sequence[int]) -> None:
+        if self._base.shape != torch.Size(shape):
+            raise CodecError(
+                Reason.WRONG_SHAPE, f"a change of shape {tuple(shape)}, its base has {tuple(self._base.shape)}"
+            )
+
+
+def _rounded(values: Tensor) -> Tensor:
+    return values.clamp(-_LARGEST, _LARGEST).to(torch.float16)

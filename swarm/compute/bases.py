@@ -1,0 +1,68 @@
+"""The reconstructions that changes are made of and added to: what crossed at the last visit, and in this step so far.
+
+The core says which are kept (swarm/protocol/bases.py). All are fp16, in main memory.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from swarm.compute.digest import reconstruction_digest
+from swarm.manifest import RunManifest
+from swarm.protocol.actions import SettleBases
+from swarm.protocol.ids import BaseKey, End, Microbatch, StepNumber
+
+
+class BaseStore:
+    """Of one stage. What the open step leaves is staged; `settle` makes it the base of the next visit."""
+
+    def __init__(self) -> None:
+        self._held: dict[BaseKey, Tensor] = {}
+        self._staged: dict[BaseKey, tuple[Tensor, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def of(self, key: BaseKey | None) -> Tensor | None:
+        """The base of that name; None for none. Raises LookupError."""
+        if key is None:
+            return None
+        if key not in self._held:
+            raise LookupError(f"no base of microbatch {key.microbatch} from step {key.visit} ({key.end.name.lower()})")
+        return self._held[key]
+
+    def stage(self, key: BaseKey, reconstruction: Tensor) -> int:
+        """Note what crossed, fp32 or fp16 values that fp16 can hold; returns its digest."""
+        kept = reconstruction.half()
+        digest = reconstruction_digest(kept)
+        self._staged[key] = kept, digest
+        return digest
+
+    def staged_digest(self, key: BaseKey) -> int:
+        """0 when nothing is staged under that name."""
+        return self._staged[key][1] if key in self._staged else 0
+
+    def discard(self, visit: StepNumber, microbatch: Microbatch) -> None:
+        for end in End:
+            self._staged.pop(BaseKey(visit, microbatch, end), None)
+
+    def begin(self) -> None:
+        """A new pass: what an older one staged is void."""
+        self._staged.clear()
+
+    def settle(self, action: SettleBases) -> None:
+        for key in action.dropped:
+            self._held.pop(key, None)
+        for key in action.kept:
+            if key in self._staged:  # else it is missed when it is to be used
+                self._held[key] = self._staged[key][0]
+        self._staged.clear()
+
+    def clear(self) -> None:
+        self._held.clear()
+        self._staged.clear()
+
+
+def base_bytes(manifest: RunManifest) -> int:
+    """Of one reconstruction."""
+    return 2 * manifest.batch.tokens_per_microbatch * manifest.model.boundary_width
