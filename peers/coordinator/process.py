@@ -118,7 +118,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
         settings = Settings.of(manifest)
-        core = CoordinatorCore(me, settings, record.term, record.last_decision, newest)
+        core = CoordinatorCore(me, settings, record.term, record.last_decision, newest, record.rolled_back_in)
         feeder = Feeder(manifest, reader, tokenizer)
         driver = CoordinatorDriver(core, manifest, feeder, record, archive, log, options.faults)
 

@@ -42,6 +42,11 @@ class DecisionRecord:
         return int(self._db.execute("SELECT term FROM run").fetchone()[0])
 
     @property
+    def rolled_back_in(self) -> int:
+        """The term of the last rollback, 0 for none."""
+        return int(self._db.execute("SELECT COALESCE(MAX(term), 0) FROM rollback").fetchone()[0])
+
+    @property
     def last_decision(self) -> Decision | None:
         """The newest decision that no rollback voided. None: the next step is 0."""
         row = self._db.execute("SELECT body FROM decision ORDER BY step DESC LIMIT 1").fetchone()

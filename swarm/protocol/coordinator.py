@@ -74,15 +74,21 @@ class Phase(enum.Enum):
 
 
 class CoordinatorCore:
-    """One life of the coordinator. `term`, `last_decision` and `archived` come from its disk."""
+    """One life of the coordinator. `term`, `last_decision`, `archived` and `rolled_back_in` come from its disk."""
 
     def __init__(
-        self, actor: Actor, settings: Settings, term: int, last_decision: Decision | None, archived: int | None
+        self,
+        actor: Actor,
+        settings: Settings,
+        term: int,
+        last_decision: Decision | None,
+        archived: int | None,
+        rolled_back_in: int = 0,
     ) -> None:
         self.actor = actor
         self.settings = settings
         self.phase = Phase.STARTING
-        self.history = History(Term(term), last_decision, archived)
+        self.history = History(Term(term), last_decision, archived, rolled_back_in)
         self.members = Members()
         self.open_pass: OpenPass | None = None
         """Set while OPEN and DECIDING."""
@@ -182,7 +188,7 @@ class CoordinatorCore:
         return member
 
     def _on_status(self, member: Member, status: Status, now: float) -> None:
-        if member.report(status, self.settings.stages):
+        if member.report(status, self.settings.stages, self.history.rolled_back_in):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
         self._collection.note(member, status, now)
         if self.open_pass is not None:

@@ -17,6 +17,8 @@ class History:
     """The last one. None before the first step, and after a rollback."""
     archived: int | None
     """Version of the newest complete checkpoint in the archive."""
+    rolled_back_in: int = 0
+    """The term of the last rollback, 0 for none."""
     version: int = 0
     """Steps decided: the version a training pass needs."""
 
@@ -40,7 +42,9 @@ class History:
         self.archived = max(version, -1 if self.archived is None else self.archived)
 
     def rolled_back(self, version: int) -> None:
+        """In the present term."""
         self.version = version
+        self.rolled_back_in = self.term
         self.decision = None
 
     @property

@@ -19,7 +19,7 @@ class Holding:
         """Into how many buckets the stage's gradient is divided."""
         self.standing_by = False
         self._loading: LoadState | None = None
-        self._state_term = -1
+        self.state_term = -1
         """The newest term under which this peer was given a state or began a pass."""
         self._reached = -1
         """The newest version held since then, even if it was lost again."""
@@ -36,7 +36,7 @@ class Holding:
         if assign.stage is None:
             self.standing_by = self.stage is None
             return None
-        if assign.term <= self._state_term:
+        if assign.term <= self.state_term:
             held = self._loading.version if self._loading is not None else self.version
             if held is not None and (assign.version <= held or assign.stage != self.stage):
                 return None
@@ -44,7 +44,7 @@ class Holding:
                 return None  # a late repeat: what it names was held here and lost
         else:
             self._reached = -1
-        self._state_term = assign.term
+        self.state_term = assign.term
         self.stage, self.version = assign.stage, None
         self.standing_by = False
         self._loading = LoadState(assign.stage, assign.version, assign.source, assign.from_archive)
@@ -63,7 +63,7 @@ class Holding:
         return True
 
     def begun(self, pass_id: PassId) -> None:
-        self._state_term = pass_id.term
+        self.state_term = pass_id.term
 
     def applied(self, step: int) -> None:
         self.version = self._reached = step + 1

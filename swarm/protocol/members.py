@@ -71,8 +71,11 @@ class Member:
             self.version = None
             self.told_at = -1.0
 
-    def report(self, status: Status, stages: int) -> bool:
-        """Take down what it says of itself. True when it holds another stage than it was thought to: it came back."""
+    def report(self, status: Status, stages: int, rolled_back: int = 0) -> bool:
+        """Take down what it says of itself. True when it holds another stage than it was thought to: it came back.
+
+        `rolled_back`: the term of the last rollback. A state from before it is of a history that does not stand.
+        """
         came_back = False
         self.introduced = True
         if status.stage is not None:
@@ -82,8 +85,9 @@ class Member:
                 self.assigned = None
                 self.standing_by = False
                 came_back = True
-            self.version = status.version if status.stage == self.stage else None
-            if self.assigned is not None and (status.stage, status.version) == self.assigned:
+            stands = status.stage == self.stage and status.state_term >= rolled_back
+            self.version = status.version if stands else None
+            if self.assigned is not None and (status.stage, self.version) == self.assigned:
                 self.has_state()
         self.status = status
         if status.prepared is not None:

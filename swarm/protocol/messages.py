@@ -233,6 +233,8 @@ class Status:
     checkpoint_digest: str = ""
     sequence: int = 0
     """Grows with every Join and Status of an actor: an older one that comes later says nothing new."""
+    state_term: Term = Term(0)
+    """The newest term under which it was given its state or began a pass: what is older than a rollback is void."""
 
 
 @dataclass(frozen=True, slots=True)

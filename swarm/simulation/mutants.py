@@ -183,8 +183,8 @@ def _release_without_hand_shake() -> list[Patch]:
 def _poll_after_crash() -> list[Patch]:
     init, on_status = CoordinatorCore.__init__, CoordinatorCore._on_status
 
-    def start(self: CoordinatorCore, actor: Any, settings: Any, term: int, decision: Any, archived: Any) -> None:
-        init(self, actor, settings, term, decision, archived)
+    def start(self: CoordinatorCore, actor: Any, settings: Any, term: int, decision: Any, *more: Any) -> None:
+        init(self, actor, settings, term, decision, *more)
         self.polling = decision is not None  # type: ignore[attr-defined]
         if decision is not None:
             self.history.rolled_back(decision.step)

@@ -108,7 +108,7 @@ class Run:
 
     def _start_coordinator(self, record: Record) -> None:
         world = self.world
-        core = CoordinatorCore(_COORDINATOR, self.plan.settings, record.term, record.last_decision, record.archived)
+        core = CoordinatorCore(_COORDINATOR, self.plan.settings, record.term, record.last_decision, record.archived, record.rolled_back_in)
         coordinator = SimCoordinator(world, _COORDINATOR, core, record)
         world.add(coordinator)
         world.coordinator = coordinator
@@ -127,7 +127,7 @@ class Run:
             actor,
             _COORDINATOR,
             self.plan.settings,
-            saved=disk.newest(),
+            saved=None if world.visits is not None else disk.newest(),
             visits=world.visits,
             base_capacity=self.plan.base_capacity,
         )

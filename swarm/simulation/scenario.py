@@ -51,9 +51,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
     delta = scenario == "delta"
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
-    if first is not None and first.role == "last":
+    if delta or (first is not None and first.role == "last"):
         stages = max(stages, 2)
     replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
+    if delta:
+        replicas = max(replicas, 2)
     evaluating = first is not None and first.phase == "evaluating"
     evaluate = evaluating or rng.random() < 0.15
     spares = 1 if first is not None and first.role == "standby" else rng.choice((0, 0, 1))
@@ -61,8 +63,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spares = 1
     faults = [_fault(first, rng, late=delta)] if first is not None else []
     if cells:
-        more = rng.randrange(3, 8) if storm else rng.choice((1, 2, 2, 3) if delta else (0, 0, 1, 1, 2))
+        more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
         faults += [_fault(rng.choice(cells), rng, late=delta) for _ in range(more)]
+    if delta and rng.random() < 0.5:
+        faults += _beside_each_other(rng)
     flips = first is not None and first.kind == "bit flip"
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
     if flips:  # only replicas that live to compare notice it; and three flips in a step are too many for two replicas
@@ -151,6 +155,16 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
         delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
         seconds=_seconds(cell.kind, rng),
     )
+
+
+def _beside_each_other(rng: Random) -> list[Fault]:
+    """In some step a sender goes, and a little later a receiver: perhaps its own, when others have used its frames."""
+    when = rng.randrange(2, 14)
+    later = 0.15 * rng.random()
+    return [
+        Fault(Cell("leave", "reduce", "first"), occurrence=when, delay=0.0, seconds=0.0),
+        Fault(Cell("leave", "reduce", "last"), occurrence=when, delay=later, seconds=0.0),
+    ]
 
 
 def _seconds(kind: str, rng: Random) -> float:

@@ -24,6 +24,7 @@ class Record:
 
     term: int = 0
     archived: int | None = None
+    rolled_back_in: int = 0
     decisions: list[Decision] = field(default_factory=list)
 
     @property
@@ -113,6 +114,7 @@ class SimCoordinator(Process):
         record.term = write.term
         if write.rollback_to is not None:
             del record.decisions[write.rollback_to :]
+            record.rolled_back_in = write.term
             self.world.watch.rolled_back(write.rollback_to)
 
     def _pass_closed(self, action: act.PassClosed) -> None:

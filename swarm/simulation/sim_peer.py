@@ -364,7 +364,7 @@ class SimPeer(Process):
         key = (action.stage, action.version)
         state: int | None = None
         source: Process | None = None
-        if key in self.disk.checkpoints:
+        if key in self.disk.checkpoints and self.world.visits is None:  # else it may be of a history that was left
             state = self.disk.checkpoints[key]
         elif action.from_archive:
             source = self.world.coordinator
