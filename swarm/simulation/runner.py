@@ -108,7 +108,9 @@ class Run:
 
     def _start_coordinator(self, record: Record) -> None:
         world = self.world
-        core = CoordinatorCore(_COORDINATOR, self.plan.settings, record.term, record.last_decision, record.archived, record.rolled_back_in)
+        core = CoordinatorCore(
+            _COORDINATOR, self.plan.settings, record.term, record.last_decision, record.archived, record.rolled_back_in
+        )
         coordinator = SimCoordinator(world, _COORDINATOR, core, record)
         world.add(coordinator)
         world.coordinator = coordinator
