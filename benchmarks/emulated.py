@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--forward-ms", type=float, default=100.0)
     parser.add_argument("--backward-ms", type=float, default=200.0)
     parser.add_argument("--parameters", type=int, default=1 << 20, help="of a stage: what the reduce carries")
+    parser.add_argument("--max-rate", help="of every peer, such as 80Mbit; the ideal knows nothing of it")
     parser.add_argument("--steps", type=int, default=4, help="the first is not counted")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -88,6 +89,8 @@ def _row(folder: Path, options: argparse.Namespace, stages: int, replicas: int) 
     forward_s, backward_s = options.forward_ms / 1000, options.backward_ms / 1000
     words = [*script("emulated_peer"), str(forward_s), str(backward_s)]
     words.append(str(options.parameters))
+    if options.max_rate is not None:
+        words += ["--max-rate", options.max_rate]
     with LocalSwarm(folder / f"swarm-{stages}x{replicas}", path, [words] * (stages * replicas)) as swarm:
         swarm.finish(1800)
         events = swarm.events()

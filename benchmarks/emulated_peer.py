@@ -1,4 +1,7 @@
-"""A peer whose compute is a calibrated sleep: `emulated_peer.py FORWARD_S BACKWARD_S PARAMETERS INVITE --home HOME`."""
+"""A peer whose compute is a calibrated sleep: `emulated_peer.py FORWARD_S BACKWARD_S PARAMETERS INVITE --home HOME`.
+
+`--max-rate` as that of `swarm-peer join`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 import uvloop
 
 from peers.home import Home
+from peers.options import parse_rate
 from peers.stage.process import JoinOptions, join
 from swarm.compute.emulated import EmulatedEngine
 from swarm.manifest import RunManifest
@@ -23,6 +27,7 @@ if __name__ == "__main__":
     parser.add_argument("parameters", type=int)
     parser.add_argument("invite")
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--max-rate", type=parse_rate)
     options = parser.parse_args()
 
     def engine(
@@ -38,4 +43,4 @@ if __name__ == "__main__":
         )
 
     with Home.open(options.home) as home:
-        uvloop.run(join(parse(options.invite), home, JoinOptions(engine=engine, slots=64)))
+        uvloop.run(join(parse(options.invite), home, JoinOptions(engine=engine, slots=64, max_rate=options.max_rate)))

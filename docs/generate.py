@@ -17,7 +17,7 @@ from swarm.manifest import RunFile
 HERE = Path(__file__).parent
 
 EVENTS: dict[str, str] = {
-    "ProcessStarted": "A process is up. `role` is peer or coordinator, `version` the release.",
+    "ProcessStarted": "A process is up. `role` is peer or coordinator, `version` the release, `max_rate` its limit.",
     "ProcessStopped": "It leaves on purpose. A log that does not end so belongs to a process that was killed.",
     "CoordinatorStarted": "A coordinator takes `term`; `decided` is the last step in its record, −1 for none.",
     "PeerJoined": "An actor holds a stage (`null`: it stands by). In a peer's own log: its state is loaded.",

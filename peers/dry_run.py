@@ -36,7 +36,7 @@ class StageNeed:
     retention: int
     """Worst case: the frames of a whole step, kept by the only replica left."""
     reduce_sent: int
-    """What a peer sends in the reduce of one step; it receives as much."""
+    """What a peer sends in the reduce of one step at most; it receives as much."""
 
     @property
     def memory(self) -> int:
@@ -143,7 +143,7 @@ def show(plan: DryRun, console: Console) -> None:
         sizes = (need.weights, need.moments, sums, need.retention, need.memory)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
     console.print(memory)
-    say("memory of one peer, without graphs; frames: of a whole step, if one replica is left; sums sent: in a step")
+    say("memory of one peer, without graphs; frames: of a step, if one replica is left; sums sent: at most, in a step")
     links = _table("stages", "forward", "backward", "forward, by link", "backward, by link")
     for link in plan.boundaries:
         each = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)

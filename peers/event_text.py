@@ -44,10 +44,16 @@ def amount(nbytes: float) -> str:
     return f"{nbytes:.1f} TB"
 
 
+def rate(bytes_per_s: float) -> str:
+    """A link speed as providers write it: 20 Mbit/s."""
+    return f"{amount(8 * bytes_per_s)[:-1]}bit/s"
+
+
 def _describe(event: e.Event) -> str:
     match event:
         case e.ProcessStarted():
-            return f"{event.role} {event.actor} started, release {event.version}, run {event.run[:16]}"
+            limit = "" if event.max_rate is None else f", sends at most {rate(event.max_rate)}"
+            return f"{event.role} {event.actor} started, release {event.version}, run {event.run[:16]}{limit}"
         case e.ProcessStopped():
             return f"stopped: {event.reason}"
         case e.CoordinatorStarted():

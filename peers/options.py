@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from swarm.net.uplink import LEAST_RATE
+
 
 def parse_bytes(text: str) -> int:
     """Bytes of `512MB`, `1.5 GiB`, `4G` or `1000000`. Raises typer.BadParameter."""
@@ -17,6 +19,20 @@ def parse_bytes(text: str) -> int:
     number, prefix, binary = match.groups()
     power = " kmgt".index(prefix.lower() or " ")
     return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a rate: write 20Mbit for megabits or 2.5MB for megabytes, with k, M or G, a second"
+        )
+    number, prefix, unit = match.groups()
+    rate = int(float(number) * 1000 ** " kmg".index(prefix.lower() or " ") / (1 if unit == "B" else 8))
+    if rate < LEAST_RATE:
+        raise typer.BadParameter(f"{text!r} is less than {8 * LEAST_RATE // 1000}kbit: too little even for heartbeats")
+    return rate
 
 
 Home = Annotated[
@@ -55,6 +71,15 @@ MaxMemory = Annotated[
         metavar="SIZE",
         help="Memory to plan with, such as 8GB: half for work in hand, a quarter for kept frames, the rest for the "
         "stage. Default: half of what is free.",
+    ),
+]
+MaxRate = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rate",
+        parser=parse_rate,
+        metavar="RATE",
+        help="Send at most this, such as 20Mbit (megabits) or 2.5MB (megabytes) a second. Default: no limit.",
     ),
 ]
 Announce = Annotated[

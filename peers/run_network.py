@@ -31,12 +31,13 @@ def run_network(
     check_frame: Callable[[Frame | ReducePart | ReducedPart], None],
     max_payload: int,
     ending: Callable[[], bool],
+    max_rate: float | None,
 ) -> Network:
     """A network that is not started yet.
 
     `notice` sees each message before the core does. `check_frame` and `max_payload` bound what strangers may send (see
     Network); their refusals are logged ever more rarely (see Tally). While `ending()`, streams that break and messages
-    that cannot be delivered are nothing to report.
+    that cannot be delivered are nothing to report. `max_rate`: bytes a second that may be sent; None: no limit.
     """
     refused_peers = Tally()
 
@@ -76,5 +77,6 @@ def run_network(
         manifest=signed,
         max_payload=max_payload,
         reconnect_grace_s=settings.reconnect_grace_s,
+        max_rate=max_rate,
     )
     return network

@@ -25,6 +25,8 @@ class RunStatus:
     actor: str | None = None
     run: str | None = None
     release: str | None = None
+    max_rate: int | None = None
+    """Bytes a second that it sends at most; None: no limit."""
     last_event: float | None = None
     """Unix seconds."""
     step: int | None = None
@@ -59,6 +61,7 @@ def _apply(status: RunStatus, event: e.Event) -> None:
         case e.ProcessStarted():
             status.role, status.actor, status.run = event.role, event.actor, event.run
             status.release, status.stopped, status.doing = event.version, False, "starting"
+            status.max_rate = event.max_rate
         case e.ProcessStopped():
             status.stopped, status.doing = True, describe(event)
         case e.PeerJoined() if status.role == "peer":

@@ -68,7 +68,7 @@ MEANINGS: dict[str, str] = {
     "codec.forward": 'activations; delta:4 sends changes since a sample\'s last visit and needs batch.order = "steps"',
     "codec.backward": "gradients of activations; topk-shared beside activations in topk",
     "sums.mode": '"exact": fp64 on a grid, the same in any order, equal to one machine; "fp32": as it comes',
-    "sums.grid_bits": 'of "exact": gradients are rounded to multiples of 2^-grid_bits',
+    "sums.grid_bits": 'of "exact": gradients are rounded to multiples of 2^-grid_bits; 8 less are a byte a number less',
     "timing.step_budget_s": "seconds; the longest a step may take before peers are held to account",
     "timing.recruit_after_s": "seconds to wait for a stage's last peer before a standby takes its place",
     "checkpoint.every": "steps between checkpoints",

@@ -33,6 +33,8 @@ class ProcessStarted(Event):
     actor: str
     run: str
     version: str
+    max_rate: int | None = None
+    """Bytes a second that it sends at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from peers.home import COORDINATOR_HOME
-from peers.options import Announce, Bootstrap, Json, Set
+from peers.options import Announce, Bootstrap, Json, MaxRate, Set
 from peers.options import Home as HomeOption
 
 
@@ -25,6 +25,7 @@ def command(
     ] = None,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
+    max_rate: MaxRate = None,
     invite_file: Annotated[
         Path | None, typer.Option("--invite-file", help="Also write the invite to this file, for programs.")
     ] = None,
@@ -74,6 +75,7 @@ def command(
         listen=tuple(listen or (f"/ip4/0.0.0.0/tcp/{port}",)),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
+        max_rate=max_rate,
         listeners=(show,),
         faults=tuple(Fault.parse(text) for text in fault or ()),
         on_invite=show_invite,

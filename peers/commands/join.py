@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from peers.home import PEER_HOME
-from peers.options import Announce, Bootstrap, Device, Json, MaxMemory, Threads, parse_bytes
+from peers.options import Announce, Bootstrap, Device, Json, MaxMemory, MaxRate, Threads, parse_bytes
 from peers.options import Home as HomeOption
 from peers.stage.patience import DEFAULT_PATIENCE_S
 
@@ -18,6 +18,7 @@ def command(
     home: HomeOption = PEER_HOME,
     device: Device = "auto",
     max_memory: MaxMemory = None,
+    max_rate: MaxRate = None,
     threads: Threads = 1,
     slots: Annotated[int, typer.Option("--slots", min=1, help="Microbatches to work on at once.")] = 16,
     graph_budget: Annotated[
@@ -92,6 +93,7 @@ def command(
         listen=(f"/ip4/0.0.0.0/tcp/{port}",),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
+        max_rate=max_rate,
         patience_s=patience,
         listeners=(print_json if as_json else Progress(console),),
         faults=tuple(Fault.parse(text) for text in fault or ()),

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peers.event_text import replicas
+from peers.event_text import rate, replicas
 from peers.home import logged_home
 from peers.options import AnyHome, Json
 from peers.run_status import RunStatus, summarise
@@ -42,6 +42,8 @@ def _rows(status: RunStatus, process: int | None) -> list[tuple[str, str]]:
     if status.role is not None:
         rows.append(("who", f"{status.role} {status.actor}" + (f", process {process}" if process else "")))
         rows.append(("run", str(status.run)))
+    if status.max_rate is not None:
+        rows.append(("upload limit", rate(status.max_rate)))
     if status.step is not None:
         rows.append(("last step", str(status.step + 1)))
     if status.loss is not None:

@@ -54,6 +54,8 @@ class CoordinateOptions:
     bootstrap: tuple[str, ...] = ()
     initial: InitialParameters | None = None
     """What version 0 is made of, if the run begins with imported parameters."""
+    max_rate: int | None = None
+    """Bytes a second that may be sent; None: no limit."""
     listeners: tuple[Listener, ...] = ()
     faults: tuple[Fault, ...] = ()
     on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)
@@ -139,6 +141,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             check_frame=_no_payloads,
             max_payload=0,
             ending=lambda: core.phase is Phase.FINISHED,
+            max_rate=options.max_rate,
         )
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
@@ -160,7 +163,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
-        log.append(ProcessStarted("coordinator", str(me), run_hash, version("swarm-peer")))
+        log.append(ProcessStarted("coordinator", str(me), run_hash, version("swarm-peer"), options.max_rate))
         addresses = tuple(await host.addresses())
         fingerprint = key_fingerprint(signed.public_key)
         options.on_invite(Invite(addresses[:16], host.peer_id, run_hash, fingerprint).encode(), addresses, fingerprint)

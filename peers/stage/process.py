@@ -63,6 +63,8 @@ class JoinOptions:
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     """More DHT nodes to enter by, should none of the invite's addresses answer."""
+    max_rate: int | None = None
+    """Bytes a second that may be sent; None: no limit."""
     patience_s: float = DEFAULT_PATIENCE_S
     """How long to wait for a coordinator that cannot be reached."""
     listeners: tuple[Listener, ...] = ()
@@ -142,6 +144,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             check_frame=driver.check,
             max_payload=largest_payload(manifest),
             ending=lambda: driver.loop.stopped,
+            max_rate=options.max_rate,
         )
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
@@ -167,7 +170,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, _on_signal, driver, loop)
-        log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer")))
+        log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer"), options.max_rate))
         patience = Patience(options.patience_s)
         tasks = (
             directory.run(),

@@ -1,6 +1,7 @@
 """An engine whose compute is a calibrated sleep: real actions, real threads, real frame sizes and real bytes.
 
-For measuring everything but the arithmetic, with more peers than there are cores. The gradient is a vector of zeros.
+For measuring everything but the arithmetic, with more peers than there are cores. The gradient is the same random
+vector for every microbatch, of the size that sums of real ones have: packed, it takes as many bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
 from swarm.protocol.actions import Backward, BackwardDone, Forward, ForwardDone, PeerInput, ResultDone
 from swarm.protocol.ids import PassKind
+
+GRADIENT = 1.0
+"""Root mean square of a microbatch's gradient."""
 
 
 class EmulatedEngine(StageEngine):
@@ -64,6 +68,7 @@ class _EmulatedStage(Stage):
         tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
         self._crossed = self._format.pack_encoded(index, BodyKind.BATCH, tokens, self._encoded)
         self._gradient = self._format.pack_backward(index, hidden, self._crossed) if index else None
+        self._of_weights = GRADIENT * torch.randn(parameters, generator=torch.Generator().manual_seed(index))
 
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
         body = self._format.unpack_forward(self._index, action.payload, action.kind)  # type: ignore[arg-type]
@@ -89,7 +94,7 @@ class _EmulatedStage(Stage):
         return self._format.pack_encoded(self._index + 1, body.kind, body.tokens, self._encoded)
 
     def _add(self, action: Forward | Backward, loss: float | None) -> BackwardDone:
-        self._accumulator.add([torch.zeros(self._weights)], loss, step=action.pass_id.step)
+        self._accumulator.add([self._of_weights], loss, step=action.pass_id.step)
         return BackwardDone(action.pass_id, action.microbatch, self._gradient)
 
 

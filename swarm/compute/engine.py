@@ -135,7 +135,7 @@ class StageEngine:
         """Raise FrameError for a part or sum of a wrong size or beyond the grid. For any thread."""
         if key.attempt.stage != self._index:
             raise FrameError(f"a bucket of stage {key.attempt.stage} at stage {self._index}")
-        self._buckets.check_values(key.bucket, payload)
+        self._buckets.check(key.bucket, payload)
 
     def submit(self, action: ComputeAction) -> None:
         """Order work; returns at once. Work of a pass that is not the begun one is dropped."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 from swarm.compute.body import BodyFormat
-from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import sum_dtype
+from swarm.compute.reduction import largest_bucket
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Direction
 
@@ -15,4 +14,4 @@ def largest_payload(manifest: RunManifest) -> int:
     """Bytes of the largest frame, part or sum that a peer of this run can send; a function of the manifest alone."""
     form = BodyFormat(manifest)
     frames = (form.max_bytes(*where) for where in itertools.product(range(manifest.model.stages), Direction))
-    return max(*frames, BUCKET_ELEMENTS * sum_dtype(manifest.sums).itemsize)
+    return max(*frames, largest_bucket(manifest.sums))

@@ -1,6 +1,7 @@
 """The reduce of one stage: buckets of the flat vector, parts, sums, and the separate buffer they end in.
 
-Parts and sums are raw little-endian numbers of the sum's dtype; their sizes follow from the bucket.
+Exact parts and sums are packed (packing.py): fewer bytes, the same numbers. With mode "fp32" they are raw little-endian
+numbers, whose size follows from the bucket.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swarm.compute import packing
 from swarm.compute.body import FrameError
 from swarm.compute.digest import reduced_digest
-from swarm.compute.sums import Accumulator, Layout, combine, peak_of, squared_norm, sum_dtype
+from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
 from swarm.manifest import SumSection
 from swarm.protocol.actions import Assembled
 from swarm.protocol.ids import Attempt
 
 BUCKET_ELEMENTS = 1 << 18
+"""A multiple of packing.BLOCK."""
 
 assert sys.byteorder == "little", "parts, sums and digests are defined over little-endian bytes"
+
+
+def largest_bucket(sums: SumSection) -> int:
+    """Bytes of a part or sum at most."""
+    return packing.largest(BUCKET_ELEMENTS) if sums.mode == "exact" else 4 * BUCKET_ELEMENTS
 
 
 class Buckets:
@@ -30,40 +38,49 @@ class Buckets:
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         self.count = max(1, -(-layout.length // BUCKET_ELEMENTS))
         self._length = layout.length
-        self._dtype = sum_dtype(sums)
-        self._limit = 2.0 ** (53 - sums.grid_bits) if sums.mode == "exact" else math.inf
+        self._exact = sums.mode == "exact"
+        self._grid_bits = sums.grid_bits
+        self._limit = 2.0 ** (53 - sums.grid_bits) if self._exact else math.inf
 
     def slice(self, bucket: int) -> slice:
         if not 0 <= bucket < self.count:
             raise FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
         return slice(bucket * BUCKET_ELEMENTS, min(self._length, (bucket + 1) * BUCKET_ELEMENTS))
 
-    def nbytes(self, bucket: int) -> int:
-        part = self.slice(bucket)
-        return (part.stop - part.start) * self._dtype.itemsize
-
     def check(self, bucket: int, payload: object) -> None:
-        """Raise FrameError unless `payload` has the size of a part or sum of `bucket`."""
+        """Raise FrameError unless `payload` is a part or sum of `bucket` that peers can have summed.
+
+        Larger numbers would make the honest reducer fail. NaN and infinity pass: a diverged run is for all to see, and
+        is skipped by decision.
+        """
+        where = self.slice(bucket)
+        count = where.stop - where.start
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
-        size = memoryview(payload).nbytes
-        if size != self.nbytes(bucket):
-            raise FrameError(f"bucket {bucket} of {size} bytes, expected {self.nbytes(bucket)}")
-
-    def check_values(self, bucket: int, payload: object) -> None:
-        """`check`, and refuse numbers that no peer can have summed: they would make the honest reducer fail.
-
-        NaN and infinity pass: a diverged run is for all to see, and is skipped by decision.
-        """
-        peak = peak_of(self.read(bucket, payload))
+        if not self._exact:
+            if (size := memoryview(payload).nbytes) != 4 * count:
+                raise FrameError(f"bucket {bucket} of {size} bytes, expected {4 * count}")
+            return
+        try:
+            peak = packing.peak(payload, count)
+        except packing.PackingError as error:
+            raise FrameError(f"bucket {bucket} of {error}") from None
         if math.isfinite(peak) and peak >= self._limit:
             raise FrameError(f"bucket {bucket} reaches {peak:.6g}, the grid carries {self._limit:.6g}")
 
     def read(self, bucket: int, payload: object) -> Tensor:
-        """The numbers of a bucket, copied: received bytes may have any alignment. Raises FrameError."""
+        """The numbers of a bucket, freshly allocated. Raises FrameError."""
         self.check(bucket, payload)
-        dtype = np.float64 if self._dtype is torch.float64 else np.float32
-        return torch.from_numpy(np.frombuffer(payload, dtype=dtype).copy())  # type: ignore[call-overload]
+        where = self.slice(bucket)
+        if self._exact:
+            return torch.from_numpy(packing.unpack(payload, where.stop - where.start, self._grid_bits))  # type: ignore[arg-type]
+        return torch.from_numpy(np.frombuffer(payload, dtype=np.float32).copy())  # type: ignore[call-overload]
+
+    def write(self, numbers: Tensor) -> memoryview:
+        """The payload of a bucket's numbers, which lie on the CPU. With mode "fp32" a view of them."""
+        if self._exact:
+            return memoryview(packing.pack(numbers.numpy(), self._grid_bits))
+        return memoryview(numbers.numpy()).cast("B").toreadonly()
 
 
 class Reduction:
@@ -78,15 +95,14 @@ class Reduction:
         self._stored: set[int] = set()
 
     def part(self, bucket: int) -> memoryview:
-        """Own sums of `bucket`. On the CPU a view of the accumulator: valid while the attempt lives."""
-        own = self._accumulator.flat[self._buckets.slice(bucket)].cpu()
-        return memoryview(own.numpy()).cast("B").toreadonly()
+        """Own sums of `bucket`. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
+        return self._buckets.write(self._accumulator.flat[self._buckets.slice(bucket)].cpu())
 
     def sum(self, bucket: int, parts: tuple[object, ...]) -> memoryview:
         """Own sums plus `parts`, in the order given. Raises FrameError, SumOverflow."""
         own = self._accumulator.flat[self._buckets.slice(bucket)]
         total = combine(own, [self._buckets.read(bucket, part) for part in parts], self._sums)
-        return memoryview(total.numpy()).cast("B").toreadonly()
+        return self._buckets.write(total)
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
         """Raises FrameError."""

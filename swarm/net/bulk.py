@@ -20,6 +20,7 @@ from swarm.net.handshake import Channel, Introduction, Role, introduce
 from swarm.net.host import DialError, Host
 from swarm.net.proto import link_pb2
 from swarm.net.stream import Stream, StreamClosed
+from swarm.net.uplink import Lane
 from swarm.net.wire import MAX_TEXT, Buffer, WireError
 from swarm.protocol.ids import Actor
 
@@ -117,8 +118,12 @@ async def answer(
     manifest: SignedManifest | None,
     handler: BulkHandler | None,
     answers: Answers,
+    lane: Lane | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
+
+    `lane`: where chunks wait for their turn, if this process has a limit. They are then small: one takes seconds at
+    most, also of a small share, and the asker never thinks that nothing comes.
 
     Raises StreamClosed and WireError when the asker goes, takes nothing for IDLE_TIMEOUT_S, or talks nonsense.
     """
@@ -128,10 +133,10 @@ async def answer(
     try:
         asked = _MANIFEST.fullmatch(what)
         if asked is not None:
-            await _send(stream, _signed(manifest, asked[1]))
+            await _send(stream, _signed(manifest, asked[1]), lane)
         else:
             with answers.one_for(introduction.sender.peer):
-                await _send(stream, await _handled(what, introduction, handler))
+                await _send(stream, await _handled(what, introduction, handler), lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
     except Exception as error:  # told to the asker; a fault of one transfer is not a fault of the process
@@ -186,26 +191,27 @@ async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler
     return await handler(introduction.sender, what)
 
 
-async def _send(stream: Stream, transfer: Transfer) -> None:
+async def _send(stream: Stream, transfer: Transfer, lane: Lane | None) -> None:
     sent = 0
+    step = MAX_CHUNK if lane is None else lane.piece
     async with aclosing(transfer.chunks):
         await _write(stream, link_pb2.BulkHead(total=transfer.total).SerializeToString())
         async for chunk in transfer.chunks:
             view = memoryview(chunk).cast("B")
-            for offset in range(0, len(view), MAX_CHUNK):
-                piece = view[offset : offset + MAX_CHUNK]
+            for offset in range(0, len(view), step):
+                piece = view[offset : offset + step]
                 if sent + len(piece) > transfer.total:
                     raise BulkError(f"the answer is longer than the {transfer.total} bytes announced")
-                await _write(stream, b"", piece)
+                await _write(stream, b"", piece, lane)
                 sent += len(piece)
     if sent != transfer.total:
         raise BulkError(f"the answer ended after {sent} of {transfer.total} bytes")
 
 
-async def _write(stream: Stream, header: bytes, payload: Buffer = b"") -> None:
+async def _write(stream: Stream, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:
     try:
         async with asyncio.timeout(IDLE_TIMEOUT_S):
-            await stream.write_frame(header, payload)
+            await stream.write_frame(header, payload, lane)
     except TimeoutError:
         stream.abort()  # a mere close would wait for the asker too
         raise StreamClosed(f"the asker took nothing for {IDLE_TIMEOUT_S:g} s") from None

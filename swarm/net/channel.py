@@ -2,25 +2,34 @@
 
 A message is encoded when its turn comes and written chunk by chunk as the other side takes it. The queue holds
 references: to payloads that are kept anyway, so that a slow receiver costs little; a spilled one is read back before it
-is queued, and is in memory until it has left.
+is queued, and is in memory until it has left. What is asked for again while it waits here is not queued twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Refusal, Refused
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
+from swarm.net.uplink import Lane
 from swarm.net.wire import Encoder, WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
+WEIGHTS: dict[Channel, float | None] = {
+    Channel.CONTROL: None,
+    Channel.GRADIENT: 12.0,
+    Channel.ACTIVATION: 3.0,
+    Channel.REDUCE: 3.0,
+    Channel.BULK: 1.0,
+}
+"""How a limited uplink is shared (see uplink.py). A gradient frees a slot two hops on; state is in nobody's way."""
 
 
 def channel_of(message: m.Message) -> Channel:
@@ -60,26 +69,42 @@ class Outgoing:
         channel: Channel,
         open_stream: Callable[[Channel], Awaitable[Stream]],
         reports: Reports,
+        lane: Lane | None,
     ) -> None:
         self._me = me
         self._actor = actor
         self._channel = channel
         self._open_stream = open_stream
         self._reports = reports
+        self._lane = lane
         self._queue: deque[m.Message] = deque()
+        self._leaving: set[Hashable] = set()
+        """Frames and parts that are queued or being written."""
+        self._stream: Stream | None = None
         self._wake = asyncio.Event()
         self._retry = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"{channel.value} to {actor}")
         self._task.add_done_callback(self._ended)
 
     def send(self, message: m.Message) -> None:
+        """Queue a message, unless the same frame or part is on its way out: who waits for long asks again."""
+        if (what := _identity(message)) is not None:
+            if what in self._leaving:
+                return
+            self._leaving.add(what)
         self._queue.append(message)
         self._wake.set()
+
+    def is_sending(self, message: m.Message) -> bool:
+        """Whether this frame or part is on its way out, and nothing but its turn is waited for."""
+        flowing = self._stream is not None and not self._stream.held_up
+        return flowing and _identity(message) in self._leaving
 
     def clear(self) -> int:
         """Drop what is queued; returns how many messages that was."""
         count = len(self._queue)
         self._queue.clear()
+        self._leaving.clear()
         return count
 
     def retry(self) -> None:
@@ -118,9 +143,11 @@ class Outgoing:
             else:
                 delay, failed = FIRST_DELAY_S, False
                 self._reports.opened(self._channel)
+                self._stream = stream
                 try:
                     reason = await self._carry(stream)
                 finally:
+                    self._stream = None
                     stream.abort()
                 self._reports.broke(self._channel, reason)
                 continue
@@ -144,11 +171,12 @@ class Outgoing:
                 message = self._queue.popleft()
                 try:
                     header, payload = encoder.encode(message)
+                    await stream.write_frame(header, payload, self._lane)
+                    self._reports.sent(self._channel, PREFIX_BYTES + len(header) + len(payload))
                 except WireError as error:
                     self._reports.unsendable(message, error)
-                    continue
-                await stream.write_frame(header, payload)
-                self._reports.sent(self._channel, PREFIX_BYTES + len(header) + len(payload))
+                finally:
+                    self._leaving.discard(_identity(message))
             return ended.result()
         except StreamClosed as error:
             return str(error)
@@ -164,3 +192,14 @@ class Outgoing:
         self._wake.clear()
         if not ended.done():
             await self._wake.wait()
+
+
+def _identity(message: m.Message) -> Hashable:
+    """What a message carries and for whom, if it is the same bytes whenever it is sent; else None."""
+    match message:
+        case m.Relay(destination=destination, message=m.Frame() | m.ReducePart() | m.ReducedPart() as inner):
+            return destination, inner.key
+        case m.Frame(key=key) | m.ReducePart(key=key) | m.ReducedPart(key=key):
+            return key
+        case _:
+            return None

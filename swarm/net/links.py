@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from swarm.net.channel import Outgoing, Reports, channel_of
 from swarm.net.handshake import Channel
 from swarm.net.stream import Stream
+from swarm.net.uplink import Lane
 from swarm.net.wire import WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
@@ -45,7 +46,9 @@ class Link:
         open_stream: Callable[[Channel], Awaitable[Stream]],
         events: LinkEvents,
         grace_s: float,
+        lanes: Mapping[Channel, Lane] | None = None,
     ) -> None:
+        """`lanes`: of an uplink with a limit."""
         self.actor = actor
         self.hopeless: str | None = None
         """Why this actor will never be reached again: it was replaced, or it refuses us."""
@@ -53,6 +56,7 @@ class Link:
         self._open_stream = open_stream
         self._events = events
         self._grace_s = grace_s
+        self._lanes = lanes or {}
         self.lost: str | None = None
         """Why the actor cannot be reached at the moment."""
         self._lost_at = 0.0
@@ -73,6 +77,11 @@ class Link:
             return
         self.probe()
         self._outgoing(channel).send(message)
+
+    def is_sending(self, message: m.Message) -> bool:
+        """Whether this frame or part is on its way out and will arrive in its turn."""
+        outgoing = self._channels.get(channel_of(message))
+        return outgoing is not None and outgoing.is_sending(message)
 
     def lost_since(self) -> float:
         """When the actor was lost, in the loop's time; infinity when it is not."""
@@ -116,7 +125,8 @@ class Link:
                 sent=self._events.sent,
                 failed=self._failed,
             )
-            self._channels[channel] = Outgoing(self._me, self.actor, channel, self._open_stream, reports)
+            lane = self._lanes.get(channel)
+            self._channels[channel] = Outgoing(self._me, self.actor, channel, self._open_stream, reports, lane)
         return self._channels[channel]
 
     def _opened(self, channel: Channel) -> None:

@@ -18,12 +18,13 @@ from swarm.manifest import SignedManifest
 from swarm.net import bulk
 from swarm.net.addresses import AddressError
 from swarm.net.bulk import PROTOCOL, Answers, BulkHandler, Transfer
-from swarm.net.channel import channel_of
+from swarm.net.channel import WEIGHTS, channel_of
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
 from swarm.net.host import Host
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
+from swarm.net.uplink import Lane, Uplink
 from swarm.net.wire import (
     MAX_DATA_HEADER,
     MAX_HEADER,
@@ -58,7 +59,7 @@ class Network:
     `on_dropped(actor, count, reason)`: messages to an actor that were given up.
 
     `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
-    a lost link keeps its messages.
+    a lost link keeps its messages. `max_rate`: bytes a second that may be sent, at least LEAST_RATE; None: no limit.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Network:
         on_stream_broken: Callable[[Actor, Channel, str], None] | None = None,
         on_dropped: Callable[[Actor, int, str], None] | None = None,
         manifest: SignedManifest | None = None,
+        max_rate: float | None = None,
     ) -> None:
         assert me.peer == host.peer_id, "an actor is named after its host"
         self.me = me
@@ -102,6 +104,10 @@ class Network:
         self._on_dropped = on_dropped
         self._max_payload = max_payload
         self._reconnect_grace_s = reconnect_grace_s
+        self._lanes: dict[Channel, Lane] = {}
+        if max_rate is not None:
+            uplink = Uplink(max_rate)
+            self._lanes = {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
         self._handler: BulkHandler | None = None
         self._answers = Answers()
         self._links: dict[Actor, Link] = {}
@@ -128,7 +134,14 @@ class Network:
         self._link(actor).probe()
 
     def send(self, actor: Actor, message: m.Message) -> None:
-        """Queue a message for an actor. Never blocks; dropped once the actor is lost for longer than the grace."""
+        """Queue a message for an actor. Never blocks; dropped once the actor is lost for longer than the grace.
+
+        What is asked for on a detour, but only waits for its turn on the straight way, is not sent twice.
+        """
+        if isinstance(message, m.Relay):
+            straight = self._links.get(message.destination)
+            if straight is not None and straight.is_sending(message.message):
+                return
         self._link(actor).send(message)
 
     def why_lost(self, actor: Actor) -> str | None:
@@ -212,7 +225,7 @@ class Network:
             async def open_stream(channel: Channel) -> Stream:
                 return await self._open(actor.peer, actor.incarnation, channel)
 
-            link = self._links[actor] = Link(self.me, actor, open_stream, events, self._reconnect_grace_s)
+            link = self._links[actor] = Link(self.me, actor, open_stream, events, self._reconnect_grace_s, self._lanes)
         return link
 
     async def _open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
@@ -256,7 +269,8 @@ class Network:
             if verdict.role is not Role.GUEST:
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
-                sent = await bulk.answer(stream, verdict, self.manifest, self._handler, self._answers)
+                lane = self._lanes.get(Channel.BULK)
+                sent = await bulk.answer(stream, verdict, self.manifest, self._handler, self._answers, lane)
                 self._sent[Channel.BULK] += sent
             else:
                 await self._receive(stream, verdict.sender, verdict.channel)

@@ -11,9 +11,10 @@ import asyncio
 import struct
 from typing import Any, cast
 
+from swarm.net.uplink import MAX_PIECE, Lane
 from swarm.net.wire import Buffer, check_lengths
 
-CHUNK = 256 << 10
+CHUNK = MAX_PIECE
 """Bytes written at a time: what is queued in this process beyond the caller's own references."""
 
 _SCRATCH = 16 << 10
@@ -79,12 +80,24 @@ class Stream(asyncio.BufferedProtocol):
             await self.read_into(memoryview(payload))
         return header, payload
 
-    async def write_frame(self, header: bytes, payload: Buffer = b"") -> None:
-        """Write one frame; returns when the transport holds at most one chunk of it. Raises StreamClosed."""
+    async def write_frame(self, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:
+        """Write one frame; returns when the transport holds at most one chunk of it. Raises StreamClosed.
+
+        `lane`: where each piece waits for its turn, if this process has a limit.
+        """
         view = memoryview(payload)
-        await self.write(_PREFIX.pack(len(header), len(view)) + header)
-        for offset in range(0, len(view), CHUNK):
-            await self.write(view[offset : offset + CHUNK])
+        head = _PREFIX.pack(len(header), len(view)) + header
+        if lane is None:
+            await self.write(head)
+            for offset in range(0, len(view), CHUNK):
+                await self.write(view[offset : offset + CHUNK])
+            return
+        frame = lane.frame()
+        for part in (memoryview(head), view):
+            for offset in range(0, len(part), lane.piece):
+                piece = part[offset : offset + lane.piece]
+                await lane.take(frame, len(piece))
+                await self.write(piece)
 
     async def write(self, data: Buffer) -> None:
         if self._ended is not None or self._transport is None or self._transport.is_closing():
@@ -97,6 +110,11 @@ class Stream(asyncio.BufferedProtocol):
                 await self._writer
             finally:
                 self._writer = None
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the other side, or the way there, does not take what was written."""
+        return self._writing_paused
 
     async def wait_ended(self) -> str:
         """Watch a stream on which nothing is expected; returns why it ended. Anything that arrives ends it too."""

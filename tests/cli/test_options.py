@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from peers.options import parse_bytes
+from peers.options import parse_bytes, parse_rate
 
 
 def test_sizes():
@@ -12,3 +12,14 @@ def test_sizes():
     for bad in ("", "MB", "-1", "1 EB", "4 GiBs", "1e3"):
         with pytest.raises(typer.BadParameter, match="is not a size"):
             parse_bytes(bad)
+
+
+def test_rates():
+    texts = ("20Mbit", "2.5MB", "800 kbit/s", "1 GB/s", "80000bit", "1.5Mbps", "9000B")
+    assert [parse_rate(text) for text in texts] == [2_500_000, 2_500_000, 100_000, 10**9, 10_000, 187_500, 9000]
+    for bad in ("", "20", "2.5mb", "20Mib", "-1MB", "fast", "1e3B", "MB"):
+        with pytest.raises(typer.BadParameter, match="is not a rate: write 20Mbit"):
+            parse_rate(bad)
+    for little in ("0MB", "63kbit", "1bit"):
+        with pytest.raises(typer.BadParameter, match="is less than 64kbit"):
+            parse_rate(little)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from peers import cli
+from peers.event_text import describe
 from peers.home import Home
 from peers.run_status import summarise
 from swarm import events as e
@@ -70,3 +71,12 @@ def test_a_restart_clears_the_stop():
 def test_an_empty_home_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_code("status", "--home", str(tmp_path)) == 2
     assert "no event log in" in capsys.readouterr().err
+
+
+def test_a_limit_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write(tmp_path, e.ProcessStarted("peer", "abc.1", "f" * 64, "0.1.0", 2_500_000))
+    assert exit_code("status", "--home", str(tmp_path)) == 0
+    assert "upload limit  20.0 Mbit/s" in capsys.readouterr().out
+    assert exit_code("status", "--home", str(tmp_path), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["max_rate"] == 2_500_000
+    assert describe(e.ProcessStarted("peer", "abc.1", "f" * 64, "0.1.0", 2_500_000)).endswith("at most 20.0 Mbit/s")

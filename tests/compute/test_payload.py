@@ -5,7 +5,7 @@ import torch
 
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.payload import largest_payload
-from swarm.compute.reduction import BUCKET_ELEMENTS
+from swarm.compute.reduction import BUCKET_ELEMENTS, largest_bucket
 
 
 @pytest.mark.parametrize("codec", ["none", "bf16", "int8"])
@@ -21,6 +21,9 @@ def test_of_a_wide_model_it_is_a_frame(make_manifest, codec):
     assert len(forward) <= largest_payload(manifest) <= len(forward) + 64
 
 
-@pytest.mark.parametrize(("mode", "width"), [("exact", 8), ("fp32", 4)])
-def test_of_a_narrow_model_it_is_a_part_of_a_sum(make_manifest, mode, width):
-    assert largest_payload(make_manifest(mode=mode)) == width * BUCKET_ELEMENTS
+@pytest.mark.parametrize(
+    ("mode", "size"), [("exact", 8 * BUCKET_ELEMENTS + BUCKET_ELEMENTS // 64), ("fp32", 4 * BUCKET_ELEMENTS)]
+)
+def test_of_a_narrow_model_it_is_a_part_of_a_sum(make_manifest, mode, size):
+    manifest = make_manifest(mode=mode)
+    assert largest_payload(manifest) == largest_bucket(manifest.sums) == size

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,7 +33,7 @@ def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
     assert buckets.count == 3
     for bucket in range(3):
         part = rb.part(bucket)
-        assert len(part) == buckets.nbytes(bucket)
+        buckets.check(bucket, part)
         total = bytes(ra.sum(bucket, (bytearray(part),)))
         ra.store(attempt(0), bucket, total)
         rb.store(attempt(0), bucket, memoryview(b"\0" * 3 + total)[3:])  # as received: at any alignment
@@ -90,11 +91,19 @@ def test_the_reduced_buffer_is_separate_from_the_sums():
     [
         (3, b"", "bucket 3 does not exist: the stage has 3"),
         (-1, b"", "does not exist"),
-        (2, b"", f"bucket 2 of 0 bytes, expected {11 * 8}"),
-        (2, bytes(11 * 8 + 1), "expected 88"),
+        (2, b"", "bucket 2 of 0 bytes, expected at least 1"),
+        (2, bytes(2), "bucket 2 of 2 bytes, expected 1 by its widths"),
+        (2, bytes([54]) + bytes(54 * 8), "bucket 2 of 433 bytes with a block of 54 bits a number"),
+        (2, bytes([64]) + np.full(64, 1e7).tobytes(), r"bucket 2 reaches 1e\+07, the grid carries 8.38861e\+06"),
         (2, 17, "of type int"),
     ],
 )
 def test_a_payload_that_cannot_be_the_bucket_is_refused(bucket, payload, reason):
     with pytest.raises(FrameError, match=reason):
         Buckets(LAYOUT, SumSection()).check(bucket, payload)
+
+
+@pytest.mark.parametrize("size", [0, 43, 45, 88])
+def test_raw_sums_have_one_size(size):
+    with pytest.raises(FrameError, match=f"bucket 2 of {size} bytes, expected 44"):
+        Buckets(LAYOUT, SumSection(mode="fp32")).check(2, bytes(size))

@@ -11,7 +11,8 @@ from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import Stream
-from swarm.net.wire import Buffer
+from swarm.net.uplink import Lane
+from swarm.net.wire import Buffer, Decoder
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 
@@ -73,13 +74,14 @@ class Sink(Stream):
         self.taking.set()
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def write_frame(self, header: bytes, payload: Buffer = b"") -> None:
+    async def write_frame(self, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:
         await self.taking.wait()
         self.frames.put_nowait(header)
 
 
-def frame() -> m.Frame:
-    return m.Frame(FrameKey(PassId(Term(1), StepNumber(0)), 1, Direction.FORWARD, Microbatch(0)), b"x")
+def frame(microbatch: int = 0) -> m.Frame:
+    key = FrameKey(PassId(Term(1), StepNumber(0)), 1, Direction.FORWARD, Microbatch(microbatch))
+    return m.Frame(key, b"x")
 
 
 async def test_a_data_channel_that_cannot_be_opened_is_its_own_trouble_while_control_is_open() -> None:
@@ -167,5 +169,36 @@ async def test_a_channel_whose_task_fails_is_told_and_begun_anew_by_the_next_mes
     async with asyncio.timeout(DEADLINE_S):
         await control.frames.get()
     assert link.lost is None
+    link.close()
+    await link.closed()
+
+
+async def test_what_is_on_its_way_out_is_not_queued_twice() -> None:
+    """A slow link makes its receivers ask again; to send everything once more would make it slower still."""
+    sinks: dict[Channel, Sink] = {channel: Sink() for channel in Channel}
+    sinks[Channel.ACTIVATION].taking.clear()
+
+    async def open_stream(channel: Channel) -> Stream:
+        return sinks[channel]
+
+    told = Told()
+    link = Link(ME, OTHER, open_stream, told.events, grace_s=0.0)
+    other, third = m.Relay(ME, Actor("c", 1), frame(1)), m.Relay(ME, Actor("d", 1), frame(1))
+    for message in (frame(0), frame(1), frame(0), other, frame(1), third, other):
+        link.send(message)
+    await asyncio.sleep(0)  # the first is being written
+    link.send(frame(0))
+    sinks[Channel.ACTIVATION].taking.set()
+    decoder = Decoder(ME, OTHER)
+    sent = sinks[Channel.ACTIVATION].frames
+
+    async def next_message() -> m.Message:
+        async with asyncio.timeout(DEADLINE_S):
+            return decoder.decode(await sent.get(), b"x")
+
+    assert [await next_message() for _ in range(4)] == [frame(0), frame(1), other, third]
+    link.send(frame(0))  # it has left: whoever asks now has lost it
+    assert await next_message() == frame(0)
+    assert sent.empty()
     link.close()
     await link.closed()

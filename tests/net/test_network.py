@@ -64,7 +64,7 @@ async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair) -
     a, b = await pair.start()
     sent = [
         m.Done(PASS, Microbatch(3)),
-        frame(4, Direction.FORWARD, 3 << 20),
+        frame(104, Direction.FORWARD, 3 << 20),
         frame(5, Direction.BACKWARD, 1),
         m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), 2), b"sum"),
         m.Relay(Actor("origin", 1), b.me, frame(6)),

@@ -1,0 +1,197 @@
+"""Step time of a swarm on slow uplinks, codec by codec, against unlimited links: real libp2p, real frames, real reduce.
+
+    python -m benchmarks.slow_links [--stages 4] [--replicas 1,2] [--overload 12.5] [--microbatches 64]
+
+Compute is a calibrated sleep, so that more peers than cores can be measured. Frames have the bytes of the real codec
+and are decoded, random gradients are added and averaged exactly; every stage has the parameters of a middle one.
+Every peer sends at most `--max-rate`, such that one in the middle needs `--overload` times its compute time to send its
+activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its own; the first step
+of a row is not counted. Bytes include headers, token ids and scales.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.local_swarm import PEERS, LocalSwarm, script
+from benchmarks.results import write_results
+from peers.resolved_run import resolve_run
+from swarm.events import PassOpened, StepDecided, TrafficMeasured
+from swarm.models.llama import count_parameters
+
+RUN = """
+[run]
+name = "slow links"
+steps = {steps}
+[model]
+vocab_size = {vocab_size}
+dim = {dim}
+layers = {stages}
+heads = 4
+kv_heads = 4
+ffn_dim = {ffn_dim}
+context = {length}
+cuts = {cuts}
+{narrow}
+[batch]
+microbatches = {microbatches}
+sequences = {sequences}
+sequence_length = {length}
+[codec]
+forward = "{codec}"
+backward = "{codec}"
+[sums]
+grid_bits = {grid_bits}
+[checkpoint]
+every = 1000
+[evaluation]
+every = 0
+[swarm]
+replicas = {replicas}
+[timing]
+step_budget_s = 1200.0
+"""
+FEW_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    codec: str
+    subspace: bool = False
+    unlimited: bool = False
+    slow: bool = False
+    """It runs FEW_STEPS only."""
+
+
+ROWS: dict[str, Row] = {
+    "unlimited, none": Row("none", unlimited=True),
+    "none": Row("none", slow=True),
+    "bf16": Row("bf16", slow=True),
+    "int8": Row("int8"),
+    "int4": Row("int4"),
+    "subspace, int8": Row("int8", subspace=True),
+    "subspace, int4": Row("int4", subspace=True),
+    "unlimited, subspace, int8": Row("int8", subspace=True, unlimited=True),
+}
+
+
+def main() -> None:
+    options = parser().parse_args()
+    with tempfile.TemporaryDirectory(prefix="slow-links-") as name:
+        folder = Path(name)
+        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+        table = measure(options, folder)
+    print(as_markdown(table))
+    write_results(options.out, "slow_links", rows=table)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rows", default=";".join(ROWS), help="some of the rows, with ; between them")
+    made.add_argument("--stages", type=int, default=4, help="of one layer each")
+    made.add_argument("--replicas", default="1,2")
+    made.add_argument("--microbatches", type=int, default=64, help="per replica of a stage")
+    made.add_argument("--sequences", type=int, default=4, help="in a microbatch")
+    made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
+    made.add_argument("--dim", type=int, default=128)
+    made.add_argument("--subspace-dim", type=int, default=16)
+    made.add_argument("--vocab-size", type=int, default=4096)
+    made.add_argument("--grid-bits", type=int, default=30, help="of the exact sums")
+    made.add_argument("--forward-ms", type=float, default=20.0, help="of a microbatch at a stage")
+    made.add_argument("--backward-ms", type=float, default=40.0)
+    made.add_argument("--overload", type=float, default=12.5, help="time to send fp32 frames ÷ time to compute")
+    made.add_argument("--steps", type=int, default=4, help="the first is not counted")
+    made.add_argument("--out", type=Path)
+    return made
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
+    """The table, row by row. `folder` holds a corpus in `data`."""
+    table = []
+    for replicas in map(int, options.replicas.split(",")):
+        rows = {name: _measure(folder, options, name, ROWS[name], replicas) for name in options.rows.split(";")}
+        unlimited = [found["step_s"] for name, found in rows.items() if ROWS[name].unlimited]
+        for found in rows.values():
+            found["ratio"] = round(min(unlimited) / found["step_s"], 3)
+            table.append(found)
+    return table
+
+
+def as_markdown(table: list[dict[str, object]]) -> str:
+    names = list(table[0])
+    lines = [names, ["---"] * len(names), *([str(row[name]) for name in names] for row in table)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def upload_rate(options: argparse.Namespace) -> int:
+    """Bytes a second of every peer."""
+    fp32 = 2 * 4 * options.sequences * options.length * options.dim
+    return int(fp32 / ((options.forward_ms + options.backward_ms) / 1000) / options.overload)
+
+
+def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, replicas: int) -> dict[str, object]:
+    steps = FEW_STEPS if row.slow else options.steps
+    path = _run_file(folder, options, row, replicas, steps)
+    manifest = resolve_run(path).manifest
+    parameters = count_parameters(manifest.model, 0 if options.stages < 3 else 1)
+    words = [*script("emulated_peer"), str(options.forward_ms / 1000), str(options.backward_ms / 1000), str(parameters)]
+    if not row.unlimited:
+        words += ["--max-rate", f"{upload_rate(options)}B"]
+    home = folder / f"{replicas} x {name}"
+    with LocalSwarm(home, path, [words] * (options.stages * replicas)) as swarm:
+        swarm.finish(3600)
+        events = swarm.events()
+        sent = [_sent(swarm, number) for number in range(options.stages * replicas)]
+    opened = [at for at, event in events if isinstance(event, PassOpened)]
+    decided = [at for at, event in events if isinstance(event, StepDecided)]
+    assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
+    crossings = (options.stages - 1) * manifest.batch.tokens_per_step * steps
+    averaging = sum(each["reduce"] for each in sent) / len(sent) / steps
+    found = {
+        "replicas": replicas,
+        "row": name,
+        "bytes per token and boundary": round(sum(e["activation"] + e["gradient"] for e in sent) / crossings, 1),
+        "averaging, kB per peer and step": round(averaging / 1000, 1),
+        "averaging, bytes per parameter": round(averaging / parameters, 2),
+        "step_s": round(statistics.median(b - a for a, b in zip(opened[1:], decided[1:], strict=True)), 3),
+    }
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def _run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int, steps: int) -> Path:
+    narrow = f'residual = "subspace"\nsubspace_dim = {options.subspace_dim}\ntail_layers = 1' if row.subspace else ""
+    path = folder / "RUN.toml"
+    path.write_text(
+        RUN.format(
+            steps=steps,
+            vocab_size=options.vocab_size,
+            dim=options.dim,
+            stages=options.stages,
+            ffn_dim=options.dim * 8 // 3 // 8 * 8,
+            length=options.length,
+            cuts=list(range(1, options.stages)),
+            narrow=narrow,
+            microbatches=options.microbatches * replicas,
+            sequences=options.sequences,
+            codec=row.codec,
+            grid_bits=options.grid_bits,
+            replicas=replicas,
+        )
+    )
+    return path
+
+
+def _sent(swarm: LocalSwarm, number: int) -> dict[str, int]:
+    """Bytes by channel that a peer sent in all."""
+    return [event for _, event in swarm.events(f"peer-{number}") if isinstance(event, TrafficMeasured)][-1].sent
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""The uplink: how much this process sends, and what goes first when that is less than there is to send.
+
+A token bucket says when bytes may leave; start-time fair queueing (Goyal, Vin and Cheng, 1996) says whose they are. A
+lane is a kind of traffic with a weight: lanes that have something to send share the rate by their weights, and what one
+does not use is the others'. Within a lane frames go one after another, so that the first is not slowed by the second.
+The urgent lane never waits; the others pay for what it sends.
+
+Frames are written in pieces of a fortieth of a second, and what waits for its turn has not been handed to the socket:
+the queues below stay empty, so that urgent messages, and whatever else shares the link, find it free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+LEAST_RATE = 8000
+"""Bytes a second. With less, not even heartbeats and the address book get through."""
+BURST_S = 0.1
+"""What may leave at once, in seconds of the rate: so long the process may sleep without losing some of its share."""
+MAX_PIECE = 256 << 10
+
+_LEAST_BURST = 4096
+_PIECES = 4  # in a burst
+_SLACK = 1.0  # bytes: more than the rounding of any clock
+
+Item = TypeVar("Item")
+
+
+class Bucket:
+    """Tokens for bytes. In any t seconds at most `rate`·t + `burst` + 1 bytes are taken.
+
+    `rate`: bytes a second. Times are of one clock that never goes back, in seconds.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self.burst = max(rate * BURST_S, _LEAST_BURST)
+        self._level = self.burst
+        self._at = now
+
+    def take(self, nbytes: int, now: float) -> bool:
+        """Whether so many bytes, at most a burst, may leave now; they are paid for then."""
+        assert nbytes <= self.burst, "more than ever fits"
+        self._refill(now)
+        if self._level < nbytes - _SLACK:
+            return False
+        self._level -= nbytes
+        return True
+
+    def charge(self, nbytes: int, now: float) -> None:
+        """Pay for bytes that leave whether they may or not."""
+        self._refill(now)
+        self._level -= nbytes
+
+    def wait(self, nbytes: int, now: float) -> float:
+        """Seconds until `take` says yes, if nobody else takes or charges."""
+        self._refill(now)
+        return max(0.0, (nbytes - self._level) / self.rate)
+
+    def _refill(self, now: float) -> None:
+        self._level = min(self.burst, self._level + self.rate * (now - self._at))
+        self._at = now
+
+
+@dataclass(order=True)
+class Waiting(Generic[Item]):
+    """A request in the line."""
+
+    frame: int
+    arrival: int
+    nbytes: int = field(compare=False)
+    item: Item = field(compare=False)
+
+
+class Line(Generic[Item]):
+    """Who is next. Over any time in which two lanes wait, their bytes ÷ weight differ by a piece of each at most."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, list[Waiting[Item]]] = {}
+        self._start: dict[Hashable, float] = {}
+        """Virtual time at which the next request of a waiting lane begins."""
+        self._finish: dict[Hashable, float] = {}
+        self._virtual = 0.0
+        self._arrivals = itertools.count()
+
+    def join(self, lane: Hashable, frame: int, nbytes: int, item: Item) -> None:
+        """Requests of a lane are served in the order of their frames."""
+        waiting = self._waiting.setdefault(lane, [])
+        if not waiting:
+            self._start[lane] = max(self._virtual, self._finish.get(lane, 0.0))
+        heapq.heappush(waiting, Waiting(frame, next(self._arrivals), nbytes, item))
+
+    def first(self) -> tuple[Hashable, Waiting[Item]] | None:
+        """The lane and request whose turn it is."""
+        lane = min(self._waiting, key=self._start.__getitem__, default=None)
+        return None if lane is None else (lane, self._waiting[lane][0])
+
+    def serve(self, lane: Hashable, weight: float) -> Item:
+        """Take out the next request of a lane that waits, and count its bytes."""
+        self._virtual = self._start[lane]
+        request = self._leave(lane)
+        self._finish[lane] = self._start[lane] = self._virtual + request.nbytes / weight
+        return request.item
+
+    def drop(self, lane: Hashable) -> Item:
+        """Take out the next request of a lane that waits: nobody wants it any more."""
+        return self._leave(lane).item
+
+    def _leave(self, lane: Hashable) -> Waiting[Item]:
+        waiting = self._waiting[lane]
+        request = heapq.heappop(waiting)
+        if not waiting:
+            del self._waiting[lane]
+        return request
+
+
+class Uplink:
+    """The limit of one process. Used in one event loop."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`rate`: bytes a second, at least LEAST_RATE."""
+        assert rate >= LEAST_RATE, "checked where it was given"
+        self.rate = rate
+        self._clock = clock
+        self._bucket = Bucket(rate, clock())
+        self.piece = max(1, min(MAX_PIECE, int(self._bucket.burst) // _PIECES))
+        """Bytes that are written at a time."""
+        self._line: Line[asyncio.Future[None]] = Line()
+        self._frames = itertools.count()
+        self._next: asyncio.Handle | None = None
+
+    def lane(self, weight: float | None) -> Lane:
+        """A kind of traffic. `weight` None: urgent."""
+        return Lane(self, weight)
+
+    def frame(self) -> int:
+        """The number of a frame that begins now."""
+        return next(self._frames)
+
+    def charge(self, nbytes: int) -> None:
+        self._bucket.charge(nbytes, self._clock())
+
+    async def take(self, lane: Lane, frame: int, nbytes: int) -> None:
+        """Wait for the turn of a piece."""
+        turn = asyncio.get_running_loop().create_future()
+        self._line.join(lane, frame, nbytes, turn)
+        if self._next is None:
+            self._serve()
+        await turn
+
+    def _serve(self) -> None:
+        self._next = None
+        while (found := self._line.first()) is not None:
+            lane, request = found
+            if request.item.done():  # who waited was cancelled
+                self._line.drop(lane)
+                continue
+            loop = asyncio.get_running_loop()
+            now = self._clock()
+            if not self._bucket.take(request.nbytes, now):
+                self._next = loop.call_later(self._bucket.wait(request.nbytes, now), self._serve)
+                return
+            assert isinstance(lane, Lane) and lane.weight is not None
+            self._line.serve(lane, lane.weight).set_result(None)
+            # in the loop's next round: first the one served asks for its next piece, else its lane would look empty
+            self._next = loop.call_soon(self._serve)
+            return
+
+
+class Lane:
+    """What one kind of traffic asks for its pieces."""
+
+    def __init__(self, uplink: Uplink, weight: float | None) -> None:
+        self._uplink = uplink
+        self.weight = weight
+        self.piece = uplink.piece
+
+    def frame(self) -> int:
+        """A place in the lane for a frame that begins now."""
+        return self._uplink.frame()
+
+    async def take(self, frame: int, nbytes: int) -> None:
+        """Wait until a piece of at most `piece` bytes may leave."""
+        if self.weight is None:
+            self._uplink.charge(nbytes)
+        else:
+            await self._uplink.take(self, frame, nbytes)

@@ -1,0 +1,34 @@
+"""Peers behind slow home links, with `--max-rate`: slower, but nobody is taken for dead, and the result is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from conftest import MakeSwarm
+from swarm_processes import Process, Swarm
+
+from swarm.events import PeerFenced, ProcessStarted, StepAborted, StepDecided, TrafficMeasured
+
+PEERS = ("p0", "p1", "p2", "p3")
+
+
+def test_swarm_of_slow_links(make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:
+    """A step takes seconds on these links, several times what a frame may take before it is asked for again."""
+    swarm = make_swarm("int8", "run.steps=2", "timing.step_budget_s=30", "checkpoint.every=2")
+    swarm.coordinate("--max-rate=800kbit")
+    swarm.join_stages(PEERS, {name: ("--max-rate=800kbit",) for name in PEERS})
+    swarm.finish()
+    assert len(swarm.coordinator.of(StepDecided)) == 2
+    assert not swarm.coordinator.of(PeerFenced) and not swarm.coordinator.of(StepAborted)
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+    for process in (swarm.coordinator, *swarm.peers.values()):
+        assert_within_limit(process, 100_000)
+
+
+def assert_within_limit(process: Process, rate: int) -> None:
+    assert process.of(ProcessStarted)[-1].max_rate == rate
+    sent = process.of(TrafficMeasured)[-1].sent
+    seconds = process.log[-1][0] - process.at(ProcessStarted)
+    assert sum(sent.values()) - sent["control"] <= rate * (seconds + 0.1) + 1
+    assert sum(sent.values()) > sent["control"]
