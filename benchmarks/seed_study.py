@@ -3,7 +3,8 @@
     python -m benchmarks.seed_study [--rows "topk 10 %;int2"] [--seeds 0,1,2] [--docs docs/seed-study.md]
 
 Rudakov et al. (arXiv 2401.07788) compressed what crosses the cuts of a ResNet; this is their setting, small: a residual
-classifier of 8 × 8 digits, three cuts. Each row is trained in one process with `swarm-peer reference`'s code, or read
+classifier of 8 × 8 digits, three cuts, eleven epochs (so that AQ-SGD's changes, arXiv 2206.01299, have something to be
+the change of). Each row is trained in one process with `swarm-peer reference`'s code, or read
 from `--cache`. Losses are held-out, in nats per image, at the end; `off`: with the codecs taken out for inference.
 """
 
@@ -39,6 +40,7 @@ cuts = [2, 4, 6]
 microbatches = 2
 sequences = 64
 sequence_length = 64
+order = "steps"
 [optimizer]
 learning_rate = 3e-3
 warmup_steps = 10
@@ -65,6 +67,10 @@ ROWS: dict[str, tuple[str, str]] = {
     "topk 10 % forward, none back": ("topk:0.1", "none"),
     "none forward, topk 30 % back": ("none", "topk-independent:0.3"),
     "none forward, topk 10 % back": ("none", "topk-independent:0.1"),
+    "int4 forward, int8 back": ("int4", "int8"),
+    "delta:4 forward, int8 back": ("delta:4", "int8"),
+    "int2 forward, int8 back": ("int2", "int8"),
+    "delta:2 forward, int8 back": ("delta:2", "int8"),
 }
 """Forward and backward codec of each row."""
 
