@@ -153,7 +153,7 @@ def test_a_model_is_fine_tuned_and_loads_in_transformers(
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=32,
+        max_position_embeddings=64,
     )
     torch.manual_seed(1)
     theirs = transformers.LlamaForCausalLM(config).eval()
