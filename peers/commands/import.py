@@ -44,7 +44,7 @@ def command(
     from swarm.models import cuts
     from swarm.state.atomic import atomic_file, write_whole
     from swarm.state.initial import write_initial
-    from swarm.state.pretrained.model import open_pretrained
+    from swarm.state.pretrained.source import open_pretrained
 
     path = out / "RUN.toml"
     if path.exists() and not force:

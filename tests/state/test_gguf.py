@@ -17,7 +17,7 @@ from swarm.state.error import StateError
 from swarm.state.pretrained.bpe import _letters, byte_level_bpe
 from swarm.state.pretrained.gguf import read_gguf
 from swarm.state.pretrained.gguf_llama import unpermute
-from swarm.state.pretrained.model import open_pretrained
+from swarm.state.pretrained.source import open_pretrained
 
 MODEL = ModelSection(vocab_size=320, dim=32, layers=2, heads=4, kv_heads=2, ffn_dim=64, context=64, cuts=())
 METADATA = {

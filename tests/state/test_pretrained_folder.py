@@ -11,7 +11,7 @@ import torch
 from swarm.manifest import ModelSection
 from swarm.models.kinds import build_stage
 from swarm.state.error import StateError
-from swarm.state.pretrained.model import open_pretrained
+from swarm.state.pretrained.source import open_pretrained
 
 MODEL = ModelSection(vocab_size=288, dim=32, layers=3, heads=4, kv_heads=2, ffn_dim=48, context=64, cuts=())
 CONFIG = {

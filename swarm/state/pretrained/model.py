@@ -29,26 +29,6 @@ class PretrainedModel:
     """tokenizer.json"""
 
 
-def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Open a Hugging Face folder or a GGUF file; `tokenizer` in place of its own. No tensor is read yet.
-
-    Raises StateError naming what this program's Llama cannot be; CorpusError for a tokenizer; OSError.
-    """
-    from swarm.state.pretrained.folder import open_folder
-    from swarm.state.pretrained.gguf import MAGIC
-    from swarm.state.pretrained.gguf_llama import open_gguf
-
-    if source.is_dir():
-        return open_folder(source, tokenizer)
-    with source.open("rb") as file:
-        magic = file.read(len(MAGIC))
-    if magic == MAGIC:
-        return open_gguf(source, tokenizer)
-    if source.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
-        raise StateError(source, NO_PICKLE)
-    raise StateError(source, f"neither a folder nor a GGUF file: it begins with {magic!r}")
-
-
 NO_PICKLE = (
     "pickled weights can run code and are never opened: save the model again with transformers' "
     "`model.save_pretrained(folder, safe_serialization=True)`, or take its safetensors or GGUF files"

@@ -1,0 +1,27 @@
+"""Where a pretrained model comes from: a Hugging Face folder or a GGUF file, told apart by what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swarm.state.error import StateError
+from swarm.state.pretrained.folder import open_folder
+from swarm.state.pretrained.gguf import MAGIC
+from swarm.state.pretrained.gguf_llama import open_gguf
+from swarm.state.pretrained.model import NO_PICKLE, PretrainedModel
+
+
+def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedModel:
+    """Open what is at `source`; `tokenizer`: a tokenizer.json in place of its own. No tensor is read yet.
+
+    Raises StateError naming what this program's Llama cannot be; CorpusError for a tokenizer; OSError.
+    """
+    if source.is_dir():
+        return open_folder(source, tokenizer)
+    with source.open("rb") as file:
+        magic = file.read(len(MAGIC))
+    if magic == MAGIC:
+        return open_gguf(source, tokenizer)
+    if source.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
+        raise StateError(source, NO_PICKLE)
+    raise StateError(source, f"neither a folder nor a GGUF file: it begins with {magic!r}")
