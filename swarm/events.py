@@ -131,7 +131,8 @@ class StepDecided(Event):
     without: list[str]
     """Actors that died after the others were prepared: decided without them."""
     key_frames: list[str] = field(default_factory=list)
-    """By boundary 1, 2, …, hex: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
+    """By boundary 1, 2, …, hex: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none.
+    """
 
 
 @dataclass(frozen=True, slots=True)

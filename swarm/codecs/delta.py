@@ -1,7 +1,7 @@
 """Codec `delta`: only the change of an activation since its samples were visited before (AQ-SGD, arXiv 2206.01299).
 
     first visit      x̂ = fp16(x)                   a key frame
-    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: the x̂ of the visit before, which both ends hold; Q: int4, int2, int8
+    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, held by both ends; Q: int4, int2, int8
 
 The receiver computes with x̂, and so does the next visit's change: the error of one visit is corrected in the next, and
 as the model settles the changes shrink, and their error with them. Which visit is which, and that both ends hold the

@@ -109,7 +109,7 @@ class BodyFormat:
     def unpack_forward(
         self, boundary: int, buffer: Buffer, kind: PassKind | None, base: Tensor | None = None
     ) -> ForwardBody:
-        """All of a forward body; `kind` None accepts any pass; `base` is what it is the change of. Raises FrameError."""
+        """Everything in a forward body, the change from `base`; `kind` None accepts any pass. Raises FrameError."""
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if boundary == 0:
             return ForwardBody(found, tokens, None)

@@ -58,9 +58,9 @@ class Permutation:
 class StepOrder:
     """The order of a run whose epochs shuffle steps, not samples: what one step trains on stays together for good.
 
-    Samples are shuffled once and dealt into `blocks` step-blocks; each epoch visits every block once, in an order of its
-    own (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the step
-    that visited its block before. A function of (seed, blocks, step) alone.
+    Samples are shuffled once and dealt into `blocks` step-blocks; each epoch visits every block once, in an order of
+    its own (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the
+    step that visited its block before. A function of (seed, blocks, step) alone.
     """
 
     def __init__(self, blocks: int, seed: int) -> None:

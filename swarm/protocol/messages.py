@@ -233,7 +233,7 @@ class Status:
     checkpoint_digest: str = ""
     sequence: int = 0
     """Grows with every Join and Status of an actor: an older one that comes later says nothing new."""
-    state_term: Term = Term(0)
+    state_term: int = 0
     """The newest term under which it was given its state or began a pass: what is older than a rollback is void."""
 
 

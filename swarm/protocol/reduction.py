@@ -19,8 +19,8 @@ from swarm.protocol.outbox import Outbox
 class Reduction:
     """Started when this peer is sealed under `table`. `prepared` is set when every bucket is here.
 
-    `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says. `receipt`: of
-    those.
+    `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
+    `receipt`: of those.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.protocol.holding import Holding
-from swarm.protocol.ids import Actor, StageIndex, Term
+from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Join, Status
 from swarm.protocol.pace import Pace
 from swarm.protocol.settings import Settings
@@ -89,7 +89,7 @@ class Reporter:
             checkpoint_version=checkpoint,
             checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
             sequence=self._sequence,
-            state_term=Term(max(0, holding.state_term)),
+            state_term=max(0, holding.state_term),
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from swarm.data.order import StepOrder
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor
 from swarm.protocol.peer import PeerCore
@@ -21,7 +20,7 @@ from swarm.simulation.invariants import Violation
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_peer import Disk, SimPeer
-from swarm.simulation.toy_model import initial_state
+from swarm.simulation.toy_model import Cycle, initial_state
 from swarm.simulation.world import Process, World
 
 MAX_EVENTS = 60_000
@@ -65,7 +64,7 @@ class Run:
 
     def __init__(self, plan: Plan, *, tracing: bool = False) -> None:
         self.plan = plan
-        visits = StepOrder(plan.blocks, plan.seed) if plan.blocks else None
+        visits = Cycle(plan.blocks) if plan.blocks else None
         self.world = World(plan.settings, plan.seed, visits=visits, tracing=tracing)
         self._incarnations: Counter[str] = Counter()
         self.world.network.weather = plan.weather

@@ -13,7 +13,7 @@ from random import Random
 from swarm.protocol.settings import Settings
 from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
-from swarm.simulation.toy_model import VOCABULARY
+from swarm.simulation.toy_model import VOCABULARY, buckets_of
 
 SCENARIOS = ("mixed", "calm", "storm", "imported", "delta", *(kind.replace(" ", "-") for kind in KINDS))
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -66,7 +66,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
         faults += [_fault(rng.choice(cells), rng, late=delta) for _ in range(more)]
     if delta and rng.random() < 0.5:
-        faults += _beside_each_other(rng)
+        faults = faults[:1] if rng.random() < 0.3 else []
+        faults += _beside_each_other(rng, stages, replicas)
     flips = first is not None and first.kind == "bit flip"
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
     if flips:  # only replicas that live to compare notice it; and three flips in a step are too many for two replicas
@@ -157,13 +158,13 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
     )
 
 
-def _beside_each_other(rng: Random) -> list[Fault]:
-    """In some step a sender goes, and a little later a receiver: perhaps its own, when others have used its frames."""
-    when = rng.randrange(2, 14)
-    later = 0.15 * rng.random()
+def _beside_each_other(rng: Random, stages: int, replicas: int) -> list[Fault]:
+    """In a later step a sender goes and soon a receiver: perhaps its own, when others have used its frames."""
+    step = rng.choice((1, 2))
+    first, last = (buckets_of(stage) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
     return [
-        Fault(Cell("leave", "reduce", "first"), occurrence=when, delay=0.0, seconds=0.0),
-        Fault(Cell("leave", "reduce", "last"), occurrence=when, delay=later, seconds=0.0),
+        Fault(Cell("leave", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
+        Fault(Cell("leave", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
     ]
 
 

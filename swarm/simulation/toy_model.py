@@ -125,6 +125,19 @@ def explain_sum(total: int, microbatches: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Cycle:
+    """Which steps have the same samples: every epoch visits its `blocks` in the same order."""
+
+    blocks: int
+
+    def previous(self, step: int) -> int | None:
+        return step - self.blocks if step >= self.blocks else None
+
+    def next(self, step: int) -> int:
+        return step + self.blocks
+
+
+@dataclass(frozen=True, slots=True)
 class IdealStep:
     sums: tuple[tuple[int, ...], ...]
     """By stage, by bucket."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
-from swarm.data.order import StepOrder
 from swarm.protocol.actions import LinkLost, LinkUp, Tick
+from swarm.protocol.bases import Visits
 from swarm.protocol.ids import Actor
 from swarm.protocol.settings import Settings
 from swarm.simulation.invariants import Violation, Watch
@@ -141,9 +141,7 @@ class Process:
 class World:
     """Everything there is in one simulated run."""
 
-    def __init__(
-        self, settings: Settings, seed: int, *, visits: StepOrder | None = None, tracing: bool = False
-    ) -> None:
+    def __init__(self, settings: Settings, seed: int, *, visits: Visits | None = None, tracing: bool = False) -> None:
         self.settings = settings
         self.visits = visits
         """Given when the peers' codec builds on earlier visits."""

@@ -1,4 +1,4 @@
-"""What crosses: nobody builds on what the other end does not hold, and stages that computed differently are found out."""
+"""Nobody builds on what the other end does not hold, and stages that computed with different copies are found out."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +121,7 @@ def test_any_stage_that_computed_with_another_copy_is_found_out(given_copies, da
 
 
 def test_another_copy_made_of_the_same_input_and_used_by_nobody_is_no_matter() -> None:
-    """A peer that computes a microbatch again for its gradient may have another copy: it goes by that of its receiver."""
+    """A peer that computes a microbatch again may have another copy: it goes by the one its receiver has used."""
     step = Step({2: (5, 6)})
     again = Crossings()
     again.arrived(M, Lineage(source=0, fresh=True))

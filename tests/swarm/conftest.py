@@ -102,12 +102,22 @@ def make_swarm(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="session")
 def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
     """The stage digests of the single-process run, computed once for all runs that differ in timing alone."""
+    from peers.home import Home
     from peers.reference import train_reference
+    from peers.replay import read_replay
     from swarm.data.reader import CorpusReader
 
     known: dict[str, tuple[str, ...]] = {}
 
+    def replayed(swarm: Swarm) -> tuple[str, ...]:
+        """Of a run whose result depends on what its peers remembered: no two are alike."""
+        reader = CorpusReader(ground / "corpus", swarm.manifest)
+        replay = read_replay(Home(swarm.coordinator.home), swarm.manifest.hash)
+        return train_reference(swarm.manifest, reader, threads=1, replay=replay).digests
+
     def digests(swarm: Swarm) -> tuple[str, ...]:
+        if swarm.manifest.codec.remembers:
+            return replayed(swarm)
         what = swarm.manifest.model_dump(include={"run", "model", "batch", "optimizer", "codec", "sums", "data"})
         key = repr(what)
         if key not in known:

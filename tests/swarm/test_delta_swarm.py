@@ -1,0 +1,71 @@
+"""Codec delta in real processes, over three epochs: peers are killed and come back; the record says what crossed whole."""
+
+from collections.abc import Callable
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from conftest import MakeSwarm
+from swarm_processes import Swarm
+from typer.testing import CliRunner
+
+from swarm.events import MicrobatchAccumulated, MicrobatchForwarded, PeerFenced, StateFetched, StepApplied, StepDecided
+
+HIT = "1:4"
+BLOCKS = 3
+PEERS = ("p0", "p1", "p2", "p3")
+
+Reference = Callable[[Swarm], tuple[str, ...]]
+
+
+@pytest.fixture
+def swarm(make_swarm: MakeSwarm) -> Swarm:
+    """Three steps are an epoch, and there are three epochs."""
+    samples = make_swarm("int8").manifest.windows
+    sequences = samples // (8 * BLOCKS)
+    sets = ("codec.forward=delta:4", "batch.order=steps", f"batch.sequences={sequences}", f"run.steps={3 * BLOCKS}")
+    made = make_swarm("int8", *sets, "timing.step_budget_s=600")
+    assert made.manifest.step_blocks == BLOCKS
+    return made
+
+
+def changes(swarm: Swarm) -> list[int]:
+    """By step, how many microbatches crossed as changes."""
+    decided = swarm.coordinator.of(StepDecided)
+    return [swarm.manifest.batch.microbatches - int(event.key_frames[0], 16).bit_count() for event in decided]
+
+
+def test_a_sender_is_killed_in_a_later_visit(swarm: Swarm, reference: Reference, ground: Path) -> None:
+    swarm.coordinate()
+    swarm.join_stages(PEERS, {"p0": (f"--fault=kill@MicrobatchForwarded:2,pass_id={HIT}", "--slots=1")})
+    swarm.finish()
+    p0 = swarm.peers["p0"]
+    assert p0.code == -SIGKILL and len(p0.of(MicrobatchForwarded, pass_id=HIT)) == 2
+    assert [event.actor for event in swarm.coordinator.of(PeerFenced, pass_id=HIT)] == [p0.actor]
+    crossed = changes(swarm)
+    assert crossed[:BLOCKS] == [0] * BLOCKS, "first visits are whole"
+    assert sum(crossed[BLOCKS:]) > 8, "later ones are changes"
+    assert sum(crossed[BLOCKS:]) < 8 * 2 * BLOCKS, "but for those that p0 would have sent"
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+    against = ["reference", str(swarm.run_toml), *swarm.sets, "--against", str(swarm.coordinator.home)]
+    from peers.cli import app
+
+    told = CliRunner().invoke(app, against)
+    assert told.exit_code == 0, told.output
+
+
+def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, reference: Reference) -> None:
+    swarm.coordinate()
+    swarm.join_stages(PEERS, {"p1": (f"--fault=kill@MicrobatchAccumulated:1,pass_id={HIT}",)})
+    p1 = swarm.peers["p1"]
+    assert p1.wait_end() == -SIGKILL
+    swarm.join("p1")
+    swarm.finish()
+    assert [event.stage for event in p1.of(StateFetched)] == [1], "from its sibling: its own disk is not asked"
+    assert p1.of(StateFetched)[0].source != "own checkpoint"
+    assert p1.of(StepApplied, step=3 * BLOCKS - 1) and p1.of(MicrobatchAccumulated)
+    crossed = changes(swarm)
+    assert crossed[:BLOCKS] == [0] * BLOCKS and sum(crossed[BLOCKS:]) > 8
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
