@@ -71,6 +71,10 @@ ROWS: dict[str, tuple[str, str]] = {
     "delta:4 forward, int8 back": ("delta:4", "int8"),
     "int2 forward, int8 back": ("int2", "int8"),
     "delta:2 forward, int8 back": ("delta:2", "int8"),
+    "topk 10 % forward, int8 back": ("topk:0.1", "int8"),
+    "delta:topk 10 % forward, int8 back": ("delta:topk:0.1", "int8"),
+    "ef21:topk 10 % forward, int8 back": ("ef21:topk:0.1", "int8"),
+    "ef21:2 forward, int8 back": ("ef21:2", "int8"),
 }
 """Forward and backward codec of each row."""
 

@@ -20,7 +20,7 @@ from swarm import codecs
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.optimizer import StageOptimizer, StageState
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
-from swarm.data.reader import step_order
+from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.models.stage_module import StageModule
@@ -200,10 +200,10 @@ class ReferenceModel:
 
 
 class _Memory:
-    """What crossed each boundary at the last visit of each microbatch: the bases of codec `delta`."""
+    """What crossed each boundary at the last visit of each microbatch: the bases of codecs `delta` and `ef21`."""
 
     def __init__(self, manifest: RunManifest) -> None:
-        codec, order = codecs.get(manifest.codec.forward), step_order(manifest)
+        codec, order = codecs.get(manifest.codec.forward), visits(manifest)
         assert isinstance(codec, codecs.Delta) and order is not None
         self._codec = codec
         self._order = order

@@ -325,9 +325,10 @@ class CodecSection(Section):
     backward: str = "int8"
 
     @property
-    def remembers(self) -> bool:
-        """Whether activations cross as changes since an earlier visit of their samples."""
-        return self.forward.partition(":")[0] == "delta"
+    def remembers(self) -> Literal["", "samples", "places"]:
+        """What activations cross as changes since: their samples' last visit, or their place in the step before."""
+        family = self.forward.partition(":")[0]
+        return "samples" if family == "delta" else "places" if family == "ef21" else ""
 
 
 class SumSection(Section):
@@ -452,7 +453,7 @@ class _Tables(Section):
                     f"evaluation.sample_tokens = {self.evaluation.sample_tokens}: "
                     'model.kind = "resnet" generates nothing; set it to 0'
                 )
-        if self.codec.remembers and self.batch.order != "steps":
+        if self.codec.remembers == "samples" and self.batch.order != "steps":
             raise ValueError(
                 f'codec.forward = "{self.codec.forward}" sends the change since a sample was last visited, so samples '
                 f'must come together again: batch.order = "{self.batch.order}", set batch.order = "steps"'

@@ -10,7 +10,7 @@ import pytest
 from peers.reference import ReplayError, train_reference
 from peers.replay import StepReplay
 from swarm.compute.engine import StageEngine
-from swarm.data import StepOrder, step_order
+from swarm.data import StepOrder, step_order, visits
 from swarm.events import Event, MicrobatchAccumulated, StepAborted
 from swarm.manifest import (
     BatchSection,
@@ -86,7 +86,7 @@ class Peer:
             actor,
             COORDINATOR,
             dataclasses.replace(swarm.settings, slots=options.pop("slots", 16)),
-            visits=step_order(swarm.manifest),
+            visits=visits(swarm.manifest),
             base_capacity=capacity,
         )
         self.engine: StageEngine | None = None
@@ -473,3 +473,34 @@ def test_orders_of_steps_are_needed() -> None:
         RunManifest.model_validate(
             {**manifest().model_dump(), "batch": {**manifest().batch.model_dump(), "microbatches": 40}}
         )
+
+
+@pytest.mark.parametrize("codec", ["ef21:4", "ef21:topk:0.2", "delta:topk:0.2"])
+def test_changes_of_other_kinds(run, codec: str) -> None:
+    swarm = run(manifest(codec))
+    first = 1 if codec.startswith("ef21") else BLOCKS
+    assert swarm.key_frames() == [(EVERYTHING,)] * first + [(0,)] * (6 - first)
+    assert swarm.digests() == swarm.reference()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_peer_killed_in_the_middle_of_changes_since_the_step_before(run, stage: int) -> None:
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        if (
+            isinstance(action, act.Backward | act.Forward)
+            and action.pass_id.step == 3
+            and stage_of(swarm, actor) == stage
+        ):
+            swarm.kill(actor, back=True)
+            return True
+        return False
+
+    swarm = run(manifest("ef21:4", steps=7), hook=once(strike))
+    assert swarm.digests() == swarm.reference()
+    assert any(frames == (0,) for frames in swarm.key_frames()[4:]), "changes cross again"
+
+
+def test_changes_since_the_step_before_need_no_order_of_steps() -> None:
+    batch = {**manifest().batch.model_dump(), "order": "samples"}
+    plain = RunManifest.model_validate({**manifest("ef21:4").model_dump(), "batch": batch})
+    assert visits(plain) is not None and visits(plain).previous(5) == 4

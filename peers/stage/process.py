@@ -23,7 +23,7 @@ from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.payload import largest_payload
-from swarm.data.reader import step_order
+from swarm.data.reader import visits
 from swarm.events import EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
 from swarm.manifest import SignedManifest
 from swarm.net.bulk import BulkError, Transfer, fetch_manifest
@@ -49,7 +49,7 @@ _LOOK_EVERY_S = 0.25
 class JoinOptions:
     """`graph_budget_bytes`: autograd graphs kept between forward and backward. `retention_bytes`: frames in memory.
 
-    `delta_cache_bytes`: reconstructions of earlier visits, in a run with codec `delta`.
+    `delta_cache_bytes`: reconstructions of earlier visits, in a run with codec `delta` or `ef21`.
     """
 
     device: str = "cpu"
@@ -122,7 +122,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             Settings.of(manifest, options.slots),
             options.capacity,
             keeper.newest_saved(),
-            visits=step_order(manifest) if manifest.codec.remembers else None,
+            visits=visits(manifest),
             base_capacity=options.delta_cache_bytes // base_bytes(manifest),
         )
         driver = StageDriver(core, log, retention, options.faults)

@@ -7,6 +7,7 @@ Some take a parameter after a colon: "topk:0.1".
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Mapping
 
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
@@ -38,9 +39,13 @@ _ROWS: tuple[Codec, ...] = (
     Int5Channel(),
     Log4Channel(),
 )
-_FAMILIES: Mapping[str, Callable[[float], Codec]] = {cls.family: cls for cls in (Delta, TopK, TopKIndependent)}
+_FAMILIES: Mapping[str, Callable[[str], Codec]] = {
+    **{family: functools.partial(Delta, family) for family in Delta.families},
+    TopK.family: lambda fraction: TopK(float(fraction)),
+    TopKIndependent.family: lambda fraction: TopKIndependent(float(fraction)),
+}
 _PARAMETERS = {
-    Delta.family: ("BITS", "write delta:4 for changes of 4 bits a value"),
+    **{family: ("BITS", f"write {family}:4 for changes of 4 bits a value") for family in Delta.families},
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
@@ -67,9 +72,9 @@ def get(name: str) -> Codec:
     family, colon, parameter = name.partition(":")
     if family in _FAMILIES:
         try:
-            return _FAMILIES[family](float(parameter))
+            return _FAMILIES[family](parameter)
         except ValueError as error:
-            reason = error if colon and _is_number(parameter) else _PARAMETERS[family][1]
+            reason = error if colon and _is_number(parameter.rpartition(":")[2]) else _PARAMETERS[family][1]
             raise UnknownCodec(f"codec {name!r}: {reason}") from None
     if name == TopKShared.name:
         raise UnknownCodec(f"codec {name!r} is for gradients, beside activations in topk: backward, not forward")

@@ -1,7 +1,10 @@
-"""Codec `delta`: only the change of an activation since its samples were visited before (AQ-SGD, arXiv 2206.01299).
+"""Codecs `delta` and `ef21`: only the change of an activation since an earlier one.
+
+`delta`: since the same samples were visited before (AQ-SGD, arXiv 2206.01299). `ef21`: since the same place in the step
+before, whatever samples stood there (EF21, as in arXiv 2401.07788: what a frame leaves out, a later one makes good).
 
     first visit      x̂ = fp16(x)                   a key frame
-    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, held by both ends; Q: int4, int2, int8
+    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, at both ends; Q: int8, int4, int2, topk
 
 The receiver computes with x̂, and so does the next visit's change: the error of one visit is corrected in the next, and
 as the model settles the changes shrink, and their error with them. Which visit is which, and that both ends hold the
@@ -16,7 +19,7 @@ Beyond fp16's range values saturate.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,23 +28,30 @@ from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_by
 from swarm.codecs.int2 import Int2
 from swarm.codecs.int4 import Int4
 from swarm.codecs.int8 import Int8
+from swarm.codecs.topk import TopK
 
-_QUANTISERS = {2: Int2, 4: Int4, 8: Int8}
+_BITS: dict[str, Callable[[], Codec]] = {"2": Int2, "4": Int4, "8": Int8}
 _LARGEST = torch.finfo(torch.float16).max
 
 
 class Delta(Codec):
     """The whole form: rounded to the nearest fp16, relative error at most 2^-11, below 2^-14 absolute 2^-25."""
 
-    family = "delta"
+    families = ("delta", "ef21")
     codec_id = 10
     version = 1
 
-    def __init__(self, bits: float) -> None:
-        if bits not in _QUANTISERS:
-            raise ValueError(f"a change cannot have {bits:g} bits a value; give 2, 4 or 8")
-        self._quantiser = _QUANTISERS[int(bits)]()
-        self.name = f"{self.family}:{int(bits)}"
+    def __init__(self, family: str, change: str) -> None:
+        """`change`: bits a value, or "topk:F". Raises ValueError."""
+        assert family in self.families
+        inner, _, fraction = change.partition(":")
+        if inner == TopK.family:
+            self._quantiser: Codec = TopK(float(fraction))
+        elif change in _BITS:
+            self._quantiser = _BITS[change]()
+        else:
+            raise ValueError(f'a change cannot have {change or "no"} bits a value; give 2, 4, 8 or "topk:0.1"')
+        self.name = f"{family}:{change}"
 
     def against(self, base: Tensor) -> Change:
         """The codec of a change. base: fp16, of the activation's shape, what a frame of the visit before decoded to."""

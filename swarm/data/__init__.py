@@ -3,14 +3,15 @@
 from swarm.data.corpus import CorpusError, Source, open_source, wikipedia_leads
 from swarm.data.folder import read_corpus
 from swarm.data.images import Images, digits, prepare_images, read_images
-from swarm.data.order import Permutation, StepOrder
+from swarm.data.order import EveryStep, Permutation, StepOrder
 from swarm.data.prepare import prepare
-from swarm.data.reader import CorpusReader, step_order
+from swarm.data.reader import CorpusReader, step_order, visits
 from swarm.data.tokenizer import Tokenizer
 
 __all__ = [
     "CorpusError",
     "CorpusReader",
+    "EveryStep",
     "Images",
     "Permutation",
     "Source",
@@ -23,5 +24,6 @@ __all__ = [
     "read_corpus",
     "read_images",
     "step_order",
+    "visits",
     "wikipedia_leads",
 ]

@@ -55,6 +55,16 @@ class Permutation:
         return int.from_bytes(digest, "little") & self._mask
 
 
+class EveryStep:
+    """Each step visits the places that the step before visited, whatever samples stand there."""
+
+    def previous(self, step: int) -> int | None:
+        return step - 1 if step else None
+
+    def next(self, step: int) -> int:
+        return step + 1
+
+
 class StepOrder:
     """The order of a run whose epochs shuffle steps, not samples: what one step trains on stays together for good.
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from swarm.data.corpus import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
-from swarm.data.order import Permutation, StepOrder
+from swarm.data.order import EveryStep, Permutation, StepOrder
 from swarm.data.shards import Dtype, check_file, map_shard
 from swarm.manifest import RunManifest, Shard
 
@@ -111,6 +111,17 @@ def step_order(manifest: RunManifest) -> StepOrder | None:
     if manifest.batch.order == "samples":
         return None
     return StepOrder(manifest.step_blocks, manifest.run.seed)
+
+
+def visits(manifest: RunManifest) -> StepOrder | EveryStep | None:
+    """Which step left what activations are changes since; None where they are changes since nothing."""
+    match manifest.codec.remembers:
+        case "samples":
+            return step_order(manifest)
+        case "places":
+            return EveryStep()
+        case _:
+            return None
 
 
 class _Stream:

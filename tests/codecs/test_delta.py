@@ -95,7 +95,13 @@ def test_a_change_can_be_checked_without_its_base(delta: codecs.Delta) -> None:
 @pytest.mark.parametrize(
     ("forward", "backward", "words"),
     [
-        ("delta:3", "int8", "codec.forward: codec 'delta:3': a change cannot have 3 bits a value; give 2, 4 or 8"),
+        (
+            "delta:3",
+            "int8",
+            "codec.forward: codec 'delta:3': a change cannot have 3 bits a value; give 2, 4, 8 or \"topk:0.1\"",
+        ),
+        ("ef21:topk:2", "int8", "codec.forward: codec 'ef21:topk:2': 2 of the values cannot be kept"),
+        ("ef21:topk", "int8", "codec.forward: codec 'ef21:topk': write ef21:4"),
         ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits a value"),
         ("int8", "delta:4", "codec.backward = 'delta:4': what is remembered of a visit is its activation"),
     ],
