@@ -27,7 +27,7 @@ from swarm.data.reader import CorpusReader
 
 RUN = """
 [run]
-name = "exact sums"
+name = "exact-sums"
 steps = {steps}
 [model]
 vocab_size = 4096

@@ -27,7 +27,7 @@ from swarm.models.llama import count_parameters
 
 RUN = """
 [run]
-name = "slow links"
+name = "slow-links"
 steps = {steps}
 [model]
 vocab_size = {vocab_size}

@@ -11,13 +11,13 @@ from swarm.data import open_source, prepare
 pytestmark = [pytest.mark.swarm, pytest.mark.xdist_group("swarm")]
 
 ARGUMENTS = (
-    *("--rows", "unlimited, none;none;subspace, int8", "--stages", "2", "--replicas", "2", "--microbatches", "6"),
+    *("--rows", "none;unlimited, subspace, int8", "--stages", "2", "--replicas", "2", "--microbatches", "6"),
     *("--sequences", "2", "--length", "64", "--dim", "64", "--subspace-dim", "8", "--vocab-size", "300"),
     *("--forward-ms", "5", "--backward-ms", "10", "--overload", "20", "--steps", "2"),
 )
 
 
-def test_three_rows_of_two_steps(tmp_path: Path) -> None:
+def test_two_rows_of_two_steps(tmp_path: Path) -> None:
     draw = random.Random(0)
     text = tmp_path / "text.jsonl"
     words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 6))) for _ in range(200)]
@@ -25,13 +25,14 @@ def test_three_rows_of_two_steps(tmp_path: Path) -> None:
     prepare(open_source([text]), tmp_path / "data", vocab_size=300, heldout_fraction=0.05)
     options = slow_links.parser().parse_args(ARGUMENTS)
     table = slow_links.measure(options, tmp_path)
-    unlimited, none, subspace = table
+    none, subspace = table
     assert [row["row"] for row in table] == options.rows.split(";")
     fp32 = 2 * 4 * 64
     assert fp32 < none["bytes per token and boundary"] < 1.05 * fp32 + 4, "ids and headers count"
     assert 8 + 8 < subspace["bytes per token and boundary"] < 8 + 8 + 16
     # all activations of a stage-0 peer leave through its bucket: nothing can make that faster
     share = options.microbatches * 4 * 2 * 64 * 64 / slow_links.upload_rate(options)
-    assert none["step_s"] > share - 0.2 and none["ratio"] < 0.5
-    assert 2 < none["averaging, bytes per parameter"] == pytest.approx(unlimited["averaging, bytes per parameter"]) < 8
-    assert slow_links.as_markdown(table).count("\n") == 4
+    assert none["step_s"] > share - 0.2
+    assert none["ratio"] == round(subspace["step_s"] / none["step_s"], 3)
+    assert all(2 < row["averaging, bytes per parameter"] < 8 for row in table), "packed"
+    assert slow_links.as_markdown(table).count("\n") == 3
