@@ -23,7 +23,7 @@ from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from peers.resolved_run import resolve_run
 from swarm.events import PassOpened, StepDecided, TrafficMeasured
-from swarm.models.llama import count_parameters
+from swarm.models.kinds import count_parameters
 
 RUN = """
 [run]
