@@ -75,6 +75,9 @@ ROWS: dict[str, tuple[str, str]] = {
     "delta:topk 10 % forward, int8 back": ("delta:topk:0.1", "int8"),
     "ef21:topk 10 % forward, int8 back": ("ef21:topk:0.1", "int8"),
     "ef21:2 forward, int8 back": ("ef21:2", "int8"),
+    "ef:topk 10 % forward, int8 back": ("ef:topk:0.1", "int8"),
+    "ef:topk 10 %, shared mask": ("ef:topk:0.1", "topk-shared"),
+    "ef-mixed:topk 10 % forward, int8 back": ("ef-mixed:topk:0.1", "int8"),
 }
 """Forward and backward codec of each row."""
 

@@ -194,18 +194,20 @@ class ReferenceModel:
             if self._memory is None or microbatch is None:
                 x = _Boundary.apply(x, forward, backward)
             else:
-                x = _Boundary.apply(x, self._memory.codec(boundary, microbatch), backward)
-                self._memory.keep(boundary, microbatch, x.detach())
+                base = self._memory.base(boundary, microbatch)
+                codec = self._memory.codec if base is None else self._memory.codec.against(base)
+                hidden, x = x, _Boundary.apply(x, codec, backward)
+                self._memory.keep(boundary, microbatch, self._memory.codec.left(base, hidden.detach(), x.detach()))
         return x
 
 
 class _Memory:
-    """What crossed each boundary at the last visit of each microbatch: the bases of codecs `delta` and `ef21`."""
+    """What each boundary's codec left at the last visit of each microbatch, for the next to build on."""
 
     def __init__(self, manifest: RunManifest) -> None:
         codec, order = codecs.get(manifest.codec.forward), visits(manifest)
-        assert isinstance(codec, codecs.Delta) and order is not None
-        self._codec = codec
+        assert isinstance(codec, codecs.Remembering) and order is not None
+        self.codec = codec
         self._order = order
         self._step = 0
         self._replay: StepReplay | None = None
@@ -216,23 +218,23 @@ class _Memory:
         self._step = step
         self._replay = replay
 
-    def codec(self, boundary: int, m: int) -> codecs.Codec:
-        """How an activation crosses in the step that has begun. Raises ReplayError."""
+    def base(self, boundary: int, m: int) -> Tensor | None:
+        """What an activation builds on in the step that has begun; None for a key frame. Raises ReplayError."""
         visit = self._order.previous(self._step)
         base = self._kept.pop((visit, boundary, m), None) if visit is not None else None
         if self._replay is None:
-            return self._codec if base is None else self._codec.against(base)
+            return base
         if self._replay.key_frames[boundary - 1] >> m & 1:
-            return self._codec
+            return None
         if base is None:
             raise ReplayError(
                 f"microbatch {m} of step {self._step} crossed boundary {boundary} as a change since step {visit}, "
                 "which is not known here: train from version 0"
             )
-        return self._codec.against(base)
+        return base
 
-    def keep(self, boundary: int, m: int, crossed: Tensor) -> None:
-        self._kept[self._step, boundary, m] = crossed.half()
+    def keep(self, boundary: int, m: int, left: Tensor) -> None:
+        self._kept[self._step, boundary, m] = left
 
 
 class _Boundary(torch.autograd.Function):

@@ -326,9 +326,14 @@ class CodecSection(Section):
 
     @property
     def remembers(self) -> Literal["", "samples", "places"]:
-        """What activations cross as changes since: their samples' last visit, or their place in the step before."""
+        """What activations build on: their samples' last visit, or that of their place in the step before."""
         family = self.forward.partition(":")[0]
-        return "samples" if family == "delta" else "places" if family == "ef21" else ""
+        return "samples" if family == "delta" else "places" if family in ("ef21", "ef", "ef-mixed") else ""
+
+    @property
+    def mutual(self) -> bool:
+        """Whether both ends remember, or the sender alone."""
+        return self.forward.partition(":")[0] in ("delta", "ef21")
 
 
 class SumSection(Section):

@@ -475,16 +475,19 @@ def test_orders_of_steps_are_needed() -> None:
         )
 
 
-@pytest.mark.parametrize("codec", ["ef21:4", "ef21:topk:0.2", "delta:topk:0.2"])
+@pytest.mark.parametrize(
+    "codec", ["ef21:4", "ef21:topk:0.2", "delta:topk:0.2", "ef:int4", "ef:topk:0.2", "ef-mixed:topk:0.2"]
+)
 def test_changes_of_other_kinds(run, codec: str) -> None:
     swarm = run(manifest(codec))
-    first = 1 if codec.startswith("ef21") else BLOCKS
+    first = 1 if codec.startswith("ef") else BLOCKS
     assert swarm.key_frames() == [(EVERYTHING,)] * first + [(0,)] * (6 - first)
     assert swarm.digests() == swarm.reference()
 
 
+@pytest.mark.parametrize("codec", ["ef21:4", "ef:topk:0.2"])
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_peer_killed_in_the_middle_of_changes_since_the_step_before(run, stage: int) -> None:
+def test_a_peer_killed_where_each_step_builds_on_the_one_before(run, stage: int, codec: str) -> None:
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
         if (
             isinstance(action, act.Backward | act.Forward)
@@ -495,7 +498,7 @@ def test_a_peer_killed_in_the_middle_of_changes_since_the_step_before(run, stage
             return True
         return False
 
-    swarm = run(manifest("ef21:4", steps=7), hook=once(strike))
+    swarm = run(manifest(codec, steps=7), hook=once(strike))
     assert swarm.digests() == swarm.reference()
     assert any(frames == (0,) for frames in swarm.key_frames()[4:]), "changes cross again"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
 from swarm.codecs.delta import Change, Delta
+from swarm.codecs.error_feedback import ErrorFeedback, MixedErrorFeedback
 from swarm.codecs.int2 import Int2
 from swarm.codecs.int4 import Int4
 from swarm.codecs.int5 import Int5
@@ -23,7 +24,8 @@ from swarm.codecs.int8_channel import Int8Channel
 from swarm.codecs.log4 import Log4
 from swarm.codecs.log4_channel import Log4Channel
 from swarm.codecs.raw import BFloat16, Raw
-from swarm.codecs.topk import TopK, TopKIndependent, TopKShared
+from swarm.codecs.remembering import Remembering
+from swarm.codecs.topk import TopK, TopKIndependent, TopKShared, fraction_of
 
 _ROWS: tuple[Codec, ...] = (
     Raw(),
@@ -41,24 +43,28 @@ _ROWS: tuple[Codec, ...] = (
 )
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     **{family: functools.partial(Delta, family) for family in Delta.families},
-    TopK.family: lambda fraction: TopK(float(fraction)),
-    TopKIndependent.family: lambda fraction: TopKIndependent(float(fraction)),
+    ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
+    MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_fraction(inner)),
+    TopK.family: lambda fraction: TopK(fraction_of(fraction)),
+    TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
 _PARAMETERS = {
     **{family: ("BITS", f"write {family}:4 for changes of 4 bits a value") for family in Delta.families},
+    ErrorFeedback.family: ("CODEC", "write ef:topk:0.1, or ef: and any codec of activations that keeps no state"),
+    MixedErrorFeedback.family: ("topk:FRACTION", "write ef-mixed:topk:0.1 to keep a tenth of the values"),
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
 """What follows the colon, and what is said when it does not."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
-_IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, TopK, TopKIndependent, TopKShared)]
+_IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
 """As manifests write them."""
 
-__all__ = ["NAMES", "Buffer", "Codec", "CodecError", "Delta", "Reason", "UnknownCodec", "get", "pair"]
+__all__ = ["NAMES", "Buffer", "Codec", "CodecError", "Delta", "Reason", "Remembering", "UnknownCodec", "get", "pair"]
 
 
 class UnknownCodec(ValueError):
@@ -69,13 +75,14 @@ def get(name: str) -> Codec:
     """The codec of that name, parameter included. Raises UnknownCodec, which names the nearest known one."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    family, colon, parameter = name.partition(":")
+    family, _, parameter = name.partition(":")
     if family in _FAMILIES:
         try:
             return _FAMILIES[family](parameter)
+        except UnknownCodec:
+            raise
         except ValueError as error:
-            reason = error if colon and _is_number(parameter.rpartition(":")[2]) else _PARAMETERS[family][1]
-            raise UnknownCodec(f"codec {name!r}: {reason}") from None
+            raise UnknownCodec(f"codec {name!r}: {str(error) or _PARAMETERS[family][1]}") from None
     if name == TopKShared.name:
         raise UnknownCodec(f"codec {name!r} is for gradients, beside activations in topk: backward, not forward")
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
@@ -86,14 +93,15 @@ def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
     """The codecs of a manifest, for activations and for their gradients. Raises UnknownCodec."""
     ahead = _named("forward", forward)
     if backward == TopKShared.name:
-        if type(ahead) is not TopK:
+        positions = ahead.inner if type(ahead) is ErrorFeedback else ahead
+        if type(positions) is not TopK:
             raise UnknownCodec(
                 f"codec.backward = {backward!r} takes its positions from activations in topk, but codec.forward = "
                 f'{forward!r}: set codec.forward = "topk:0.1"'
             )
-        return ahead, TopKShared(ahead)
+        return ahead, TopKShared(positions)
     back = _named("backward", backward)
-    if isinstance(back, Delta):
+    if isinstance(back, Remembering):
         raise UnknownCodec(
             f"codec.backward = {backward!r}: what is remembered of a visit is its activation, not its gradient. "
             'Set codec.backward = "int8"'
@@ -107,16 +115,24 @@ def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
     return ahead, back
 
 
+def _stateless(name: str) -> Codec:
+    """Raises ValueError, without a text where the hint says it all."""
+    inner = get(name) if name else None
+    if inner is None or isinstance(inner, Remembering):
+        raise ValueError
+    return inner
+
+
+def _fraction(name: str) -> float:
+    """Of `topk:F`. Raises ValueError."""
+    family, _, fraction = name.partition(":")
+    if family != TopK.family:
+        raise ValueError
+    return fraction_of(fraction)
+
+
 def _named(key: str, name: str) -> Codec:
     try:
         return get(name)
     except UnknownCodec as error:
         raise UnknownCodec(f"codec.{key}: {error}") from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -28,13 +28,13 @@ from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_by
 from swarm.codecs.int2 import Int2
 from swarm.codecs.int4 import Int4
 from swarm.codecs.int8 import Int8
-from swarm.codecs.topk import TopK
+from swarm.codecs.remembering import Remembering, to_float16
+from swarm.codecs.topk import TopK, fraction_of
 
 _BITS: dict[str, Callable[[], Codec]] = {"2": Int2, "4": Int4, "8": Int8}
-_LARGEST = torch.finfo(torch.float16).max
 
 
-class Delta(Codec):
+class Delta(Remembering):
     """The whole form: rounded to the nearest fp16, relative error at most 2^-11, below 2^-14 absolute 2^-25."""
 
     families = ("delta", "ef21")
@@ -46,7 +46,7 @@ class Delta(Codec):
         assert family in self.families
         inner, _, fraction = change.partition(":")
         if inner == TopK.family:
-            self._quantiser: Codec = TopK(float(fraction))
+            self._quantiser: Codec = TopK(fraction_of(fraction))
         elif change in _BITS:
             self._quantiser = _BITS[change]()
         else:
@@ -57,6 +57,9 @@ class Delta(Codec):
         """The codec of a change. base: fp16, of the activation's shape, what a frame of the visit before decoded to."""
         return Change(self.name, self._quantiser, base)
 
+    def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
+        return crossed.half()
+
     def check_change(self, frame: Buffer, shape: Sequence[int]) -> None:
         """Raise CodecError unless a frame is a change of some base of `shape`."""
         Change(self.name, self._quantiser, torch.zeros(())).check(frame, shape)
@@ -66,7 +69,7 @@ class Delta(Codec):
 
     def pack(self, tensor: Tensor) -> Sequence[Buffer]:
         require_finite(tensor, "values")
-        return (raw_bytes(_rounded(tensor)),)
+        return (raw_bytes(to_float16(tensor)),)
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)
@@ -97,7 +100,7 @@ class Change(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         self._check_base(shape)
-        return _rounded(self._quantiser.unpack(payload, shape).add_(self._base)).float()
+        return to_float16(self._quantiser.unpack(payload, shape).add_(self._base)).float()
 
     def check(self, buffer: Buffer, shape: Sequence[int]) -> None:
         """As far as this can be known without the base."""
@@ -110,7 +113,3 @@ class Change(Codec):
             raise CodecError(
                 Reason.WRONG_SHAPE, f"a change of shape {tuple(shape)}, its base has {tuple(self._base.shape)}"
             )
-
-
-def _rounded(values: Tensor) -> Tensor:
-    return values.clamp(-_LARGEST, _LARGEST).to(torch.float16)

@@ -113,6 +113,14 @@ class TopK(Codec):
         return mask.scatter_(1, torch.from_numpy(indices), True)
 
 
+def fraction_of(text: str) -> float:
+    """As manifests write it. Raises ValueError, without a text, for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError from None
+
+
 class TopKIndependent(TopK):
     """`topk` under the name that allows it in both directions: two masks that know nothing of each other."""
 

@@ -1,4 +1,4 @@
-"""The reconstructions that changes are made of and added to: what crossed at the last visit, and in this step so far.
+"""What later visits build on: what crossed, or what it lost, at the last visit and in this step so far.
 
 The core says which are kept (swarm/protocol/bases.py). All are fp16, in main memory.
 """
@@ -18,7 +18,7 @@ class BaseStore:
 
     def __init__(self) -> None:
         self._held: dict[BaseKey, Tensor] = {}
-        self._staged: dict[BaseKey, tuple[Tensor, int]] = {}
+        self._staged: dict[BaseKey, tuple[Tensor | None, int]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -31,11 +31,10 @@ class BaseStore:
             raise LookupError(f"no base of microbatch {key.microbatch} from step {key.visit} ({key.end.name.lower()})")
         return self._held[key]
 
-    def stage(self, key: BaseKey, reconstruction: Tensor) -> int:
-        """Note what crossed, fp32 or fp16 values that fp16 can hold; returns its digest."""
-        kept = reconstruction.half()
-        digest = reconstruction_digest(kept)
-        self._staged[key] = kept, digest
+    def stage(self, key: BaseKey, crossed: Tensor, left: Tensor | None) -> int:
+        """Note what crossed, fp32, and what it left, fp16 (None: nothing); returns the digest of what crossed."""
+        digest = reconstruction_digest(crossed)
+        self._staged[key] = left, digest
         return digest
 
     def staged_digest(self, key: BaseKey) -> int:
@@ -54,8 +53,9 @@ class BaseStore:
         for key in action.dropped:
             self._held.pop(key, None)
         for key in action.kept:
-            if key in self._staged:  # else it is missed when it is to be used
-                self._held[key] = self._staged[key][0]
+            left, _ = self._staged.get(key, (None, 0))
+            if left is not None:  # else it is missed when it is to be used
+                self._held[key] = left
         self._staged.clear()
 
     def clear(self) -> None:

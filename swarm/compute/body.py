@@ -75,8 +75,10 @@ class BodyFormat:
         self._batch = manifest.batch
         self._ids = np.dtype(f"<u{manifest.model.token_id_bytes}")
         self._forward, self._backward = codecs.pair(manifest.codec.forward, manifest.codec.backward)
-        self.remembers = isinstance(self._forward, codecs.Delta)
-        """Whether an activation may be packed and unpacked as the change of an earlier one."""
+        self.remembers = isinstance(self._forward, codecs.Remembering)
+        """Whether an activation may be packed by what an earlier one left."""
+        self.mutual = manifest.codec.mutual
+        """Whether it is then also unpacked by that."""
         self.needs_forward = self._backward.needs_forward
         """Whether a gradient is packed and unpacked beside the forward body of its boundary and microbatch."""
 
@@ -195,11 +197,16 @@ class BodyFormat:
         """Of a microbatch's activations and gradients."""
         return self._batch.sequences, self._batch.sequence_length, self._model.boundary_width
 
+    def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
+        """What the next visit builds on, fp16. hidden: what was packed by `base`; crossed: what it unpacks to."""
+        assert isinstance(self._forward, codecs.Remembering), "no other codec leaves anything"
+        return self._forward.left(base, hidden.cpu(), crossed)
+
     def _changing(self, base: Tensor | None) -> codecs.Codec:
-        """The codec of an activation that is the change from `base`."""
+        """The codec of an activation that builds on `base`."""
         if base is None:
             return self._forward
-        assert isinstance(self._forward, codecs.Delta), "only delta has bases"
+        assert isinstance(self._forward, codecs.Remembering), "no other codec has bases"
         return self._forward.against(base)
 
     def _beside(self, forward: Buffer | None) -> codecs.Codec:

@@ -45,7 +45,7 @@ def run_digest(stage_digests: Iterable[str]) -> str:
 
 
 def reconstruction_digest(reconstruction: Tensor) -> int:
-    """Of what crossed a boundary, fp16: 63 bits, never 0."""
+    """Of what crossed a boundary, fp32: 63 bits, never 0."""
     return (int.from_bytes(blake3(_bytes(reconstruction)).digest(8), "little") >> 1) or 1
 
 

@@ -74,7 +74,8 @@ class Stage:
         if action.kind is not PassKind.TRAIN:
             return self._forward_only(action, body)
         if self._format.remembers and body.hidden is not None:
-            self.bases.stage(_named(action, End.RECEIVED), body.hidden)
+            kept = body.hidden.half() if self._format.mutual else None
+            self.bases.stage(_named(action, End.RECEIVED), body.hidden, kept)
         if self._format.needs_forward and self._index:
             self._received[action.microbatch] = action.payload  # type: ignore[assignment]
         if self._module.last:
@@ -114,15 +115,17 @@ class Stage:
         payload = self._frame(body, hidden, base)
         if not self._format.remembers:
             return ForwardDone(action.pass_id, action.microbatch, payload)
-        crossed = self._format.unpack_forward(self._index + 1, payload, action.kind, base).hidden
+        shared = base if self._format.mutual else None
+        crossed = self._format.unpack_forward(self._index + 1, payload, action.kind, shared).hidden
         assert crossed is not None
+        left = self._format.left(base, hidden, crossed)
         return ForwardDone(
             action.pass_id,
             action.microbatch,
             payload,
-            whole=None if base is None else self._frame(body, crossed),
+            whole=None if shared is None else self._frame(body, crossed),
             received=self.bases.staged_digest(_named(action, End.RECEIVED)),
-            sent=self.bases.stage(_named(action, End.SENT), crossed),
+            sent=self.bases.stage(_named(action, End.SENT), crossed, left),
         )
 
     def _build(self, manifest: RunManifest, seed: int | None) -> nn.Module:

@@ -56,7 +56,13 @@ class Permutation:
 
 
 class EveryStep:
-    """Each step visits the places that the step before visited, whatever samples stand there."""
+    """Each step visits the places that the step before visited, whatever samples stand there.
+
+    `mutual`: both ends of a boundary build on that visit; else the sender alone does.
+    """
+
+    def __init__(self, mutual: bool) -> None:
+        self.mutual = mutual
 
     def previous(self, step: int) -> int | None:
         return step - 1 if step else None
@@ -72,6 +78,8 @@ class StepOrder:
     its own (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the
     step that visited its block before. A function of (seed, blocks, step) alone.
     """
+
+    mutual = True
 
     def __init__(self, blocks: int, seed: int) -> None:
         assert blocks > 0

@@ -119,7 +119,7 @@ def visits(manifest: RunManifest) -> StepOrder | EveryStep | None:
         case "samples":
             return step_order(manifest)
         case "places":
-            return EveryStep()
+            return EveryStep(manifest.codec.mutual)
         case _:
             return None
 

@@ -18,6 +18,11 @@ from swarm.protocol.ids import BaseKey, End, Microbatch, StepNumber
 class Visits(Protocol):
     """When the samples of a step are trained on: a function of the manifest alone."""
 
+    @property
+    def mutual(self) -> bool:
+        """Whether both ends of a boundary build on a visit, or the sender alone."""
+        ...
+
     def previous(self, step: int) -> int | None:
         """The step that visited them before; None at the first visit."""
         ...
@@ -42,14 +47,16 @@ class Bases:
 
     def crossings(self, step: StepNumber) -> Crossings:
         """What a training pass of `step` may build on."""
-        visit = self._visits.previous(step) if self._visits is not None else None
-        if visit is None:
+        if self._visits is None:
             return Crossings()
+        visit = self._visits.previous(step)
+        if visit is None:
+            return Crossings(mutual=self._visits.mutual)
         usable: dict[End, dict[Microbatch, int]] = {end: {} for end in End}
         for key, digest in self._held.items():
             if key.visit == visit:
                 usable[key.end][key.microbatch] = digest
-        return Crossings(StepNumber(visit), usable[End.RECEIVED], usable[End.SENT])
+        return Crossings(StepNumber(visit), usable[End.RECEIVED], usable[End.SENT], mutual=self._visits.mutual)
 
     def settle(self, step: StepNumber, crossings: Crossings) -> SettleBases | None:
         """`step` is applied: its crossings are the bases of the next visit. None where nothing is remembered."""

@@ -25,17 +25,23 @@ _NONE = Lineage()
 
 
 class Crossings:
-    """`received`, `sent`: digests of the bases of the visit before, by microbatch. All empty in a run without bases."""
+    """`received`, `sent`: digests of the bases of the visit before, by microbatch. All empty in a run without bases.
+
+    `mutual` False: the sender alone builds on them, and every frame is whole.
+    """
 
     def __init__(
         self,
         visit: StepNumber | None = None,
         received: Mapping[Microbatch, int] | None = None,
         sent: Mapping[Microbatch, int] | None = None,
+        *,
+        mutual: bool = True,
     ) -> None:
         self.receipt: Receipt | None = None
         """Of all microbatches accumulated so far; None while nothing with a digest has crossed."""
         self._visit = visit
+        self._mutual = mutual
         self._bases = {End.RECEIVED: dict(received or {}), End.SENT: dict(sent or {})}
         self._inputs: dict[Microbatch, Lineage] = {}
         self._gradients: dict[Microbatch, Lineage] = {}
@@ -86,7 +92,7 @@ class Crossings:
             return None
         self._sent[m] = sent
         base = self._bases[End.SENT].get(m, 0)
-        return Lineage(source=received, base=base, fresh=not base)
+        return Lineage(source=received, base=base if self._mutual else 0, fresh=not base)
 
     def accumulated(self, m: Microbatch, received: int) -> Lineage | None:
         """`m` counts: the lineage of its gradient for the stage before."""
@@ -103,7 +109,7 @@ class Crossings:
             fresh=int(arrived.fresh) << m,
         )
         self.receipt = total((self.receipt, told))
-        if received:
+        if received and self._mutual:
             self._left[End.RECEIVED, m] = received
         if sent and gradient.source == sent:  # else the next stage has used a copy that another peer made
             self._left[End.SENT, m] = sent

@@ -130,6 +130,10 @@ class Cycle:
 
     blocks: int
 
+    @property
+    def mutual(self) -> bool:
+        return True
+
     def previous(self, step: int) -> int | None:
         return step - self.blocks if step >= self.blocks else None
 

@@ -46,6 +46,7 @@ ROWS: dict[str, Callable[[], Any]] = {
     "topk-independent:0.3": lambda: codecs.get("topk-independent:0.3"),
     "topk-shared": lambda: Beside("topk:0.1", "topk-shared"),
     "delta:4": lambda: codecs.get("delta:4"),
+    "ef-mixed:topk:0.2": lambda: codecs.get("ef-mixed:topk:0.2"),
 }
 """Each codec by name; those with a parameter by one or two values of it."""
 
@@ -72,9 +73,9 @@ def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
             return torch.maximum(rows, floor).reshape(size.shape) * (1 + 1e-6) + 1e-30
         case "log4-channel":
             return torch.maximum(size, channel_peaks(size) * 1.01 / 64) * (1 + 1e-6) + 1e-30
-        case "topk" | "topk-independent" | "topk-shared":  # what is dropped is no larger than what is kept
+        case "topk" | "topk-independent" | "topk-shared" | "ef-mixed":  # what is dropped is no larger than what is kept
             rows = size.reshape(x.shape[0] if x.ndim > 1 else 1, -1)
-            fraction = float(name.partition(":")[2] or 0.1)
+            fraction = 0.1 if name in ("topk-shared", "ef-mixed:topk:0.2") else float(name.partition(":")[2])
             keep = max(1, round(fraction * rows.shape[1]))
             least = rows.sort(dim=1, descending=True).values[:, keep - 1 : keep]
             return torch.where(rows > least, rows * 2.0**-8 + 1e-40, least).reshape(size.shape)
@@ -328,7 +329,7 @@ def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(
 
 
 def test_every_codec_is_under_contract() -> None:
-    same = {"ef21"}  # whole, its frames are delta's
+    same = {"ef21", "ef"}  # whole, their frames are delta's and those of the codec inside
     assert {name.partition(":")[0] for name in codecs.NAMES} - same == {name.partition(":")[0] for name in ROWS}
 
 

@@ -1,0 +1,29 @@
+"""What codecs have in common that build on what an earlier visit to a microbatch left behind."""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+from torch import Tensor
+
+from swarm.codecs.codec import Codec
+
+_LARGEST = torch.finfo(torch.float16).max
+
+
+class Remembering(Codec):
+    """By itself the codec of a visit that has nothing to build on: a key frame."""
+
+    @abc.abstractmethod
+    def against(self, base: Tensor) -> Codec:
+        """The codec of a visit that builds on `base`: fp16, of the activation's shape."""
+
+    @abc.abstractmethod
+    def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
+        """What the next visit builds on, fp16. hidden: what was encoded; crossed: what it decodes to, both fp32."""
+
+
+def to_float16(values: Tensor) -> Tensor:
+    """The nearest fp16; values beyond its range saturate."""
+    return values.clamp(-_LARGEST, _LARGEST).to(torch.float16)
