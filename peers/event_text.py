@@ -17,6 +17,8 @@ def step_line(decided: e.StepDecided, measured: e.StepMeasured | None, steps: in
     """The line of a step. `steps`: how many the run has; steps count from 1 here, as people do."""
     of = f"/{steps}" if steps is not None else ""
     parts = [f"step {decided.step + 1}{of}", f"loss {decided.loss:.4f}", f"norm {decided.gradient_norm:.3g}"]
+    if decided.key_frames:
+        parts.append(f"key frames {sum(int(bits, 16).bit_count() for bits in decided.key_frames)}")
     if measured is not None:
         parts += [
             f"{measured.tokens_per_second:,.0f} tok/s",

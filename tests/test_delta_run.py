@@ -385,12 +385,12 @@ def test_a_step_that_mixed_two_copies_is_done_again(run) -> None:
         swarm.kill(actor, farewell=True)
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 3 and stage_of(swarm, actor) == 0:
-            if not gone:
-                goes(swarm, actor)
-        elif isinstance(action, act.Emit) and isinstance(action.event, MicrobatchAccumulated) and len(gone) == 1:
-            if stage_of(swarm, actor) == 0:
-                goes(swarm, swarm.tables[1].assignee(action.event.microbatch))
+        if stage_of(swarm, actor) != 0 or len(gone) > 1:
+            return
+        if not gone and isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 3:
+            goes(swarm, actor)
+        elif gone and isinstance(action, act.Emit) and isinstance(action.event, MicrobatchAccumulated):
+            goes(swarm, swarm.tables[1].assignee(action.event.microbatch))
 
     swarm = run(manifest(stages=2), hook=hook)
     assert len(gone) == 2
