@@ -39,7 +39,7 @@ from swarm.models.kinds import count_parameters
 from swarm.net.stream import PREFIX_BYTES
 from swarm.net.wire import Encoder
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
-from swarm.protocol.messages import Frame
+from swarm.protocol.messages import Frame, Lineage
 
 RUN = """
 [run]
@@ -72,6 +72,7 @@ CONTROL = "dense"
 ANCHORED = "dense, anchor"
 MODULES = "dense, anchor, table 64, MLP 512"
 _MODULES = ("model.token_table_dim=64", "model.receiver_hidden=512")
+_DIGEST = 2**62  # as long as any
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,15 @@ ROWS: dict[str, Row] = {
     "projector 32, int8": _narrow("projector", 32, "int8"),
     "maxout 16, int8": _narrow("maxout", 16, "int8", control=CONTROL),
     "maxout 32, int8": _narrow("maxout", 32, "int8", control=CONTROL),
+    "int4, int8 back": _coded("int4", "int8"),
+    "int2, int8 back": _coded("int2", "int8"),
+    "delta 4, int8 back": _coded("delta:4", "int8", "batch.order=steps"),
+    "delta 2, int8 back": _coded("delta:2", "int8", "batch.order=steps"),
 }
-"""In the order in which they are worth their time. int5/log4: forward/back, with a scale for each channel."""
+"""In the order in which they are worth their time; those with delta say something over several epochs alone.
+
+int5/log4: forward/back, with a scale for each channel.
+"""
 
 
 def main() -> None:
@@ -262,7 +270,7 @@ def _pace(pairs: Sequence[tuple[Trained, Trained]]) -> float | None:
 
 
 def _bytes(manifest: RunManifest) -> tuple[float, float]:
-    """Per token over one boundary, forward and back: everything the stream carries for a frame."""
+    """Per token over one boundary, forward and back: everything the stream carries for a frame, the run's mean."""
     body = BodyFormat(manifest)
     batch = manifest.batch
     hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width)
@@ -270,12 +278,20 @@ def _bytes(manifest: RunManifest) -> tuple[float, float]:
     forward = body.pack_forward(1, BodyKind.BATCH, tokens, hidden)
     backward = body.pack_backward(1, hidden, forward)
     encoder = Encoder(Actor("a", 1), Actor("b", 1))
-    sizes = []
-    for direction, payload in ((Direction.FORWARD, forward), (Direction.BACKWARD, backward)):
+
+    def size(direction: Direction, payload: bytes, lineage: Lineage | None = None) -> float:
         key = FrameKey(PassId(Term(1), StepNumber(1000)), 1, direction, Microbatch(1))
-        header, sent = encoder.encode(Frame(key, payload))
-        sizes.append((PREFIX_BYTES + len(header) + len(sent)) / batch.tokens_per_microbatch)
-    return sizes[0], sizes[1]
+        header, sent = encoder.encode(Frame(key, payload, lineage))
+        return (PREFIX_BYTES + len(header) + len(sent)) / batch.tokens_per_microbatch
+
+    if not manifest.codec.remembers:
+        return size(Direction.FORWARD, forward), size(Direction.BACKWARD, backward)
+    changed = body.pack_forward(1, BodyKind.BATCH, tokens, hidden, hidden.half())
+    whole = size(Direction.FORWARD, forward, Lineage(source=_DIGEST, fresh=True))
+    later = size(Direction.FORWARD, changed, Lineage(source=_DIGEST, base=_DIGEST))
+    visits = manifest.step_blocks if manifest.codec.remembers == "samples" else 1
+    first = min(1.0, visits / manifest.run.steps)
+    return first * whole + (1 - first) * later, size(Direction.BACKWARD, backward, Lineage(_DIGEST, trail=_DIGEST))
 
 
 def _codec_ms(manifest: RunManifest) -> tuple[float, float]:
