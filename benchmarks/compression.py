@@ -71,8 +71,11 @@ microbatches = 8
 CONTROL = "dense"
 ANCHORED = "dense, anchor"
 MODULES = "dense, anchor, table 64, MLP 512"
+IDS = "ids alone: its last stage, and one value a sequence"
 _MODULES = ("model.token_table_dim=64", "model.receiver_hidden=512")
 _DIGEST = 2**62  # as long as any
+_LAST_STAGES = ("model.layers=2", "model.cuts=[1]")
+"""Where nothing crosses, stages before the last change nothing: one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,7 @@ ROWS: dict[str, Row] = {
     "bottleneck 16, int8": _narrow("bottleneck", 16, "int8"),
     MODULES: Row(("model.anchor=frozen", *_MODULES)),
     "bottleneck 16, int5/log4, table 64, MLP 512": _narrow("bottleneck", 16, *_FINE, *_MODULES, control=MODULES),
-    "ids alone: that one with a single value a sequence": _narrow(
-        "bottleneck", 16, "topk:0.000001", "topk-shared", *_MODULES, control=MODULES
-    ),
+    IDS: _narrow("bottleneck", 16, "topk:0.000001", "topk-shared", *_MODULES, *_LAST_STAGES, control=MODULES),
     "subspace 16, int5/log4, table 64, MLP 512": _subspace(16, *_FINE, *_MODULES, control=MODULES),
     "bottleneck 16, int5/log4": _narrow("bottleneck", 16, *_FINE),
     "bottleneck 16, int5/log4, MLP 512": _narrow("bottleneck", 16, *_FINE, _MODULES[1]),

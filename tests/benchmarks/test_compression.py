@@ -80,7 +80,7 @@ def test_every_row_is_a_run_and_its_control_sends_everything(run: tuple[Path, li
         model = compression.resolve_run(path, [data, *row.sets]).manifest.model
         if set(compression._MODULES) & set(row.sets) and name not in controls:
             assert row.control in (compression.MODULES, compression.ANCHORED)
-        assert model.layers == control.model.layers and model.cuts == control.model.cuts
+        assert name == compression.IDS or (model.layers, model.cuts) == (control.model.layers, control.model.cuts)
 
 
 def test_the_moonshot_row_sends_a_hundredth_of_fp32(run: tuple[Path, list[str]]) -> None:
