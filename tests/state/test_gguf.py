@@ -139,20 +139,27 @@ def test_the_permutation_is_undone() -> None:
         assert np.array_equal(unpermute(permute(rows, heads), heads), rows)
 
 
+def their_name(name: str) -> str:
+    if not name.startswith("model.layers."):
+        return NAMES[name]
+    number, part = name.split(".", 3)[2:]
+    return f"blk.{number}.{NAMES[part.removesuffix('.weight')]}.weight"
+
+
+def order_of(name: str, rows: int) -> np.ndarray:
+    """Which of our rows each of the file's rows is."""
+    order = np.arange(rows)
+    if "q_proj" in name or "k_proj" in name:
+        return permute(order, MODEL.heads if "q_proj" in name else MODEL.kv_heads)
+    return order
+
+
 def model_tensors(values: dict[str, np.ndarray], tied: bool = False) -> dict[str, Raw]:
     """A model's parameters as a converter would write them, fp32."""
     found = {}
     for name, value in values.items():
-        if tied and name == "lm_head.weight":
-            continue
-        if name.startswith("model.layers."):
-            number, part = name.split(".", 3)[2:]
-            theirs = f"blk.{number}.{NAMES[part.removesuffix('.weight')]}.weight"
-        else:
-            theirs = NAMES[name]
-        if "q_proj" in name or "k_proj" in name:
-            value = permute(value, MODEL.heads if "q_proj" in name else MODEL.kv_heads)
-        found[theirs] = (value.shape, 0, value.tobytes())
+        if not (tied and name == "lm_head.weight"):
+            found[their_name(name)] = (value.shape, 0, value[order_of(name, len(value))].tobytes())
     return found
 
 
@@ -176,6 +183,26 @@ def test_a_model_is_taken_up_exactly(
         values["lm_head.weight"] = values["model.embed_tokens.weight"]
     for name, tensor in found.tensors.items():
         assert np.array_equal(tensor.load().numpy(), values[name]), name
+
+
+def test_a_quantised_model_is_what_its_blocks_stand_for(
+    values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(2)
+    tensors, expected = model_tensors(values), dict(values)
+    for name, value in values.items():
+        if value.ndim < 2:
+            continue
+        raw, decoded = quantised(8, value.size, rng)
+        tensors[their_name(name)] = (value.shape, 8, raw)
+        rows = np.array(decoded, dtype=np.float32).reshape(value.shape)
+        expected[name] = np.empty_like(rows)
+        expected[name][order_of(name, len(rows))] = rows
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf(METADATA, tensors))
+    found = open_pretrained(path, tokenizer_path)
+    for name, tensor in found.tensors.items():
+        assert np.array_equal(tensor.load().numpy(), expected[name]), name
 
 
 @pytest.mark.parametrize(
