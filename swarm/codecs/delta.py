@@ -50,7 +50,9 @@ class Delta(Remembering):
         elif change in _BITS:
             self._quantiser = _BITS[change]()
         else:
-            raise ValueError(f'a change cannot have {change} bits a value; give 2, 4, 8 or "topk:0.1"' if change else "")
+            raise ValueError(
+                f'a change cannot have {change} bits a value; give 2, 4, 8 or "topk:0.1"' if change else ""
+            )
         self.name = f"{family}:{change}"
 
     def against(self, base: Tensor) -> Change:
