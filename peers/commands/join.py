@@ -36,7 +36,7 @@ def command(
             "--delta-cache",
             parser=parse_bytes,
             metavar="SIZE",
-            help="With codecs delta, ef and ef21: memory for activations of earlier visits; what does not fit is sent whole again. "
+            help="With codecs delta, ef, ef21: memory for what earlier visits left; what does not fit is sent whole. "
             "Default: an eighth of --max-memory.",
         ),
     ] = None,

@@ -237,7 +237,7 @@ def test_the_id_names_everything_that_fixes_the_subspace() -> None:
 
 
 def test_the_id_and_the_anchor_change_together() -> None:
-    """Whoever changes the construction must give it another name in swarm/manifest.py, then renew these two."""
+    """Whoever changes the construction must give it another name in swarm/manifest/model.py, then renew these two."""
     assert MODEL.subspace_id.startswith("d4ad890f6aae2e3a")
     assert (anchor(torch.tensor([3]), MODEL)[0, :5] * 2**22 / 111).tolist() == [29127, 36803, -13365, 20451, -59385]
 

@@ -1,0 +1,52 @@
+"""The manifest: the one description of a run that every peer, checkpoint and connection agrees on.
+
+A run is a file. `RunFile` is what an organiser writes (RUN.toml); `RunFile.resolve` adds the hashes of the prepared
+corpus and yields a `RunManifest`: frozen, complete, hashed (`RunManifest.hash`) and signed with the organiser's Ed25519
+key (`SignedManifest`). Everything a step computes is a function of the manifest and the step number alone.
+
+Unknown keys are errors that name the nearest known key.
+"""
+
+from swarm.manifest.data import DataSection, InitialSection, Shard
+from swarm.manifest.model import ModelSection
+from swarm.manifest.run_file import RunFile, load_run_file
+from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES, PROTOCOL_VERSION, RunManifest
+from swarm.manifest.section import ManifestError, Section, explain
+from swarm.manifest.signed import SignedManifest, key_fingerprint
+from swarm.manifest.tables import (
+    BatchSection,
+    CheckpointSection,
+    CodecSection,
+    EvaluationSection,
+    OptimizerSection,
+    RunSection,
+    SumSection,
+    SwarmSection,
+    TimingSection,
+)
+
+__all__ = [
+    "MAX_MANIFEST_BYTES",
+    "PROTOCOL_VERSION",
+    "BatchSection",
+    "CheckpointSection",
+    "CodecSection",
+    "DataSection",
+    "EvaluationSection",
+    "InitialSection",
+    "ManifestError",
+    "ModelSection",
+    "OptimizerSection",
+    "RunFile",
+    "RunManifest",
+    "RunSection",
+    "Section",
+    "Shard",
+    "SignedManifest",
+    "SumSection",
+    "SwarmSection",
+    "TimingSection",
+    "explain",
+    "key_fingerprint",
+    "load_run_file",
+]

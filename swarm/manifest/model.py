@@ -1,0 +1,254 @@
+"""[model]: what is trained and where it is cut."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from swarm.manifest.section import Positive, Section
+
+_SUBSPACE = "U = the first k channels; F = uniform lanes of splitmix64; version 1"
+"""How swarm/models/subspace.py makes U and F. Changes whenever they would come out otherwise."""
+
+_BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz on multiples of 2^-24; version 1"
+"""What swarm/models/boundary.py does that no parameter tells. Changes whenever it would come out otherwise."""
+
+
+_LLAMA_KEYS = (
+    "heads",
+    "kv_heads",
+    "ffn_dim",
+    "rope_theta",
+    "norm_eps",
+    "residual",
+    "subspace_dim",
+    "subspace_seed",
+    "tail_layers",
+    "boundary",
+    "boundary_dim",
+    "anchor",
+    "receiver_hidden",
+    "token_table_dim",
+)
+"""Keys of [model] that only a language model has."""
+
+
+class ModelSection(Section):
+    """The model and where it is cut: a decoder language model in the Llama shape, or a residual image classifier."""
+
+    kind: Literal["llama", "resnet"] = "llama"
+    vocab_size: Positive = 4096
+    """Different ids: tokens, or levels of a pixel."""
+    dim: Positive = 192
+    layers: Positive = 8
+    heads: Positive = 6
+    kv_heads: Positive = 2
+    ffn_dim: Positive = 512
+    context: Positive = 256
+    rope_theta: float = Field(default=10_000.0, gt=0)
+    norm_eps: float = Field(default=1e-5, gt=0)
+    cuts: tuple[int, ...] = (2, 4, 6)
+    """First layer of stages 1 … S−1; stage 0 also embeds, the last stage also holds the final norm and the head."""
+    residual: Literal["dense", "subspace"] = "dense"
+    subspace_dim: int = Field(default=0, ge=0)
+    subspace_seed: int = Field(default=0, ge=0, lt=2**63)
+    tail_layers: int = Field(default=0, ge=0)
+    """Last layers that write to the whole residual: nothing of them crosses a boundary."""
+    boundary: Literal["none", "bottleneck", "maxout", "projector"] = "none"
+    """What narrows a dense residual at every cut (docs/boundaries.md)."""
+    boundary_dim: int = Field(default=0, ge=0)
+    anchor: Literal["auto", "frozen", "none"] = "auto"
+    """The frozen anchor F[t] under the embedding; "auto": of a subspace, a bottleneck, a projector."""
+    receiver_hidden: int = Field(default=0, ge=0)
+    """Width of the MLP with which every stage but the first refines what it received; 0: none."""
+    token_table_dim: int = Field(default=0, ge=0)
+    """Rank of the trained token table that every stage but the first adds to what it received; 0: none."""
+    classes: int = Field(default=0, ge=0)
+    """Of an image classifier."""
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if self.kind == "llama":
+            if self.classes:
+                raise ValueError(
+                    f'model.classes = {self.classes} means nothing with model.kind = "llama": '
+                    'set model.kind = "resnet", or leave the key out'
+                )
+            return self
+        for key in self.idle_keys:
+            default = type(self).model_fields[key].default
+            if getattr(self, key) != default:
+                raise ValueError(
+                    f'model.{key} = {getattr(self, key)!r} means nothing with model.kind = "resnet": leave the key out'
+                )
+        if self.classes < 2 or self.vocab_size < 2:
+            raise ValueError(
+                f'model.classes = {self.classes} and model.vocab_size = {self.vocab_size}: model.kind = "resnet" needs '
+                "two classes and two levels of a pixel at least"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind == "llama":
+            self._check_heads()
+        bounds = (0, *self.cuts, self.layers)
+        if any(a >= b for a, b in itertools.pairwise(bounds)):
+            raise ValueError(
+                f"model.cuts = {list(self.cuts)} must grow strictly from 1 to model.layers − 1 = {self.layers - 1}; "
+                "each stage needs at least one layer (`swarm-peer init` proposes cuts)"
+            )
+        return self
+
+    def _check_heads(self) -> None:
+        if self.dim % self.heads:
+            raise ValueError(f"model.dim = {self.dim} is not a multiple of model.heads = {self.heads}")
+        if (self.dim // self.heads) % 2:
+            raise ValueError(f"model.dim / model.heads = {self.dim // self.heads} must be even (rotary embedding)")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
+
+    @model_validator(mode="after")
+    def _subspace_fits(self) -> Self:
+        if self.residual == "dense":
+            for key in ("subspace_dim", "subspace_seed", "tail_layers"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f'model.{key} = {getattr(self, key)} means nothing with model.residual = "dense": '
+                        'set model.residual = "subspace", or leave the key out'
+                    )
+            return self
+        if not 0 < self.subspace_dim < self.dim:
+            raise ValueError(
+                f"model.subspace_dim = {self.subspace_dim} must be from 1 to model.dim − 1 = {self.dim - 1}: "
+                "so many coefficients of a token cross each boundary"
+            )
+        last = len(self.layer_range(self.stages - 1))
+        if self.tail_layers > last:
+            raise ValueError(
+                f"model.tail_layers = {self.tail_layers} must lie in the last stage, which has {last} of the "
+                f"{self.layers} layers: lower it, or move the last of model.cuts = {list(self.cuts)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _boundary_fits(self) -> Self:
+        if self.boundary == "none":
+            if self.boundary_dim:
+                raise ValueError(
+                    f'model.boundary_dim = {self.boundary_dim} means nothing with model.boundary = "none": '
+                    'set model.boundary = "bottleneck", "maxout" or "projector", or leave the key out'
+                )
+            return self
+        if self.residual != "dense":
+            raise ValueError(
+                f'model.boundary = "{self.boundary}" narrows a dense residual, and model.residual = "{self.residual}" '
+                'is narrow already: set model.residual = "dense", or model.boundary = "none"'
+            )
+        if not self.cuts:
+            raise ValueError(
+                f'model.boundary = "{self.boundary}" has no boundary to stand at: give model.cuts at least one layer, '
+                'or set model.boundary = "none"'
+            )
+        if not 0 < self.boundary_dim < self.dim:
+            raise ValueError(
+                f"model.boundary_dim = {self.boundary_dim} must be from 1 to model.dim − 1 = {self.dim - 1}: "
+                "so many values of a token cross each boundary"
+            )
+        if self.boundary == "maxout" and self.dim % self.boundary_dim:
+            raise ValueError(
+                f"model.boundary_dim = {self.boundary_dim} does not divide model.dim = {self.dim}: "
+                'model.boundary = "maxout" takes the largest of each group of model.dim ÷ model.boundary_dim channels'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _receivers_fit(self) -> Self:
+        for key in ("receiver_hidden", "token_table_dim"):
+            if getattr(self, key) and not self.cuts:
+                raise ValueError(
+                    f"model.{key} = {getattr(self, key)} needs a stage that receives something: "
+                    "give model.cuts at least one layer, or leave the key out"
+                )
+        if self.token_table_dim > self.dim:
+            raise ValueError(
+                f"model.token_table_dim = {self.token_table_dim} is more than model.dim = {self.dim}: "
+                "no table of that width has a higher rank; lower it"
+            )
+        if self.anchor == "none" and self.residual == "subspace":
+            raise ValueError(
+                'model.anchor = "none" leaves model.residual = "subspace" nothing outside its few coefficients: '
+                'set model.anchor = "auto"'
+            )
+        if self.anchor == "frozen" and self.boundary == "maxout":
+            raise ValueError(
+                'model.anchor = "frozen" does not fit model.boundary = "maxout", whose sender takes maxima of the '
+                'whole residual: set model.anchor = "auto", or another model.boundary'
+            )
+        return self
+
+    @property
+    def idle_keys(self) -> tuple[str, ...]:
+        """Keys that mean nothing for this kind of model."""
+        return _LLAMA_KEYS if self.kind == "resnet" else ()
+
+    @property
+    def stages(self) -> int:
+        return len(self.cuts) + 1
+
+    @property
+    def residual_width(self) -> int:
+        """Values of a token that run along the residual: its activation, or its coefficients in the subspace."""
+        return self.subspace_dim if self.residual == "subspace" else self.dim
+
+    @property
+    def boundary_width(self) -> int:
+        """Values of a token that cross a boundary: the residual's, or what its sender makes of them."""
+        return self.residual_width if self.boundary == "none" else self.boundary_dim
+
+    @property
+    def anchored(self) -> bool:
+        """Whether the embedding stands on a frozen anchor F[t], which every stage adds by itself."""
+        return self._usually_anchored if self.anchor == "auto" else self.anchor == "frozen"
+
+    @property
+    def _usually_anchored(self) -> bool:
+        return self.residual == "subspace" or self.boundary in ("bottleneck", "projector")
+
+    @property
+    def acts_at_cuts(self) -> tuple[str, ...]:
+        """Keys that make a stage act on what it sends or has received: a plain Llama has no place for it."""
+        found = () if self.boundary == "none" else (f'model.boundary = "{self.boundary}"',)
+        numbers = {"receiver_hidden": self.receiver_hidden, "token_table_dim": self.token_table_dim}
+        return (*found, *(f"model.{key} = {value}" for key, value in numbers.items() if value))
+
+    @property
+    def token_id_bytes(self) -> int:
+        """Bytes of a token id on the wire."""
+        return 2 if self.vocab_size <= 1 << 16 else 4
+
+    @property
+    def subspace_id(self) -> str:
+        """SHA-256, hex, of all that fixes what crosses a boundary and is not trained. Empty for a plain dense model.
+
+        In a subspace that fixes U and F: construction, seed, k, d, V. With a boundary: construction, kind, k, d, V.
+        An anchor where there usually is none, or none where there usually is one, is named too.
+        """
+        what: tuple[object, ...]
+        if self.residual == "subspace":
+            what = (_SUBSPACE, self.subspace_seed, self.subspace_dim, self.dim, self.vocab_size)
+        elif self.boundary != "none" or self.anchored:
+            what = (_BOUNDARY, self.boundary, self.boundary_dim, self.dim, self.vocab_size)
+        else:
+            return ""
+        if self.anchored != self._usually_anchored:
+            what = (*what, f"anchor {self.anchor}")
+        return hashlib.sha256("\0".join(map(str, what)).encode()).hexdigest()
+
+    def layer_range(self, stage: int) -> range:
+        """Layers of `stage`, a half-open range."""
+        bounds = (0, *self.cuts, self.layers)
+        return range(bounds[stage], bounds[stage + 1])

@@ -1,0 +1,92 @@
+"""RUN.toml: a run as an organiser writes it."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from swarm.manifest.data import DataSection, InitialSection
+from swarm.manifest.run_manifest import RunManifest, check_importable
+from swarm.manifest.section import ManifestError, MaybeSha256, Section, explain
+from swarm.manifest.tables import (
+    Tables,
+)
+
+
+class RunFile(Tables):
+    """RUN.toml as an organiser writes it. Directories are local and not part of the hash."""
+
+    class Data(Section):
+        directory: str = "data"
+
+    class Initial(Section):
+        sha256: MaybeSha256 = ""
+        directory: str = "parameters"
+
+    data: Data = Data()
+    initial: Initial = Initial()
+
+    @model_validator(mode="after")
+    def _initial_fits(self) -> Self:
+        check_importable(self.model, self.initial.sha256)
+        return self
+
+    def resolve(self, corpus: DataSection, digests: tuple[str, ...] = ()) -> RunManifest:
+        """The manifest of this run over a prepared corpus. Raises ManifestError.
+
+        `digests`: of version 0 by stage, when `initial` names imported parameters.
+        """
+        tables = {name: getattr(self, name) for name in Tables.model_fields}
+        try:
+            initial = InitialSection(sha256=self.initial.sha256, digests=digests)
+            return RunManifest(**tables, subspace_id=self.model.subspace_id, data=corpus, initial=initial)
+        except ValidationError as error:
+            raise ManifestError(explain(error)) from None
+
+
+def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
+    """Read RUN.toml and apply `a.b=c` overrides (values in TOML syntax, or bare strings). Raises ManifestError."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ManifestError(f"no run file {path}: make one with `swarm-peer init {path}`") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{path} is not valid TOML: {error}") from None
+    for override in overrides:
+        _override(tree, override)
+    _reject_unknown_keys(tree, RunFile, str(path))
+    try:
+        return RunFile.model_validate(tree)
+    except ValidationError as error:
+        raise ManifestError(f"{path}: {explain(error)}") from None
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not separator or len(keys) != 2 or not all(keys):
+        raise ManifestError(f"--set {override!r}: expected table.key=value, such as --set run.steps=100")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = tree.setdefault(keys[0], {})
+    if not isinstance(table, dict):
+        raise ManifestError(f"--set {override!r}: {keys[0]} is not a table")
+    table[keys[1]] = value
+
+
+def _reject_unknown_keys(tree: Mapping[str, Any], model: type[BaseModel], where: str, prefix: str = "") -> None:
+    for key, value in tree.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.0)
+            raise ManifestError(f"{where}: unknown key {prefix}{key}; the nearest known key is {prefix}{near[0]}")
+        inner = field.annotation
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, BaseModel):
+            _reject_unknown_keys(value, inner, where, f"{prefix}{key}.")

@@ -1,0 +1,146 @@
+"""The manifest of a run: complete, canonical, hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Self
+
+from pydantic import ValidationError, model_validator
+
+from swarm.manifest.data import DataSection, InitialSection
+from swarm.manifest.model import ModelSection
+from swarm.manifest.section import ManifestError, explain
+from swarm.manifest.tables import Tables
+
+PROTOCOL_VERSION = 1
+"""Peers of different protocol versions refuse each other by name in the handshake."""
+
+MAX_MANIFEST_BYTES = 1 << 20
+
+
+class RunManifest(Tables):
+    """The resolved, hashed description of a run. Two runs with different manifests can never mix."""
+
+    protocol_version: int = PROTOCOL_VERSION
+    subspace_id: str = ""
+    """`ModelSection.subspace_id`, as the organiser's release makes it."""
+    data: DataSection
+    initial: InitialSection = InitialSection()
+
+    @model_validator(mode="after")
+    def _same_subspace(self) -> Self:
+        if self.subspace_id != self.model.subspace_id:
+            raise ValueError(
+                f"subspace_id = {self.subspace_id[:16] or 'none'}, but this release makes "
+                f"{self.model.subspace_id[:16] or 'none'} of the model's keys: coefficients would mean something else "
+                "on the two sides of a boundary; install the release the organiser names"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _initial_fits(self) -> Self:
+        initial = self.initial
+        check_importable(self.model, initial.sha256)
+        if len(initial.digests) != (self.model.stages if initial.sha256 else 0):
+            raise ValueError(
+                f"initial.digests names {len(initial.digests)} states for {self.model.stages} stages and "
+                f"initial.sha256 = {initial.sha256[:16] or 'none'}: it takes one digest for each stage, or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _data_fits(self) -> Self:
+        wanted = "images" if self.model.kind == "resnet" else "text"
+        if self.data.kind != wanted:
+            raise ValueError(
+                f'model.kind = "{self.model.kind}" trains on {wanted}, but the corpus {self.data.name} holds '
+                f"{self.data.kind}: prepare another (`swarm-peer prepare`), or set model.kind"
+            )
+        if self.data.pixels and self.data.pixels != self.batch.sequence_length:
+            raise ValueError(
+                f"the images of {self.data.name} have {self.data.pixels} pixels: "
+                f"set batch.sequence_length = {self.data.pixels}, not {self.batch.sequence_length}"
+            )
+        if self.data.classes > self.model.classes:
+            raise ValueError(
+                f"the images of {self.data.name} are of {self.data.classes} classes but model.classes = "
+                f"{self.model.classes}; set model.classes = {self.data.classes}"
+            )
+        if self.data.vocab_size > self.model.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {self.data.vocab_size} tokens but model.vocab_size = {self.model.vocab_size}; "
+                f"set model.vocab_size = {self.data.vocab_size}"
+            )
+        need = self.batch.tokens_per_microbatch + self.batch.sequences
+        have = sum(shard.tokens for shard in self.data.train)
+        if have < need:
+            raise ValueError(f"the training split has {have} tokens; one microbatch needs {need}")
+        if self.batch.order == "steps" and self.step_blocks < 1:
+            raise ValueError(
+                f'batch.order = "steps": the training split has {self.windows} samples, one step takes '
+                f"{self.batch.microbatches * self.batch.sequences}; lower batch.microbatches or batch.sequences"
+            )
+        return self
+
+    @property
+    def windows(self) -> int:
+        """Samples of the training split."""
+        return self.samples(sum(shard.tokens for shard in self.data.train))
+
+    def samples(self, tokens: int) -> int:
+        """How many samples a split of so many tokens holds."""
+        return (tokens + self.sample_stride - self.batch.sequence_length - 1) // self.sample_stride
+
+    @property
+    def sample_stride(self) -> int:
+        """Tokens from one sample to the next: the last label of a text is the first token of the next."""
+        return self.batch.sequence_length + (self.data.kind == "images")
+
+    @property
+    def step_blocks(self) -> int:
+        """Steps of one epoch with batch.order = "steps"."""
+        return self.windows // (self.batch.microbatches * self.batch.sequences)
+
+    def canonical(self) -> bytes:
+        """The bytes that are hashed, signed and sent: JSON, keys sorted, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of `canonical()`, hex: the run hash."""
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+    @classmethod
+    def from_canonical(cls, raw: bytes) -> Self:
+        """Parse bytes from the network. Raises ManifestError."""
+        if len(raw) > MAX_MANIFEST_BYTES:
+            raise ManifestError(f"manifest of {len(raw)} bytes is larger than the limit of {MAX_MANIFEST_BYTES}")
+        try:
+            manifest = cls.model_validate(json.loads(raw))
+        except (ValidationError, ValueError, RecursionError) as error:
+            raise ManifestError(f"manifest cannot be read: {explain(error)}") from None
+        if manifest.protocol_version != PROTOCOL_VERSION:
+            raise ManifestError(
+                f"the run speaks protocol version {manifest.protocol_version}, this program {PROTOCOL_VERSION}: "
+                "install the release the organiser names"
+            )
+        return manifest
+
+
+def check_importable(model: ModelSection, sha256: str) -> None:
+    if sha256 and model.kind != "llama":
+        raise ValueError(
+            f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a language model, but "
+            f'model.kind = "{model.kind}": clear initial.sha256'
+        )
+    beyond = [*model.acts_at_cuts]
+    if model.residual != "dense":
+        beyond.append(f'model.residual = "{model.residual}"')
+    elif model.anchored and not beyond:
+        beyond.append(f'model.anchor = "{model.anchor}"')
+    if sha256 and beyond:
+        raise ValueError(
+            f"initial.sha256 = {sha256[:16]}… names imported parameters, which are those of a plain dense model, but "
+            f"{' and '.join(beyond)}: leave that out, or clear initial.sha256"
+        )

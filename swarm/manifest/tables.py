@@ -1,0 +1,156 @@
+"""The other tables of a run, and what must fit together among them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from swarm.manifest.model import ModelSection
+from swarm.manifest.section import Fraction, Positive, Section
+
+
+class BatchSection(Section):
+    """One optimizer step: `microbatches` × `sequences` × `sequence_length` tokens."""
+
+    microbatches: Positive = Field(default=16, le=65_535)
+    sequences: Positive = 4
+    sequence_length: Positive = 128
+    order: Literal["samples", "steps"] = "samples"
+    """What each epoch shuffles. "steps": a step's microbatches keep their samples for good, as codec `delta` needs."""
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        return self.sequences * self.sequence_length
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.microbatches * self.tokens_per_microbatch
+
+
+class OptimizerSection(Section):
+    """AdamW with linear warm-up and cosine decay to `min_ratio`; one clip by the global norm."""
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup_steps: int = Field(default=10, ge=0)
+    min_ratio: Fraction = 0.1
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+
+
+class CodecSection(Section):
+    """What crosses a boundary: `forward` activations, `backward` their gradients (names: docs/codecs.md)."""
+
+    forward: str = "int8"
+    backward: str = "int8"
+
+    @property
+    def remembers(self) -> Literal["", "samples", "places"]:
+        """What activations build on: their samples' last visit, or that of their place in the step before."""
+        family = self.forward.partition(":")[0]
+        return "samples" if family == "delta" else "places" if family in ("ef21", "ef", "ef-mixed") else ""
+
+    @property
+    def mutual(self) -> bool:
+        """Whether both ends remember, or the sender alone."""
+        return self.forward.partition(":")[0] in ("delta", "ef21")
+
+
+class SumSection(Section):
+    """How gradients are added. `exact`: each microbatch's gradient is rounded to multiples of 2^-grid_bits in fp64."""
+
+    mode: Literal["exact", "fp32"] = "exact"
+    grid_bits: int = Field(default=30, ge=8, le=48)
+
+
+class TimingSection(Section):
+    """One budget; every deadline is derived from it and from measured quantiles (swarm/protocol/deadlines.py)."""
+
+    step_budget_s: float = Field(default=60.0, gt=0)
+    recruit_after_s: float = Field(default=10.0, ge=0)
+
+
+class CheckpointSection(Section):
+    every: Positive = 10
+    keep: Positive = 3
+
+
+class EvaluationSection(Section):
+    every: int = Field(default=10, ge=0, description="0: never")
+    microbatches: Positive = Field(default=4, le=65_535)
+    sample_tokens: int = Field(default=24, ge=0, le=4096)
+    prompt: str = "The "
+
+
+class SwarmSection(Section):
+    """How many peers a stage wants before step 0 opens; more stand by."""
+
+    replicas: Positive = 2
+    start_timeout_s: float = Field(
+        default=600.0, gt=0, description="then start with what is there, if every stage is held"
+    )
+
+
+class RunSection(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "swarm"
+    seed: int = Field(default=1337, ge=0, lt=2**63)
+    steps: Positive = 30
+
+
+class Tables(Section):
+    """Tables shared by RUN.toml and the manifest."""
+
+    run: RunSection = RunSection()
+    model: ModelSection = ModelSection()
+    batch: BatchSection = BatchSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    codec: CodecSection = CodecSection()
+    sums: SumSection = SumSection()
+    timing: TimingSection = TimingSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    swarm: SwarmSection = SwarmSection()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.batch.sequence_length > self.model.context:
+            raise ValueError(
+                f"batch.sequence_length = {self.batch.sequence_length} exceeds model.context = {self.model.context}"
+            )
+        if self.model.kind == "resnet":
+            if math.isqrt(self.batch.sequence_length) ** 2 != self.batch.sequence_length:
+                raise ValueError(
+                    f"batch.sequence_length = {self.batch.sequence_length} is no square: "
+                    'model.kind = "resnet" takes square images, such as 64 for 8 × 8 pixels'
+                )
+            if self.evaluation.every and self.evaluation.sample_tokens:
+                raise ValueError(
+                    f"evaluation.sample_tokens = {self.evaluation.sample_tokens}: "
+                    'model.kind = "resnet" generates nothing; set it to 0'
+                )
+        if self.codec.remembers == "samples" and self.batch.order != "steps":
+            raise ValueError(
+                f'codec.forward = "{self.codec.forward}" sends the change since a sample was last visited, so samples '
+                f'must come together again: batch.order = "{self.batch.order}", set batch.order = "steps"'
+            )
+        largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
+        if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):
+            fits = int(53 - math.log2(4 * largest_loss))
+            raise ValueError(
+                f"sums.grid_bits = {self.sums.grid_bits} leaves no room for the loss of {self.batch.tokens_per_step} "
+                f"tokens; at most {fits} bits fit"
+            )
+        return self
+
+    @property
+    def targets_per_microbatch(self) -> int:
+        """What the loss of a microbatch is summed over: its tokens, or its images."""
+        return self.batch.sequences if self.model.kind == "resnet" else self.batch.tokens_per_microbatch
+
+    @property
+    def targets_per_step(self) -> int:
+        return self.batch.microbatches * self.targets_per_microbatch
