@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from peers.reference import ReferenceModel
 from peers.resolved_run import ResolvedRun
+from swarm.compute.sums import SumOverflow
 from swarm.data.reader import CorpusReader
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One row with one seed. Losses are held-out, in nats per target, with the codecs on and off."""
+    """One row with one seed. Losses are held-out, in nats per target, with the codecs on and off.
+
+    A run that diverged, until its gradients were beyond all bounds, ends with an infinite loss.
+    """
 
     row: str
     seed: int
@@ -60,12 +65,19 @@ def _train(run: ResolvedRun, row: str) -> Trained:
     reader = CorpusReader(run.corpus, manifest)
     model = ReferenceModel(manifest)
     tokens, losses = [], []
+    uncoded = math.inf
     began = time.process_time()
     for step in range(manifest.run.steps):
-        model.train(step, reader)
+        try:
+            model.train(step, reader)
+        except SumOverflow:
+            tokens.append((step + 1) * manifest.batch.tokens_per_step)
+            losses.append(math.inf)
+            break
         if (step + 1) % manifest.evaluation.every == 0 or step + 1 == manifest.run.steps:
             tokens.append((step + 1) * manifest.batch.tokens_per_step)
             losses.append(model.heldout_loss(reader))
-    uncoded = model.heldout_loss(reader, coded=False)
+    else:
+        uncoded = model.heldout_loss(reader, coded=False)
     spent = time.process_time() - began
     return Trained(row, manifest.run.seed, manifest.hash, tuple(tokens), tuple(losses), uncoded, round(spent, 1))
