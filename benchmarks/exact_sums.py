@@ -72,7 +72,7 @@ def main() -> None:
     write_results(options.out, "exact_sums", rows=rows)
 
 
-def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, float]:
+def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, object]:
     path = folder / "RUN.toml"
     path.write_text(RUN.format(steps=steps, grid_bits=grid_bits))
     run = resolve_run(path)
@@ -94,6 +94,7 @@ def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, float]:
     return {
         "grid_bits": grid_bits,
         "bytes per parameter": round(sum(sizes) / count, 2),
+        "by stage": [round(size / len(flat), 2) for size, flat in zip(sizes, sums, strict=True)],
         "pack, ns per parameter": round(statistics.median(pack_ns), 1),
         "unpack, ns per parameter": round(statistics.median(unpack_ns), 1),
         "rms of the sums": round(float(sum((flat**2).sum() for flat in sums) / count) ** 0.5, 3),

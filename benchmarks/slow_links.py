@@ -85,7 +85,10 @@ def main() -> None:
     options = parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="slow-links-") as name:
         folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+        if options.data is None:
+            subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+        else:
+            (folder / "data").symlink_to(options.data.resolve())
         table = measure(options, folder)
     print(as_markdown(table))
     write_results(options.out, "slow_links", rows=table)
@@ -93,6 +96,7 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--data", type=Path, help="a prepared corpus; else one is prepared")
     made.add_argument("--rows", default=";".join(ROWS), help="some of the rows, with ; between them")
     made.add_argument("--stages", type=int, default=4, help="of one layer each")
     made.add_argument("--replicas", default="1,2")

@@ -164,7 +164,8 @@ async def test_gradients_go_before_activations_and_urgent_things_before_all() ->
     order.clear()
     sending = [asyncio.create_task(send(name, 24)) for name in ("bulk", "activation", "gradient")]
     await asyncio.sleep(0)
-    await send("control", 2)
+    async with asyncio.timeout(DEADLINE_S):
+        await send("control", 2)
     assert order == ["control"] * 2
     async with asyncio.timeout(DEADLINE_S):
         while not all(task.done() for task in sending):
