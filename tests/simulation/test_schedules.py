@@ -1,5 +1,6 @@
 """Seeded schedules of every fault, a crash at every event, and that any of it replays exactly."""
 
+import dataclasses
 import hashlib
 import multiprocessing
 import os
@@ -10,7 +11,7 @@ import pytest
 
 from swarm.simulation.coverage import ENOUGH_SEEDS, Coverage
 from swarm.simulation.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
-from swarm.simulation.runner import crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
+from swarm.simulation.runner import Run, crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
 from swarm.simulation.scenario import SCENARIOS, plan_of
 
 JOBS = min(2, os.cpu_count() or 1)
@@ -96,3 +97,23 @@ def test_the_baseline_of_the_exhaustive_test_is_one_step_of_two_by_two() -> None
     plan = crash_plan()
     assert (plan.settings.stages, plan.settings.replicas, plan.settings.steps) == (2, 2, 1)
     assert run_plan(plan).ok
+
+
+def test_in_a_calm_run_only_first_visits_are_key_frames() -> None:
+    plan = dataclasses.replace(plan_of("calm", 4), blocks=1, base_capacity=1000)
+    settings = dataclasses.replace(plan.settings, stages=3, replicas=2, steps=4, microbatches=4)
+    run = Run(dataclasses.replace(plan, settings=settings, speeds=(1.0,) * 6, spares=0))
+    run.finish()
+    decisions = run.world.watch.decisions
+    assert [decisions[step].key_frames for step in range(4)] == [(15, 15), (0, 0), (0, 0), (0, 0)]
+
+
+def test_a_crash_in_a_step_that_builds_on_the_one_before_ends_right() -> None:
+    """At every fourth of all crash points: two steps of the same samples."""
+    calm = crash_plan()
+    plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, steps=2), blocks=1, base_capacity=1000)
+    points = crash_points(plan)[::4]
+    assert len(points) > 500
+    for point in points:
+        outcome = run_plan(plan, crash=point)
+        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"

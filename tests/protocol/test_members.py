@@ -1,0 +1,35 @@
+"""What the coordinator believes of a member's state: of this history, and still there."""
+
+from swarm.protocol.ids import Actor, Attempt, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.members import Member
+from swarm.protocol.messages import Decision, Prepared, StageOutcome, Status
+
+ME = Actor("one", 1)
+STAGE = StageIndex(0)
+
+
+def status(version: int, state_term: int) -> Status:
+    return Status(ME, STAGE, version, state_term=state_term)
+
+
+def test_a_state_from_before_a_rollback_does_not_count() -> None:
+    member = Member(ME, 0.0, STAGE)
+    member.report(status(4, state_term=2), 2, rolled_back=0)
+    assert member.version == 4
+    member.report(status(4, state_term=2), 2, rolled_back=3)
+    assert member.version is None, "done again, version 4 may have come out otherwise"
+    member.assigned = (STAGE, 4)
+    member.report(status(4, state_term=2), 2, rolled_back=3)
+    assert member.assigned == (STAGE, 4), "nor is it what it was told to fetch"
+    member.report(status(4, state_term=3), 2, rolled_back=3)
+    assert (member.version, member.assigned) == (4, None)
+
+
+def test_reduced_bytes_of_an_earlier_term_may_be_gone_though_they_were_equal() -> None:
+    outcomes = (StageOutcome(0, "digest"),)
+    decision = Decision(Term(2), StepNumber(0), 0.5, 1.0, 8, 1.0, outcomes)
+    for term, can in ((2, True), (1, False)):
+        member = Member(ME, 0.0, STAGE, version=0)
+        attempt = Attempt(PassId(Term(term), StepNumber(0)), STAGE, 0)
+        member.prepared = Prepared(attempt, "digest", 1.0, 1.0)
+        assert member.can_apply(decision) is can
