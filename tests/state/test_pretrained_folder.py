@@ -104,6 +104,8 @@ def test_a_tied_head_is_the_embedding(kept: bool, folder: Path, values: dict[str
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"head_dim": 16}, "head_dim = 16: a head is hidden_size ÷ num_attention_heads = 32/4"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling .*llama3.*without scaling"),
+        ({"head_dim": "8"}, 'head_dim = "8": a head is'),
+        ({"rope_scaling": "default"}, 'rope_scaling = "default": positions'),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling .*linear"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_parameters .*yarn"),
         ({"num_hidden_layers": 4}, "says it has 4 layers, its tensors are of 3"),

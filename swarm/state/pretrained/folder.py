@@ -71,10 +71,10 @@ def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
     shape["norm_eps"] = config.get("rms_norm_eps", 1e-6)
     shape["rope_theta"] = _rope_theta(config, path)
     head_dim = config.get("head_dim")
-    if head_dim is not None and head_dim * heads != config["hidden_size"]:
+    if head_dim is not None and (type(head_dim) is not int or head_dim * heads != config["hidden_size"]):
         raise StateError(
             path,
-            f"head_dim = {head_dim}: a head is hidden_size ÷ num_attention_heads = {config['hidden_size']}/{heads}",
+            f"head_dim = {json.dumps(head_dim)}: a head is hidden_size ÷ num_attention_heads = {config['hidden_size']}/{heads}",
         )
     return shape
 
@@ -86,8 +86,8 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
         rope = config.get(key)
         if rope is None:
             continue
-        kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
-        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        plain = isinstance(rope, dict) and rope.get("rope_type", rope.get("type", "default")) == "default"
+        if not plain or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise StateError(path, f"{key} = {json.dumps(rope)}: positions are rotated as they are, without scaling")
         theta = rope.get("rope_theta", theta)
     return theta
