@@ -74,7 +74,8 @@ def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
     if head_dim is not None and (type(head_dim) is not int or head_dim * heads != config["hidden_size"]):
         raise StateError(
             path,
-            f"head_dim = {json.dumps(head_dim)}: a head is hidden_size ÷ num_attention_heads = {config['hidden_size']}/{heads}",
+            f"head_dim = {json.dumps(head_dim)}: a head is hidden_size ÷ num_attention_heads = "
+            f"{config['hidden_size']}/{heads}",
         )
     return shape
 
