@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import tempfile
@@ -125,10 +126,13 @@ def write_table(page: Path, rows: Sequence[Mapping[str, object]]) -> None:
     _, _, after = rest.partition("<!-- end -->")
     lines = ["| forward and back | loss | from … to | codecs off at inference |", "|---|---|---|---|"]
     for row in rows:
-        lines.append(
-            f"| {row['row']} | {row['loss']:.2f} | {row['least']:.2f} … {row['most']:.2f} | {row['off']:.2f} |"
-        )
+        loss, least, most, off = (_shown(row[key]) for key in ("loss", "least", "most", "off"))
+        lines.append(f"| {row['row']} | {loss} | {least} … {most} | {off} |")
     page.write_text(f"{before}<!-- table -->\n" + "\n".join(lines) + f"\n<!-- end -->{after}")
+
+
+def _shown(loss: object) -> str:
+    return "diverged" if loss == math.inf else f"{loss:.2f}"
 
 
 def _row(name: str, runs: Sequence[Trained]) -> dict[str, object]:
