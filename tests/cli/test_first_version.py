@@ -87,7 +87,6 @@ def test_the_manifest_names_imported_parameters_for_each_stage(initial: tuple[Ru
         with pytest.raises(ValueError, match=f"initial.digests names {len(digests)} states for 2 stages"):
             RunManifest.model_validate(tree)
     seeded = manifest.model_copy(update={"initial": InitialSection()})
-    assert b"initial" in manifest.canonical() and b"initial" not in seeded.canonical()
     assert RunManifest.from_canonical(seeded.canonical()) == seeded
     other = RunFile.model_validate({"model": MODEL, "batch": manifest.batch, "initial": {"sha256": "ab" * 32}})
     assert other.resolve(DATA, manifest.initial.digests).hash != manifest.hash
