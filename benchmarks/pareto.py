@@ -17,6 +17,7 @@ _BEGIN, _END = "<!-- table: written by benchmarks.compression -->\n", "<!-- end 
 _COLOURS = {"subspace": "tab:green", "bottleneck": "tab:red", "projector": "tab:purple", "maxout": "tab:brown"}
 _HIGHEST = 1.15
 """Rows worse than this times the best are named beside the plot, not drawn: they would flatten the others."""
+_MIDDLE = 500  # bytes: beyond, a label stands left of its point
 
 
 def draw(table: Table, file: Path) -> None:
@@ -29,7 +30,9 @@ def draw(table: Table, file: Path) -> None:
     for row in shown:
         colour = _COLOURS.get(row["row"].split()[0], "tab:blue")
         axes.plot(_bytes(row), row["loss"], "o", color=colour, markersize=4)
-        axes.annotate(row["row"], (_bytes(row), row["loss"]), textcoords="offset points", xytext=(4, 3), fontsize=6.5)
+        right = _bytes(row) > _MIDDLE
+        place = {"xytext": (-4 if right else 4, 3), "ha": "right" if right else "left", "fontsize": 6.5}
+        axes.annotate(row["row"], (_bytes(row), row["loss"]), textcoords="offset points", **place)
     front = sorted((row for row in shown if not any(_dominates(other, row) for other in shown)), key=_bytes)
     axes.plot([_bytes(row) for row in front], [row["loss"] for row in front], "-", color="0.7", zorder=0)
     axes.set_xscale("log")
