@@ -134,7 +134,7 @@ def test_everything_dies_and_the_run_goes_on(make_imported: MakeImported) -> Non
     swarm.finish(names=again)
     assert swarm.coordinator.of(CoordinatorStarted)[-1].decided >= 3
     assert len(swarm.coordinator.of(CheckpointArchived, version=0)) == 1, "it is still there"
-    assert all(back.version >= 4 for back in swarm.coordinator.of(RolledBack)), "steps after the last checkpoint are lost"
+    assert all(back.version >= 4 for back in swarm.coordinator.of(RolledBack)), "what came after it is lost"
     swarm.assert_replicas_identical()
     assert_equal(swarm, resolved)
 
