@@ -35,7 +35,8 @@ class ErrorFeedback(Remembering):
         return type(self)(self.inner, base)
 
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
-        return to_float16(hidden - crossed if base is None else hidden + base - crossed)
+        lost = hidden - crossed if base is None else hidden + base - crossed
+        return to_float16(lost).contiguous()  # `hidden` may be strided
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
         return self.inner.payload_bytes(shape)

@@ -42,6 +42,17 @@ def test_the_residual_is_what_was_not_sent() -> None:
     assert torch.equal(inner.decode(codec.against(left).encode(sample(2)), (3, 4, 50)), again)
 
 
+@pytest.mark.parametrize("name", ["ef:topk:0.1", "ef:int4", "ef-mixed:topk:0.1"])
+def test_activations_may_be_strided(name: str) -> None:
+    codec = codecs.get(name)
+    assert isinstance(codec, codecs.Remembering)
+    x = torch.randn((3, 50, 4), generator=torch.Generator().manual_seed(1)).transpose(1, 2)
+    crossed, left = visited(codec, None, x)
+    again, _ = visited(codec, left, x)
+    plain, _ = visited(codec, visited(codec, None, x.contiguous())[1], x.contiguous())
+    assert torch.equal(again, plain) and crossed.shape == x.shape
+
+
 def test_a_shared_mask_finds_the_positions_of_such_a_frame() -> None:
     forward, backward = codecs.pair("ef:topk:0.1", "topk-shared")
     assert isinstance(forward, codecs.Remembering)
