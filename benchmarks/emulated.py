@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import tempfile
 from pathlib import Path
 
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
-from swarm.events import PassOpened, StepDecided
 
 RUN = """
 [run]
@@ -93,12 +91,8 @@ def _row(folder: Path, options: argparse.Namespace, stages: int, replicas: int) 
         words += ["--max-rate", options.max_rate]
     with LocalSwarm(folder / f"swarm-{stages}x{replicas}", path, [words] * (stages * replicas)) as swarm:
         swarm.finish(1800)
-        events = swarm.events()
-    opened = [at for at, event in events if isinstance(event, PassOpened)]
-    decided = [at for at, event in events if isinstance(event, StepDecided)]
-    assert len(opened) == len(decided) == options.steps, "a step was run twice: not a measurement"
-    seconds = statistics.median(b - a for a, b in zip(opened[1:], decided[1:], strict=True))
-    # reduce-scatter and all-gather of fp64 sums: (R − 1)/R of the vector out, and in, twice
+        seconds = swarm.step_seconds(options.steps)
+    # reduce-scatter and all-gather of sums, 8 bytes each before packing: (R − 1)/R of the vector out, and in, twice
     reduce_s = 2 * (replicas - 1) / replicas * options.parameters * 8 / REDUCE_BYTES_PER_S
     ideal = (options.microbatches + stages - 1) * (forward_s + backward_s) + reduce_s
     return {

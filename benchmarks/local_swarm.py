@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from swarm.events import Event, read_log
+from swarm.events import Event, PassOpened, StepDecided, read_log
 
 PEERS = [sys.executable, "-P", "-m", "peers"]
 _ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -78,6 +79,14 @@ class LocalSwarm:
 
     def events(self, name: str = "coordinator") -> list[tuple[float, Event]]:
         return list(read_log(self.folder / name / "events.jsonl"))
+
+    def step_seconds(self, steps: int) -> float:
+        """From opening to decision, the median of the steps after the first. Every one of `steps` was run once."""
+        events = self.events()
+        opened = [at for at, event in events if isinstance(event, PassOpened)]
+        decided = [at for at, event in events if isinstance(event, StepDecided)]
+        assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
+        return statistics.median(b - a for a, b in zip(opened[1:], decided[1:], strict=True))
 
     def _start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.out").open("wb") as out:

@@ -11,9 +11,10 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot
 
+from benchmarks.page import put_table
+
 Table = Sequence[dict[str, Any]]
 
-_BEGIN, _END = "<!-- table: written by benchmarks.compression -->\n", "<!-- end of table -->\n"
 _COLOURS = {"subspace": "tab:green", "bottleneck": "tab:red", "projector": "tab:purple", "maxout": "tab:brown"}
 _HIGHEST = 1.15
 """Rows worse than this times the best are named beside the plot, not drawn: they would flatten the others."""
@@ -49,13 +50,8 @@ def draw(table: Table, file: Path) -> None:
 
 
 def write_table(table: Table, page: Path) -> None:
-    """Put the table between the two comments of an existing page. Raises ValueError for a page that lacks them."""
-    text = page.read_text(encoding="utf-8")
-    head, begin, rest = text.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{page} needs the lines {_BEGIN.strip()} and {_END.strip()} where the table shall stand")
-    page.write_text(head + begin + markdown(table) + end + tail, encoding="utf-8")
+    """Put the table into an existing page. Raises ValueError for one without a place for it."""
+    put_table(page, "compression", markdown(table))
 
 
 def markdown(table: Table) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.local_swarm import PEERS
+from benchmarks.page import put_table
 from benchmarks.trained import Trained, trained
 from peers.resolved_run import resolve_run
 
@@ -98,7 +99,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if options.docs is not None:
-        write_table(options.docs, rows)
+        put_table(options.docs, "seed_study", markdown(rows))
 
 
 def study(names: Sequence[str], seeds: Sequence[int], steps: int, cache: Path) -> list[dict[str, object]]:
@@ -120,15 +121,12 @@ def study(names: Sequence[str], seeds: Sequence[int], steps: int, cache: Path) -
     return rows
 
 
-def write_table(page: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Put `rows` between `<!-- table -->` and `<!-- end -->` of `page`."""
-    before, _, rest = page.read_text().partition("<!-- table -->\n")
-    _, _, after = rest.partition("<!-- end -->")
+def markdown(rows: Sequence[Mapping[str, object]]) -> str:
     lines = ["| forward and back | loss | from … to | codecs off at inference |", "|---|---|---|---|"]
     for row in rows:
         loss, least, most, off = (_shown(row[key]) for key in ("loss", "least", "most", "off"))
         lines.append(f"| {row['row']} | {loss} | {least} … {most} | {off} |")
-    page.write_text(f"{before}<!-- table -->\n" + "\n".join(lines) + f"\n<!-- end -->{after}")
+    return "\n".join(lines) + "\n"
 
 
 def _shown(loss: object) -> str:

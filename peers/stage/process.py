@@ -49,7 +49,7 @@ _LOOK_EVERY_S = 0.25
 class JoinOptions:
     """`graph_budget_bytes`: autograd graphs kept between forward and backward. `retention_bytes`: frames in memory.
 
-    `delta_cache_bytes`: reconstructions of earlier visits, in a run with codec `delta` or `ef21`.
+    `delta_cache_bytes`: what earlier visits left, in a run with codec `delta`, `ef21`, `ef` or `ef-mixed`.
     """
 
     device: str = "cpu"

@@ -44,7 +44,7 @@ _ROWS: tuple[Codec, ...] = (
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     **{family: functools.partial(Delta, family) for family in Delta.families},
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
-    MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_fraction(inner)),
+    MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(TopK(_fraction(inner) / 2)),
     TopK.family: lambda fraction: TopK(fraction_of(fraction)),
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }

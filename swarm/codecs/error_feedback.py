@@ -49,15 +49,13 @@ class ErrorFeedback(Remembering):
 
 
 class MixedErrorFeedback(ErrorFeedback):
-    """`fraction`: of the values, both halves together."""
+    """`half`: of what is kept, for the values and for the residual each."""
 
     family = "ef-mixed"
     codec_id = 12
     version = 1
 
-    def __init__(self, fraction: float | Codec, residual: Tensor | None = None) -> None:
-        half = TopK(fraction / 2) if isinstance(fraction, float) else fraction
-        assert isinstance(half, TopK)
+    def __init__(self, half: TopK, residual: Tensor | None = None) -> None:
         super().__init__(half, residual)
         self.codec_id = type(self).codec_id  # not that of the halves
         self.version = type(self).version

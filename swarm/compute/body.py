@@ -14,9 +14,11 @@ The shape follows from the manifest, so a received body is compared with what it
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,10 +124,8 @@ class BodyFormat:
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if not isinstance(self._forward, codecs.Delta) or found is not BodyKind.BATCH or boundary == 0:
             raise FrameError(f"the change of an earlier frame, in a body of kind {found.name} at boundary {boundary}")
-        try:
+        with _refusing(self._forward):
             self._forward.check_change(encoded, self._shape(found, tokens))
-        except codecs.CodecError as error:
-            raise FrameError(f"codec {self._forward.name}: {error}") from None
 
     def _opened(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> tuple[BodyKind, Tensor, memoryview]:
         """(kind, token ids, encoded activation) of a forward body."""
@@ -171,10 +171,8 @@ class BodyFormat:
             self.unpack_forward(boundary, buffer, kind)
             return
         codec = self._beside(forward)
-        try:
+        with _refusing(codec):
             codec.check(self._gradient(boundary, buffer), self._batch_shape)
-        except codecs.CodecError as error:
-            raise FrameError(f"codec {codec.name}: {error}") from None
 
     def max_bytes(self, boundary: int, direction: Direction) -> int:
         """The largest body over a boundary, of any pass: what a receiver may allocate."""
@@ -268,8 +266,15 @@ class BodyFormat:
 
 
 def _decode(codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...]) -> Tensor:
-    try:
+    with _refusing(codec):
         return codec.decode(encoded, shape)
+
+
+@contextlib.contextmanager
+def _refusing(codec: codecs.Codec) -> Iterator[None]:
+    """What the codec refuses is a body that cannot be used."""
+    try:
+        yield
     except codecs.CodecError as error:
         raise FrameError(f"codec {codec.name}: {error}") from None
 

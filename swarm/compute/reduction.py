@@ -47,14 +47,17 @@ class Buckets:
             raise FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
         return slice(bucket * BUCKET_ELEMENTS, min(self._length, (bucket + 1) * BUCKET_ELEMENTS))
 
+    def _numbers(self, bucket: int) -> int:
+        where = self.slice(bucket)
+        return where.stop - where.start
+
     def check(self, bucket: int, payload: object) -> None:
         """Raise FrameError unless `payload` is a part or sum of `bucket` that peers can have summed.
 
         Larger numbers would make the honest reducer fail. NaN and infinity pass: a diverged run is for all to see, and
         is skipped by decision.
         """
-        where = self.slice(bucket)
-        count = where.stop - where.start
+        count = self._numbers(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
         if not self._exact:
@@ -71,9 +74,8 @@ class Buckets:
     def read(self, bucket: int, payload: object) -> Tensor:
         """The numbers of a bucket, freshly allocated. Raises FrameError."""
         self.check(bucket, payload)
-        where = self.slice(bucket)
         if self._exact:
-            return torch.from_numpy(packing.unpack(payload, where.stop - where.start, self._grid_bits))  # type: ignore[arg-type]
+            return torch.from_numpy(packing.unpack(payload, self._numbers(bucket), self._grid_bits))  # type: ignore[arg-type]
         return torch.from_numpy(np.frombuffer(payload, dtype=np.float32).copy())  # type: ignore[call-overload]
 
     def write(self, numbers: Tensor) -> memoryview:

@@ -86,17 +86,14 @@ class Stream(asyncio.BufferedProtocol):
         `lane`: where each piece waits for its turn, if this process has a limit.
         """
         view = memoryview(payload)
-        head = _PREFIX.pack(len(header), len(view)) + header
-        if lane is None:
-            await self.write(head)
-            for offset in range(0, len(view), CHUNK):
-                await self.write(view[offset : offset + CHUNK])
-            return
-        frame = lane.frame()
-        for part in (memoryview(head), view):
-            for offset in range(0, len(part), lane.piece):
-                piece = part[offset : offset + lane.piece]
-                await lane.take(frame, len(piece))
+        head = memoryview(_PREFIX.pack(len(header), len(view)) + header)
+        size = CHUNK if lane is None else lane.piece
+        frame = 0 if lane is None else lane.frame()
+        for part in (head, view):
+            for offset in range(0, len(part), size):
+                piece = part[offset : offset + size]
+                if lane is not None:
+                    await lane.take(frame, len(piece))
                 await self.write(piece)
 
     async def write(self, data: Buffer) -> None:

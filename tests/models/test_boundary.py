@@ -4,12 +4,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from whole_model import build, parameters, run
 
 from swarm.manifest import ModelSection
 from swarm.models.boundary import is_projector
 from swarm.models.cuts import flop_costs, measure_costs
-from swarm.models.kinds import build_stage, count_parameters, parameter_shapes
-from swarm.models.stage_module import StageModule
+from swarm.models.kinds import count_parameters, parameter_shapes
 from swarm.models.subspace import anchor
 
 K = 8
@@ -24,23 +24,6 @@ def narrow(kind: str, cuts: tuple[int, ...] = (1, 3), **changes: object) -> Mode
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 61, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def build(model: ModelSection) -> list[StageModule]:
-    return [build_stage(model, stage, seed=3) for stage in range(model.stages)]
-
-
-def parameters(modules: list[StageModule]) -> dict[str, torch.nn.Parameter]:
-    return {name: p for module in modules for name, p in module.named_parameters()}
-
-
-def run(modules: list[StageModule], tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and what crossed each boundary."""
-    crossed, x = [], tokens
-    for module in modules:
-        x = module(x, tokens)
-        crossed.append(x)
-    return x, crossed[:-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from whole_model import build, parameters, run
 
 from swarm.manifest import ModelSection
-from swarm.models.kinds import build_stage, parameter_shapes
+from swarm.models.kinds import parameter_shapes
 from swarm.models.stage_module import StageModule
 from swarm.models.subspace import anchor, fold
 
@@ -35,14 +36,6 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 61, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def build(model: ModelSection) -> list[StageModule]:
-    return [build_stage(model, stage, seed=3) for stage in range(model.stages)]
-
-
-def parameters(modules: list[StageModule]) -> dict[str, torch.nn.Parameter]:
-    return {name: p for module in modules for name, p in module.named_parameters()}
-
-
 def stirred(modules: list[StageModule]) -> list[StageModule]:
     """Modules in the midst of training: nothing is zero any more."""
     generator = torch.Generator().manual_seed(5)
@@ -50,15 +43,6 @@ def stirred(modules: list[StageModule]) -> list[StageModule]:
         for parameter in parameters(modules).values():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return modules
-
-
-def run(modules: list[StageModule], tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and what crossed each boundary."""
-    crossed, x = [], tokens
-    for module in modules:
-        x = module(x, tokens)
-        crossed.append(x)
-    return x, crossed[:-1]
 
 
 @pytest.mark.parametrize("base", WITH_TOKENS)

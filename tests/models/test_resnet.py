@@ -2,29 +2,16 @@
 
 import pytest
 import torch
+from whole_model import build, run
 
 from swarm.manifest import ModelSection
-from swarm.models.kinds import build_stage, count_parameters
-from swarm.models.stage_module import StageModule
+from swarm.models.kinds import count_parameters
 
 MODEL = ModelSection(kind="resnet", vocab_size=17, dim=16, layers=3, classes=10, context=64, cuts=(1, 2))
 
 
-def build(model: ModelSection) -> list[StageModule]:
-    return [build_stage(model, stage, seed=3) for stage in range(model.stages)]
-
-
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 17, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def run(modules: list[StageModule], images: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Logits, and what crossed each boundary."""
-    crossed, x = [], images
-    for module in modules:
-        x = module(x, images)
-        crossed.append(x)
-    return x, crossed[:-1]
 
 
 def test_a_cut_changes_neither_loss_nor_gradients() -> None:

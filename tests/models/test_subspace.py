@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
+from whole_model import build, parameters, run
 
 from swarm.manifest import ModelSection
 from swarm.models.cuts import flop_costs, measure_costs
-from swarm.models.kinds import build_stage, count_parameters
+from swarm.models.kinds import count_parameters
 from swarm.models.stage_module import StageModule
 from swarm.models.subspace import anchor, fold, lift
 
@@ -29,29 +30,12 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(0, MODEL.vocab_size, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def build(model: ModelSection, seed: int = 3) -> list[StageModule]:
-    return [build_stage(model, stage, seed=seed) for stage in range(model.stages)]
-
-
-def parameters(modules: list[StageModule]) -> dict[str, torch.nn.Parameter]:
-    return {name: p for module in modules for name, p in module.named_parameters()}
-
-
 def filled(model: ModelSection, values: Mapping[str, Tensor]) -> list[StageModule]:
     modules = build(model)
     with torch.no_grad():
         for name, parameter in parameters(modules).items():
             parameter.copy_(values[name])
     return modules
-
-
-def run(modules: list[StageModule], tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and what crossed each boundary."""
-    crossed, x = [], tokens
-    for module in modules:
-        x = module(x, tokens)
-        crossed.append(x)
-    return x, crossed[:-1]
 
 
 def train(modules: list[StageModule], steps: int, step_of: Callable[..., torch.optim.Optimizer]) -> list[float]:
