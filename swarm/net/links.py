@@ -83,6 +83,11 @@ class Link:
         outgoing = self._channels.get(channel_of(message))
         return outgoing is not None and outgoing.is_sending(message)
 
+    @property
+    def open(self) -> bool:
+        """Whether a stream to the actor is open."""
+        return bool(self._open)
+
     def lost_since(self) -> float:
         """When the actor was lost, in the loop's time; infinity when it is not."""
         return math.inf if self.lost is None else self._lost_at

@@ -38,6 +38,10 @@ from swarm.protocol.ids import Actor
 
 MAX_STREAMS_PER_PEER = 64
 """Streams a peer may have open to us: five channels, and some bulk transfers at once."""
+FIRST_TURN_S = 0.25
+REDIAL_TURN_S = 0.05
+"""How long the higher peer id leaves it to the lower one to dial: at first more than a round trip; later little, since
+a dial that fails is how a death is noticed."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,11 @@ class Network:
         self._maddrs: dict[str, tuple[str, ...]] = {}
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._streams: Counter[str] = Counter()
+        """Streams each peer has open to us."""
+        self._arrivals: dict[str, asyncio.Event] = {}
+        """Set when a peer reaches us while we leave the dial to it."""
+        self._met: set[str] = set()
+        """Peers that were reached, or reached us."""
         self._sent: Counter[Channel] = Counter()
         self._received: Counter[Channel] = Counter()
 
@@ -163,6 +172,7 @@ class Network:
             self._incoming.pop(key).abort()
         if not any(other.peer == actor.peer for other in self._links):
             self._maddrs.pop(actor.peer, None)
+            self._met.discard(actor.peer)
 
     def forget_lost(self, after_s: float, keep: Collection[Actor]) -> list[Actor]:
         """Forget who was out of reach for so long, and is not in `keep`: nobody is dialled for ever. Returns who."""
@@ -223,10 +233,31 @@ class Network:
             )
 
             async def open_stream(channel: Channel) -> Stream:
-                return await self._open(actor.peer, actor.incarnation, channel)
+                await self._leave_dial_to(actor.peer)
+                stream = await self._open(actor.peer, actor.incarnation, channel)
+                self._met.add(actor.peer)
+                return stream
 
             link = self._links[actor] = Link(self.me, actor, open_stream, events, self._reconnect_grace_s, self._lanes)
         return link
+
+    async def _leave_dial_to(self, peer_id: str) -> None:
+        """Wait for a peer with a lower id to dial us, unless there is a connection.
+
+        Two that dial each other within one round trip open one TCP connection from both ends: both handshakes fail, and
+        libp2p dials neither way for the next five seconds.
+        """
+        if self.me.peer < peer_id or self._connected(peer_id):
+            return
+        arrival = self._arrivals.setdefault(peer_id, asyncio.Event())
+        try:
+            async with asyncio.timeout(REDIAL_TURN_S if peer_id in self._met else FIRST_TURN_S):
+                await arrival.wait()
+        except TimeoutError:
+            self._arrivals.pop(peer_id, None)
+
+    def _connected(self, peer_id: str) -> bool:
+        return self._streams[peer_id] > 0 or any(a.peer == peer_id and link.open for a, link in self._links.items())
 
     async def _open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
         maddrs = self._maddrs.get(peer_id)
@@ -260,6 +291,8 @@ class Network:
             self._refuse_peer(remote_peer, f"more than {MAX_STREAMS_PER_PEER} streams at once")
             return
         self._streams[remote_peer] += 1
+        if (arrival := self._arrivals.pop(remote_peer, None)) is not None:
+            arrival.set()
         try:
             verdict = await self.admission.receive(stream, remote_peer)
             if not isinstance(verdict, Introduction):

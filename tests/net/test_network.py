@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from swarm.net.bulk import PROTOCOL
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
+from swarm.net.network import Network
 from swarm.net.stream import _PREFIX, StreamClosed
 from swarm.net.wire import Encoder
 from swarm.protocol import messages as m
@@ -320,6 +321,34 @@ async def test_who_is_lost_for_long_is_forgotten_and_dialled_no_more(
     assert network.why_lost(gone) is None and network.why_lost(kept) is not None
     assert list(network._links) == [kept] and list(network._maddrs) == [kept.peer]
     await network.close()
+
+
+async def test_of_two_that_dial_each_other_the_higher_id_lets_the_other_go_first(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.net.network.FIRST_TURN_S", DEADLINE_S)
+    networks = await pair.start()
+    dialled: list[tuple[str, bool]] = []
+    for host, network in zip(pair.hosts, networks, strict=True):
+
+        async def connect(peer_id: str, maddrs: Any, host: Host = host, network: Network = network) -> None:
+            dialled.append((host.peer_id, bool(network._streams[peer_id])))
+            await Host.connect(host, peer_id, maddrs)
+
+        monkeypatch.setattr(host, "connect", connect)
+    low, high = sorted(networks, key=lambda network: network.me.peer)
+    high.send(low.me, m.Done(PASS, Microbatch(1)))
+    low.send(high.me, m.Done(PASS, Microbatch(2)))
+    for recorder in (pair.one, pair.two):
+        await recorder.next_of(recorder.messages)
+    assert dialled == [(low.me.peer, False), (high.me.peer, True)]
+
+
+async def test_who_has_the_higher_id_dials_when_the_other_does_not(pair: Pair) -> None:
+    low, high = sorted(await pair.start(), key=lambda network: network.me.peer)
+    recorder = pair.one if low is pair.networks[0] else pair.two
+    high.send(low.me, m.Done(PASS, Microbatch(1)))
+    assert await recorder.next_of(recorder.messages) == (high.me, m.Done(PASS, Microbatch(1)))
 
 
 @pytest.mark.parametrize("attempt", range(4))
