@@ -11,7 +11,16 @@ import typer
 
 from peers.options import Json
 from peers.run_toml import render
-from swarm.manifest import BatchSection, EvaluationSection, ManifestError, ModelSection, RunFile, RunSection, explain
+from swarm.manifest import (
+    BatchSection,
+    EvaluationSection,
+    ManifestError,
+    ModelSection,
+    RunFile,
+    RunSection,
+    explain,
+    read_run_tree,
+)
 
 
 class Boundary(enum.StrEnum):
@@ -44,6 +53,14 @@ def command(
     data: Annotated[Path, typer.Option("--data", help="Folder of the prepared corpus, relative to the file.")] = Path(
         "data"
     ),
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="TABLE.KEY=VALUE",
+            help="Write another value than the proposed one; may be repeated. Cuts stay as proposed.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -62,11 +79,16 @@ def command(
         )
     except ValueError as error:
         raise ManifestError(f"--name {name!r}: {error}") from None
+    run = read_run_tree(run.model_dump(mode="json"), str(path), overrides or ())
+    if run.model.cuts != model.cuts:
+        raise ManifestError(
+            f"--set model.cuts={list(run.model.cuts)}: cuts are what init proposes, change them in {path}"
+        )
     path.write_text(render(run), encoding="utf-8")
     if as_json:
-        print(json.dumps({"path": str(path), "cuts": model.cuts, "shares": shares, "measured": measure}))
+        print(json.dumps({"path": str(path), "cuts": run.model.cuts, "shares": shares, "measured": measure}))
     else:
-        _show(path, preset, model, shares, measure, data)
+        _show(path, preset, run.model, shares, measure, data)
 
 
 def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim: int | None) -> dict[str, object]:

@@ -57,13 +57,18 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
         raise ManifestError(f"no run file {path}: make one with `swarm-peer init {path}`") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path} is not valid TOML: {error}") from None
+    return read_run_tree(tree, str(path), overrides)
+
+
+def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = ()) -> RunFile:
+    """The run file of nested tables, which `overrides` change. `where`: what errors call it. Raises ManifestError."""
     for override in overrides:
         _override(tree, override)
-    _reject_unknown_keys(tree, RunFile, str(path))
+    _reject_unknown_keys(tree, RunFile, where)
     try:
         return RunFile.model_validate(tree)
     except ValidationError as error:
-        raise ManifestError(f"{path}: {explain(error)}") from None
+        raise ManifestError(f"{where}: {explain(error)}") from None
 
 
 def _override(tree: dict[str, Any], override: str) -> None:

@@ -83,6 +83,16 @@ def test_a_run_with_narrow_boundaries_is_written(tmp_path: Path, kind: str):
     assert (model.residual, model.boundary, model.boundary_dim, model.boundary_width) == ("dense", kind, 16, 16)
 
 
+def test_keys_are_set_in_the_file_that_is_written(tmp_path: Path):
+    path = tmp_path / "RUN.toml"
+    modules = ("model.token_table_dim=8", "model.receiver_hidden=32", "codec.forward=int5-channel", "run.steps=7")
+    options = ("--preset", "1m", "--stages", "2", "--boundary", "bottleneck", "--boundary-dim", "16", "--no-measure")
+    assert exit_code("init", str(path), *options, *(word for key in modules for word in ("--set", key))) == 0
+    run = load_run_file(path)
+    assert (run.model.token_table_dim, run.model.receiver_hidden, run.model.boundary_dim) == (8, 32, 16)
+    assert (run.codec.forward, run.run.steps) == ("int5-channel", 7)
+
+
 def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "RUN.toml"
     path.write_text("mine")
@@ -106,6 +116,9 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
         (["--boundary", "projector", "--boundary-dim", "192"], "model.boundary_dim = 192 must be from 1 to"),
         (["--boundary", "projector", "--boundary-dim", "8", "--stages", "1"], "has no boundary to stand at"),
         (["--boundary", "projector", "--boundary-dim", "8", "--subspace-dim", "8"], "exclude each other"),
+        (["--set", "model.width=8"], "unknown key model.width; the nearest known key is model."),
+        (["--set", "model.cuts=[1]"], "cuts are what init proposes"),
+        (["--set", "model.layers=3"], "must grow strictly from 1 to model.layers"),
     ],
 )
 def test_bad_options_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str):
