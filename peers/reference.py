@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peers.replay import StepReplay
+from peers.averaged_sums import AveragedSums
+from peers.replay import ReplayError, StepReplay
 from swarm import codecs
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.optimizer import StageOptimizer, StageState
-from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
+from swarm.compute.sums import Layout, squared_norm
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
@@ -99,10 +100,6 @@ def train_reference(
     return ReferenceResult(tuple(steps), tuple(optimizer.state() for optimizer in model.optimizers))
 
 
-class ReplayError(ValueError):
-    """A swarm chose what the reference cannot do the same way."""
-
-
 class ReferenceModel:
     """The whole model of a run with its optimizers, from its initial parameters."""
 
@@ -115,7 +112,7 @@ class ReferenceModel:
             Layout.of(parameters, with_loss=module.last)
             for module, parameters in zip(self._modules, self._parameters, strict=True)
         ]
-        self._sums = [Accumulator(layout, manifest.sums) for layout in self._layouts]
+        self._sums = [AveragedSums(layout, manifest.sums) for layout in self._layouts]
         self.optimizers = [
             StageOptimizer(
                 parameters,
@@ -145,11 +142,12 @@ class ReferenceModel:
     def train(self, step: int, data: TrainingData, replay: StepReplay | None = None) -> ReferenceStep:
         if self._memory is not None:
             self._memory.begin(step, replay)
-        for sums in self._sums:
-            sums.zero()
+        recorded = replay.contributions if replay is not None else ()
+        for sums, contributions in zip(self._sums, recorded or ((),) * len(self._sums), strict=True):
+            sums.begin(step, contributions)
         for m in range(self._manifest.batch.microbatches):
-            self._accumulate(step, m, torch.from_numpy(data.microbatch(step, m)))
-        reduced = [combine(sums.flat, (), self._manifest.sums) for sums in self._sums]
+            self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
+        reduced = [sums.reduced() for sums in self._sums]
         norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
         targets = self._manifest.targets_per_step
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
@@ -171,13 +169,13 @@ class ReferenceModel:
         for parameters in self._parameters:
             yield from parameters.values()
 
-    def _accumulate(self, step: int, m: int, tokens: Tensor) -> None:
+    def _accumulate(self, m: int, tokens: Tensor) -> None:
         """Add the gradient of one microbatch (sequences, sequence_length + 1) to every stage's sums."""
         loss = self._loss_sum(tokens, microbatch=m)
         gradients = iter(torch.autograd.grad(loss, list(self.parameters())))
         for sums, parameters in zip(self._sums, self._parameters, strict=True):
             mine = [next(gradients) for _ in parameters]
-            sums.add(mine, loss.item() if sums.layout.with_loss else None, step=step)
+            sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
 
     def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
         return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded, microbatch), tokens[:, 1:])

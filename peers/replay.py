@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from peers.coordinator.record import DecisionRecord
 from peers.home import Home
+from swarm.protocol.messages import Contribution, Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,16 @@ class StepReplay:
 
     key_frames: tuple[int, ...] = ()
     """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
+    contributions: tuple[tuple[Contribution, ...], ...] = ()
+    """By stage, who added what: empty each where gradients are not averaged compressed."""
+
+    @classmethod
+    def of(cls, decision: Decision) -> StepReplay:
+        return cls(decision.key_frames, tuple(outcome.contributions for outcome in decision.outcomes))
+
+
+class ReplayError(ValueError):
+    """A swarm chose what the reference cannot do the same way."""
 
 
 def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:
@@ -26,6 +37,6 @@ def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:
         return {}
     record = DecisionRecord(home.decisions, run_hash)
     try:
-        return {decision.step: StepReplay(decision.key_frames) for decision in record.decisions()}
+        return {decision.step: StepReplay.of(decision) for decision in record.decisions()}
     finally:
         record.close()

@@ -210,7 +210,7 @@ class Swarm:
         return [self.decisions[step].key_frames for step in sorted(self.decisions)]
 
     def reference(self) -> tuple[str, ...]:
-        replay = {step: StepReplay(decision.key_frames) for step, decision in self.decisions.items()}
+        replay = {step: StepReplay.of(decision) for step, decision in self.decisions.items()}
         return train_reference(self.manifest, self._corpus, replay=replay).digests
 
     # ------------------------------------------------------------

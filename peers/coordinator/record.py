@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
-from swarm.protocol.messages import Decision, StageOutcome
+from swarm.protocol.messages import Contribution, Decision, StageOutcome
 
 
 class RecordError(ValueError):
@@ -89,6 +89,9 @@ def _encode(decision: Decision) -> str:
             "tokens": decision.tokens,
             "gradient_norm": decision.gradient_norm.hex(),
             "outcomes": [[o.number, o.digest] for o in decision.outcomes],
+            "contributions": [
+                [[f"{c.microbatches:x}", c.carried] for c in outcome.contributions] for outcome in decision.outcomes
+            ],
             "key_frames": [f"{bits:x}" for bits in decision.key_frames],
         }
     )
@@ -96,6 +99,7 @@ def _encode(decision: Decision) -> str:
 
 def _decode(body: str) -> Decision:
     row = json.loads(body)
+    contributions = row.get("contributions") or [[]] * len(row["outcomes"])
     return Decision(
         term=Term(row["term"]),
         step=StepNumber(row["step"]),
@@ -103,6 +107,9 @@ def _decode(body: str) -> Decision:
         loss_sum=float.fromhex(row["loss_sum"]),
         tokens=row["tokens"],
         gradient_norm=float.fromhex(row["gradient_norm"]),
-        outcomes=tuple(StageOutcome(number, digest) for number, digest in row["outcomes"]),
+        outcomes=tuple(
+            StageOutcome(number, digest, tuple(Contribution(int(bits, 16), carried) for bits, carried in of_members))
+            for (number, digest), of_members in zip(row["outcomes"], contributions, strict=True)
+        ),
         key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
     )

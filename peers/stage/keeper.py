@@ -64,7 +64,7 @@ class Keeper:
 
     def newest_saved(self) -> Saved | None:
         """The newest checkpoint on this disk, if it can be used again."""
-        if self._manifest.codec.remembers:
+        if not self._manifest.retraces:
             return None
         stages = range(self._manifest.model.stages)
         saved = [(version, stage) for stage in stages for version in self._store.versions(stage)]
@@ -121,7 +121,7 @@ class Keeper:
         """From this disk. Not in a run with bases: there a step that is done again after a rollback comes out
         otherwise, and a checkpoint from before has the same name and another content.
         """
-        if self._manifest.codec.remembers or version not in self._store.versions(stage):
+        if not self._manifest.retraces or version not in self._store.versions(stage):
             return None
         try:
             return self._store.load(stage, version, self._shapes(stage))

@@ -57,6 +57,9 @@ _PARAMETERS = {
 }
 """What follows the colon, and what is said when it does not."""
 
+_AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
+"""Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
+
 _BY_NAME = {codec.name: codec for codec in _ROWS}
 _IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
@@ -64,7 +67,19 @@ assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 NAMES = (*_BY_NAME, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
 """As manifests write them."""
 
-__all__ = ["NAMES", "Buffer", "Codec", "CodecError", "Delta", "Reason", "Remembering", "UnknownCodec", "get", "pair"]
+__all__ = [
+    "NAMES",
+    "Buffer",
+    "Codec",
+    "CodecError",
+    "Delta",
+    "Reason",
+    "Remembering",
+    "UnknownCodec",
+    "averaging",
+    "get",
+    "pair",
+]
 
 
 class UnknownCodec(ValueError):
@@ -113,6 +128,16 @@ def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
             f'"{TopKIndependent.family}:{back.fraction!r}"'
         )
     return ahead, back
+
+
+def averaging(name: str) -> Codec:
+    """The codec in which replicas exchange gradients, with error feedback around it. Raises UnknownCodec."""
+    if name not in _AVERAGING and name.partition(":")[0] != TopK.family:
+        raise UnknownCodec(
+            f"sums.averaging = {name!r}: error feedback works around codecs that keep no state and whose error is "
+            f'always less than what they encode; choose "none", {", ".join(_AVERAGING)} or topk:FRACTION'
+        )
+    return get(name)
 
 
 def _stateless(name: str) -> Codec:

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import torch
 
+from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, Buffer, FrameError
 from swarm.compute.optimizer import StageState
-from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
@@ -88,7 +88,7 @@ class StageEngine:
         self._graph_budget_bytes = graph_budget_bytes
         self._post = post
         self._format = BodyFormat(manifest)
-        self._buckets = Buckets(self._layout(), manifest.sums)
+        self._buckets = buckets_of(self._layout(), manifest.sums)
         self._stage: Stage | None = None
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
         self._backlog: Backlog[ComputeAction | _Call] = Backlog()
@@ -236,10 +236,9 @@ class StageEngine:
             case Backward():
                 return _timed(stage.backward, action)
             case EncodePart():
-                return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action.bucket))
+                return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action))
             case SumBucket():
-                payload = stage.reduction.sum(action.bucket, action.parts)
-                return BucketSummed(action.attempt, action.bucket, payload)
+                return BucketSummed(action.attempt, action.bucket, stage.reduction.sum(action))
             case StoreSum():
                 stage.reduction.store(action.attempt, action.bucket, action.payload)
             case Assemble():
@@ -266,6 +265,7 @@ class StageEngine:
         stage.optimizer.load(state)
         stage.begin()
         stage.bases.clear()
+        stage.reduction.forget()
         self._stage = stage
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from swarm.compute.averaging import largest_bucket
 from swarm.compute.body import BodyFormat
-from swarm.compute.reduction import largest_bucket
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Direction
 

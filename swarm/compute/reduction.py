@@ -18,7 +18,7 @@ from swarm.compute.body import FrameError
 from swarm.compute.digest import reduced_digest
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
 from swarm.manifest import SumSection
-from swarm.protocol.actions import Assembled
+from swarm.protocol.actions import Assembled, EncodePart, SumBucket
 from swarm.protocol.ids import Attempt
 
 BUCKET_ELEMENTS = 1 << 18
@@ -27,8 +27,8 @@ BUCKET_ELEMENTS = 1 << 18
 assert sys.byteorder == "little", "parts, sums and digests are defined over little-endian bytes"
 
 
-def largest_bucket(sums: SumSection) -> int:
-    """Bytes of a part or sum at most."""
+def largest_exact(sums: SumSection) -> int:
+    """Bytes of a part or sum at most, where nothing is compressed."""
     return packing.largest(BUCKET_ELEMENTS) if sums.mode == "exact" else 4 * BUCKET_ELEMENTS
 
 
@@ -93,22 +93,23 @@ class Reduction:
         self._buckets = buckets
         self._sums = sums
         self._reduced = torch.zeros_like(accumulator.flat, device="cpu")
+        self._dtype = self._reduced.dtype
         self._attempt: Attempt | None = None
         self._stored: set[int] = set()
 
-    def part(self, bucket: int) -> memoryview:
-        """Own sums of `bucket`. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
-        return self._buckets.write(self._accumulator.flat[self._buckets.slice(bucket)].cpu())
+    def part(self, action: EncodePart) -> memoryview:
+        """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
+        return self._buckets.write(self._accumulator.flat[self._buckets.slice(action.bucket)].cpu())
 
-    def sum(self, bucket: int, parts: tuple[object, ...]) -> memoryview:
-        """Own sums plus `parts`, in the order given. Raises FrameError, SumOverflow."""
-        own = self._accumulator.flat[self._buckets.slice(bucket)]
-        total = combine(own, [self._buckets.read(bucket, part) for part in parts], self._sums)
-        return self._buckets.write(total)
+    def sum(self, action: SumBucket) -> memoryview:
+        """Own sums plus the others' parts, in the order given. Raises FrameError, SumOverflow."""
+        own = self._accumulator.flat[self._buckets.slice(action.bucket)]
+        parts = [self._buckets.read(action.bucket, part) for part in action.parts]
+        return self._buckets.write(combine(own, parts, self._sums))
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
         """Raises FrameError."""
-        values = self._buckets.read(bucket, payload)
+        values = self._read(attempt, bucket, payload)
         if attempt != self._attempt:
             self._attempt = attempt
             self._stored.clear()
@@ -134,3 +135,12 @@ class Reduction:
         if attempt == self._attempt:
             self._attempt = None
             self._stored.clear()
+
+    def applied(self, attempt: Attempt, *, skipped: bool) -> None:
+        """The decision of `attempt` is applied."""
+
+    def forget(self) -> None:
+        """Another state is loaded: nothing of earlier steps counts."""
+
+    def _read(self, attempt: Attempt, bucket: int, payload: object) -> Tensor:
+        return self._buckets.read(bucket, payload)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
 from swarm.compute.body import BodyFormat, Buffer, ForwardBody
 from swarm.compute.digest import first_chain
 from swarm.compute.optimizer import StageOptimizer
-from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
@@ -43,7 +43,7 @@ class Stage:
         self.sent: dict[Microbatch, Buffer] = {}
         """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
         self.bases = BaseStore()
-        self.reduction = Reduction(self._accumulator, Buckets(layout, manifest.sums), manifest.sums)
+        self.reduction = reduction_of(self._accumulator, manifest.sums)
         self.optimizer = StageOptimizer(
             self._parameters,
             layout,
@@ -103,6 +103,7 @@ class Stage:
         if action.decision.step != self.optimizer.version:
             raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
         self.optimizer.apply(self.reduction.reduced(action.attempt), action.decision.scale)
+        self.reduction.applied(action.attempt, skipped=action.decision.skip)
         return AppliedStep(action.decision.step, self.optimizer.chain)
 
     def _unpacked(self, action: Forward) -> ForwardBody:

@@ -65,6 +65,12 @@ class SumSection(Section):
 
     mode: Literal["exact", "fp32"] = "exact"
     grid_bits: int = Field(default=30, ge=8, le=48)
+    averaging: str = "none"
+    """The codec in which replicas exchange their sums (docs/averaging.md); "none": they lose nothing."""
+
+    @property
+    def compresses(self) -> bool:
+        return self.averaging != "none"
 
 
 class TimingSection(Section):
@@ -145,6 +151,11 @@ class Tables(Section):
                 f"tokens; at most {fits} bits fit"
             )
         return self
+
+    @property
+    def retraces(self) -> bool:
+        """Whether a step that is done again, after a rollback, must come out the same."""
+        return not self.codec.remembers and not self.sums.compresses
 
     @property
     def targets_per_microbatch(self) -> int:

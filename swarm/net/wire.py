@@ -325,7 +325,11 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (FrameKey, "boundary"): _bounded(0, MAX_STAGES),
     (m.StageTable, "roster"): _many(_ACTOR, MAX_REPLICAS),
     (m.StageTable, "assignment"): _many(_bounded(0, MAX_REPLICAS - 1), MAX_MICROBATCHES),
+    (m.StageTable, "carried"): _many(_bounded(-1, MAX_REPLICAS - 1), MAX_REPLICAS),
     (m.StageOutcome, "digest"): _text(MAX_DIGEST),
+    (m.StageOutcome, "contributions"): _many(_nested(m.Contribution), MAX_REPLICAS),
+    (m.Contribution, "microbatches"): _bit_set(),
+    (m.Contribution, "carried"): _bounded(-1, MAX_REPLICAS - 1),
     (m.Prepared, "digest"): _text(MAX_DIGEST),
     (m.Status, "checkpoint_digest"): _text(MAX_DIGEST),
     (m.Status, "done"): _bit_set(),
@@ -348,6 +352,7 @@ _PARTS: tuple[type, ...] = (
     PartKey,
     SumKey,
     m.StageTable,
+    m.Contribution,
     m.StageOutcome,
     m.Decision,
     m.Lineage,
@@ -411,6 +416,8 @@ def _check(value: Any) -> None:
     match value:
         case m.StageTable() if value.assignment and max(value.assignment) >= len(value.roster):
             raise WireError(f"an assignment to roster index {max(value.assignment)} of {len(value.roster)}")
+        case m.StageTable() if len(value.carried) not in (0, len(value.roster)):
+            raise WireError(f"{len(value.carried)} places in the step before for a roster of {len(value.roster)}")
         case m.Want() if len(value.bases) not in (0, len(value.keys)):
             raise WireError(f"{len(value.bases)} bases for {len(value.keys)} keys")
         case m.Decision():

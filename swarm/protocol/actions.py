@@ -279,10 +279,12 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class EncodePart:
-    """Encode this peer's share of `bucket` (its exact sums) → PartEncoded."""
+    """Encode this peer's share of `bucket` → PartEncoded."""
 
     attempt: Attempt
     bucket: int
+    carried: bool = False
+    """With what compressing this peer's share lost in the step before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,13 @@ class SumBucket:
     attempt: Attempt
     bucket: int
     parts: tuple[Payload, ...] = field(repr=False)
+    """In the order of the roster."""
+    place: int = 0
+    """How many of them come before the own share."""
+    carried: bool = False
+    """As in EncodePart, for the own share."""
+    owned: bool = False
+    """With what compressing this bucket's sum lost here in the step before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
+from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 from swarm.protocol.wiring import wire
 
@@ -14,8 +17,11 @@ from swarm.protocol.wiring import wire
 class Agenda:
     """`due` says what to open, `ledger` opens it, and the other methods tick it off."""
 
-    def __init__(self, settings: Settings, history: History, members: Members, experience: Experience) -> None:
+    def __init__(
+        self, settings: Settings, history: History, members: Members, experience: Experience, rosters: Rosters
+    ) -> None:
         self._settings = settings
+        self._rosters = rosters
         self._history = history
         self._members = members
         self._experience = experience
@@ -49,16 +55,24 @@ class Agenda:
         if kind is PassKind.TRAIN:
             pass_id = PassId(self._history.term, StepNumber(version))
             self._sampled = 0
+            if self._settings.averages_compressed:
+                rosters = self._rosters.in_order(pass_id, rosters)
             for actor in weights:
                 if (member := self._members.get(actor)) is not None and member.version == version:
                     member.prepared = None  # what it prepared before this pass is of no use any more
         else:
             self._index += 1
             pass_id = PassId(self._history.term, StepNumber(version - 1), self._index)
+        tables = wire(rosters, weights, microbatches, experience.blocked(version), experience.nonfinite)
+        if kind is PassKind.TRAIN and self._settings.averages_compressed:
+            tables = tuple(
+                replace(table, carried=self._rosters.carried(pass_id, stage, table.roster))
+                for stage, table in enumerate(tables)
+            )
         return Ledger(
             pass_id=pass_id,
             kind=kind,
-            tables=wire(rosters, weights, microbatches, experience.blocked(version), experience.nonfinite),
+            tables=tables,
             weights=weights,
             decision=self._history.decision,
             window=max(experience.window, 2 * self._settings.stages * max(len(roster) for roster in rosters)),

@@ -61,6 +61,7 @@ from swarm.protocol.messages import (
 from swarm.protocol.open_pass import Completed, Decided, OpenPass, Unworkable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement
+from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Suspicion
 
@@ -94,7 +95,8 @@ class CoordinatorCore:
         """Set while OPEN and DECIDING."""
         self._out = Outbox(actor)
         self._experience = Experience()
-        self._agenda = Agenda(settings, self.history, self.members, self._experience)
+        self._rosters = Rosters()
+        self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters)
         self._placement = Placement(actor, settings, self.history, self.members, self._out)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)
@@ -234,6 +236,7 @@ class CoordinatorCore:
         assert isinstance(decided, Decided)
         self.history.decided(decision)
         self._collection.decided(self.history.version, self.open_pass.ledger, decided.without)
+        self._rosters.decided(decision, self.open_pass.ledger.tables, decided.without)
         self._experience.decided()
         for actor in self.open_pass.ledger.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:

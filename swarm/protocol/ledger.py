@@ -172,7 +172,7 @@ class Ledger:
         digests = {p.digest for p in prepared if p is not None}
         if not members or None in prepared or len(digests) != 1:
             return None
-        return StageOutcome(table.number, digests.pop())
+        return StageOutcome(table.number, digests.pop(), table.contributions())
 
     def decide(self, tokens: int, clip_norm: float, without: frozenset[Actor]) -> Decision | None:
         """The decision, when every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""

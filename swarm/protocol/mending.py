@@ -6,7 +6,7 @@ the pass: an actor to be excluded (`Suspect`), or that the pass must be given up
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
@@ -123,7 +123,7 @@ class Mending:
         ledger.digest_retries[stage] = ledger.digest_retries.get(stage, 0) + 1
         if ledger.digest_retries[stage] > 1:
             return False
-        self._publish(stage, StageTable(table.number + 1, table.roster, table.assignment), reason)
+        self._publish(stage, replace(table, number=table.number + 1), reason)
         return True
 
     # ------------------------------------------------------------ once a heartbeat

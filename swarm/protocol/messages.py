@@ -73,6 +73,11 @@ class StageTable:
     number: int
     roster: tuple[Actor, ...]
     assignment: tuple[int, ...]
+    carried: tuple[int, ...] = ()
+    """By member, in a run that averages compressed gradients: its place in the roster that decided the step before.
+
+    −1: it has none there, so its residuals are empty (swarm/protocol/residuals.py).
+    """
 
     def assignee(self, microbatch: int) -> Actor:
         return self.roster[self.assignment[microbatch]]
@@ -83,6 +88,23 @@ class StageTable:
         index = self.roster.index(actor)
         return frozenset(Microbatch(m) for m, who in enumerate(self.assignment) if who == index)
 
+    def contributions(self) -> tuple[Contribution, ...]:
+        """By member. Empty where sums are exact: then it does not matter who has added what."""
+        sets = [0] * len(self.carried)
+        for m, who in enumerate(self.assignment if sets else ()):
+            sets[who] |= 1 << m
+        return tuple(Contribution(bits, before) for bits, before in zip(sets, self.carried, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one member of a roster has put into a step whose gradients were averaged compressed."""
+
+    microbatches: int
+    """Bit set."""
+    carried: int
+    """As in StageTable."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
@@ -90,6 +112,8 @@ class StageOutcome:
 
     number: int
     digest: str
+    contributions: tuple[Contribution, ...] = ()
+    """In the order of the roster, in a run that averages compressed gradients: what the bytes depend on."""
 
 
 @dataclass(frozen=True, slots=True)

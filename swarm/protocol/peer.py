@@ -62,6 +62,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reach import Reach
 from swarm.protocol.reporter import Reporter, Saved
+from swarm.protocol.residuals import Carry, carry_of
 from swarm.protocol.settings import Settings
 from swarm.protocol.stint import Stint
 
@@ -101,6 +102,8 @@ class PeerCore:
         self._saving: tuple[StageIndex, int, float] | None = None
         """(stage, version, when) of the last checkpoint that was ordered."""
         self._bases = Bases(visits, settings.steps, base_capacity)
+        self._carry: Carry | None = None
+        """The residuals of the last step applied, in a run that averages compressed gradients."""
         self._finished = False
 
     # ------------------------------------------------------------ entry
@@ -212,6 +215,7 @@ class PeerCore:
             return
         self._leave_pass()
         self._bases.clear()
+        self._carry = None
         self._applying = None
         self._opening = None
         self._reporter.takes_up(load.version)
@@ -285,6 +289,11 @@ class PeerCore:
             reason = f"holds version {self.holding.version}, the pass needs {message.pass_id.version}"
             self._out.send(self.coordinator, Failed(message.pass_id, None, reason))
             return
+        try:
+            carry = carry_of(self.actor, message.tables[stage], message.pass_id, self._carry)
+        except LookupError as error:
+            self._out.send(self.coordinator, Failed(message.pass_id, None, str(error)))
+            return
         self._leave_pass()
         self.holding.begun(message.pass_id)
         self._begun = message.pass_id
@@ -296,6 +305,7 @@ class PeerCore:
             stage=stage,
             buckets=self.holding.buckets,
             opening=message,
+            carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),
             unreachable=self._reach.unreachable,
             pace=self._pace,
@@ -330,6 +340,8 @@ class PeerCore:
     def _on_applied(self, step: StepNumber, digest: str, now: float) -> None:
         if self._applying is None or self._applying.step != step:
             return
+        if self.stint is not None and self.settings.averages_compressed:
+            self._carry = Carry.of(self.actor, self.stint.walk.table, self._applying)
         self._applying = None
         self.holding.applied(step)
         if self.stint is not None and (settled := self._bases.settle(step, self.stint.walk.crossings)) is not None:

@@ -14,13 +14,14 @@ from swarm.protocol.deadlines import Observed, want_deadline
 from swarm.protocol.ids import Actor, Attempt, Key, PartKey, SumKey
 from swarm.protocol.messages import Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.residuals import Carry
 
 
 class Reduction:
     """Started when this peer is sealed under `table`. `prepared` is set when every bucket is here.
 
     `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
-    `receipt`: of those.
+    `receipt`: of those. `carry`: the residuals that count in it, where gradients are averaged compressed.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Reduction:
         receipt: Receipt | None,
         microbatches: int,
         buckets: int,
+        carry: Carry | None,
         budget_s: float,
         out: Outbox,
         now: float,
@@ -47,6 +49,7 @@ class Reduction:
         self._totals: dict[int, Receipt | None] = {}
         """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
         self._buckets = buckets
+        self._carry = carry
         self._budget_s = budget_s
         self._waits = Observed()
         """Stays empty: a lost part is rare, so it is asked for after the longest deadline."""
@@ -60,7 +63,7 @@ class Reduction:
         self._attempts = 0
         for b in range(buckets):
             if self._owner(b) != me:
-                out.add(EncodePart(attempt, b))
+                out.add(EncodePart(attempt, b, carry is not None))
             else:
                 self._sum_if_complete(b)
 
@@ -99,8 +102,16 @@ class Reduction:
             return
         self._summing.add(bucket)
         self._totals[bucket] = total((self._receipt, *(part.receipt for part in held.values())))
-        ordered = tuple(held[actor].payload for actor in self._roster if actor in held)
-        self._out.add(SumBucket(self.attempt, bucket, ordered))
+        self._out.add(
+            SumBucket(
+                self.attempt,
+                bucket,
+                parts=tuple(held[actor].payload for actor in self._roster if actor in held),
+                place=self._roster.index(self._me),
+                carried=self._carry is not None,
+                owned=self._carry is not None and self._carry.reduced(bucket),
+            )
+        )
 
     # ------------------------------------------------------------ all-gather
 

@@ -33,6 +33,8 @@ class Settings:
     """How long a broken connection may take to come back before its actor is taken for dead."""
     slots: int = 16
     """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
+    averages_compressed: bool = False
+    """Replicas exchange compressed gradients, and keep what that loses for the next step."""
     imported: bool = False
     """Version 0 is in the archive from the start, and is taken up like any other; otherwise every peer makes it."""
 
@@ -61,5 +63,6 @@ class Settings:
             start_timeout_s=manifest.swarm.start_timeout_s,
             heartbeat_s=min(1.0, budget / 30),
             slots=slots,
+            averages_compressed=manifest.sums.compresses,
             imported=bool(manifest.initial.sha256),
         )

@@ -28,6 +28,7 @@ from swarm.protocol.messages import Failed, Open, Prepared, ReducedPart, ReduceP
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reduction import Reduction
+from swarm.protocol.residuals import Carry
 from swarm.protocol.settings import Settings
 from swarm.protocol.walk import Walk
 
@@ -44,6 +45,7 @@ class Stint:
         stage: StageIndex,
         buckets: int,
         opening: Open,
+        carry: Carry | None,
         crossings: Crossings,
         unreachable: Iterable[Actor],
         pace: Pace,
@@ -58,6 +60,7 @@ class Stint:
         self._coordinator = coordinator
         self._settings = settings
         self._buckets = buckets
+        self._carry = carry
         self._fence_said = False
         """Several ways lead out of a pass; only the first is news."""
         self._pace = pace
@@ -166,6 +169,7 @@ class Stint:
             receipt=walk.crossings.receipt,
             microbatches=self._settings.microbatches,
             buckets=self._buckets,
+            carry=self._carry,
             budget_s=self._settings.step_budget_s,
             out=self._out,
             now=now,

@@ -61,7 +61,8 @@ def amend(
     moving = set(moved)
     for m in range(len(assignment)):
         assignment[m] = index[wheel.next(set()) if m in moving else table.assignee(m)]
-    return StageTable(table.number + 1, roster, tuple(assignment))
+    carried = tuple(before for actor, before in zip(table.roster, table.carried, strict=False) if actor not in gone)
+    return StageTable(table.number + 1, roster, tuple(assignment), carried)
 
 
 class Wheel:

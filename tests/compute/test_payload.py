@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from swarm.compute.averaging import largest_bucket
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.payload import largest_payload
-from swarm.compute.reduction import BUCKET_ELEMENTS, largest_bucket
+from swarm.compute.reduction import BUCKET_ELEMENTS
 
 
 @pytest.mark.parametrize("codec", ["none", "bf16", "int8"])

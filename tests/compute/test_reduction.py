@@ -9,6 +9,7 @@ from swarm.compute.digest import reduced_digest
 from swarm.compute.reduction import BUCKET_ELEMENTS, Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
 from swarm.manifest import SumSection
+from swarm.protocol.actions import EncodePart, SumBucket
 from swarm.protocol.ids import Attempt, PassId
 
 COUNT = 2 * BUCKET_ELEMENTS + 10
@@ -32,9 +33,9 @@ def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
     buckets = Buckets(LAYOUT, sums)
     assert buckets.count == 3
     for bucket in range(3):
-        part = rb.part(bucket)
+        part = rb.part(EncodePart(attempt(0), bucket))
         buckets.check(bucket, part)
-        total = bytes(ra.sum(bucket, (bytearray(part),)))
+        total = bytes(ra.sum(SumBucket(attempt(0), bucket, (bytearray(part),))))
         ra.store(attempt(0), bucket, total)
         rb.store(attempt(0), bucket, memoryview(b"\0" * 3 + total)[3:])  # as received: at any alignment
     expected = combine(a.flat, [b.flat], sums)
@@ -48,10 +49,10 @@ def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
 def test_a_missing_bucket_or_another_attempt_is_never_used():
     _, reduction = replica(1, SumSection())
     for bucket in range(2):
-        reduction.store(attempt(0), bucket, reduction.sum(bucket, ()))
+        reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
     with pytest.raises(ValueError, match="missing=1"):
         reduction.assemble(attempt(0))
-    reduction.store(attempt(1), 2, reduction.sum(2, ()))  # a new attempt starts from nothing
+    reduction.store(attempt(1), 2, reduction.sum(SumBucket(attempt(0), 2, ())))  # a new attempt starts from nothing
     with pytest.raises(ValueError, match="missing=2"):
         reduction.assemble(attempt(1))
     with pytest.raises(ValueError, match="not here"):
@@ -61,7 +62,7 @@ def test_a_missing_bucket_or_another_attempt_is_never_used():
 def test_a_cancelled_attempt_is_void_and_a_later_one_is_not():
     _, reduction = replica(1, SumSection())
     for bucket in range(3):
-        reduction.store(attempt(1), bucket, reduction.sum(bucket, ()))
+        reduction.store(attempt(1), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
     reduction.cancel(attempt(0))
     assert reduction.assemble(attempt(1)).finite
     reduction.cancel(attempt(1))
@@ -73,14 +74,14 @@ def test_sums_that_are_not_finite_are_reported():
     share, reduction = replica(1, SumSection())
     share.add([torch.full((COUNT,), math.nan)], 1.0)
     for bucket in range(3):
-        reduction.store(attempt(0), bucket, reduction.sum(bucket, ()))
+        reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
     assert not reduction.assemble(attempt(0)).finite
 
 
 def test_the_reduced_buffer_is_separate_from_the_sums():
     share, reduction = replica(1, SumSection())
     for bucket in range(3):
-        reduction.store(attempt(0), bucket, reduction.sum(bucket, ()))
+        reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
     before = reduction.assemble(attempt(0))
     share.zero()
     assert reduction.assemble(attempt(0)) == before

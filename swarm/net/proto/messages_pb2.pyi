@@ -168,22 +168,34 @@ class Receipt(_message.Message):
     def __init__(self, inputs: _Optional[int] = ..., sources: _Optional[int] = ..., trails: _Optional[int] = ..., echoes: _Optional[int] = ..., fresh: _Optional[bytes] = ...) -> None: ...
 
 class StageTable(_message.Message):
-    __slots__ = ("number", "roster", "assignment")
+    __slots__ = ("number", "roster", "assignment", "carried")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
     number: int
     roster: _containers.RepeatedScalarFieldContainer[int]
     assignment: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Iterable[int]] = ..., assignment: _Optional[_Iterable[int]] = ...) -> None: ...
+    carried: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Iterable[int]] = ..., assignment: _Optional[_Iterable[int]] = ..., carried: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("microbatches", "carried")
+    MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    microbatches: bytes
+    carried: int
+    def __init__(self, microbatches: _Optional[bytes] = ..., carried: _Optional[int] = ...) -> None: ...
 
 class StageOutcome(_message.Message):
-    __slots__ = ("number", "digest")
+    __slots__ = ("number", "digest", "contributions")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     number: int
     digest: str
-    def __init__(self, number: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    contributions: _containers.RepeatedCompositeFieldContainer[Contribution]
+    def __init__(self, number: _Optional[int] = ..., digest: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[Contribution, _Mapping]]] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames")
