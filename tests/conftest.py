@@ -1,8 +1,12 @@
 """Tests that start whole swarms run one after the other, on one worker of `pytest -n 2 --dist loadgroup`."""
 
 import signal
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))  # for core_swarm
 
 
 def pytest_configure() -> None:

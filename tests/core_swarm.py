@@ -1,0 +1,330 @@
+"""A whole swarm in one process: real cores, real compute, and messages that arrive in order."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from peers.reference import train_reference
+from peers.replay import StepReplay
+from swarm.compute.engine import StageEngine
+from swarm.data import step_order, visits
+from swarm.events import Event
+from swarm.manifest import (
+    BatchSection,
+    CheckpointSection,
+    CodecSection,
+    DataSection,
+    EvaluationSection,
+    ModelSection,
+    OptimizerSection,
+    RunManifest,
+    RunSection,
+    Shard,
+    SumSection,
+    SwarmSection,
+)
+from swarm.protocol import actions as act
+from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.ids import Actor, Direction, PassKind
+from swarm.protocol.messages import Decision, Frame, Leave, Open, StageTable
+from swarm.protocol.peer import PeerCore
+from swarm.protocol.settings import Settings
+
+WAIT_S = 30.0
+COORDINATOR = Actor("coordinator", 0)
+BLOCKS = 2
+
+
+def manifest(
+    codec: str = "delta:4",
+    stages: int = 2,
+    steps: int = 6,
+    *,
+    evaluate: int = 0,
+    every: int = 100,
+    replicas: int = 2,
+    averaging: str = "none",
+) -> RunManifest:
+    """A tiny language model, `BLOCKS` steps an epoch. `every`: steps from checkpoint to checkpoint."""
+    length, microbatches, sequences = 12, 4, 2
+    shard = Shard(file="train-0.bin", sha256="0" * 64, tokens=BLOCKS * microbatches * sequences * length + length)
+    model = ModelSection(
+        vocab_size=97, dim=32, layers=4, heads=4, kv_heads=2, ffn_dim=64, context=16, cuts=(1, 3)[: stages - 1]
+    )
+    return RunManifest(
+        run=RunSection(steps=steps, seed=7),
+        model=model,
+        batch=BatchSection(microbatches=microbatches, sequences=sequences, sequence_length=length, order="steps"),
+        optimizer=OptimizerSection(learning_rate=1e-2, warmup_steps=1),
+        codec=CodecSection(forward=codec, backward="int8"),
+        checkpoint=CheckpointSection(every=every),
+        evaluation=EvaluationSection(every=evaluate, microbatches=1, sample_tokens=2 if evaluate else 0),
+        sums=SumSection(averaging=averaging),
+        swarm=SwarmSection(replicas=replicas),
+        data=DataSection(
+            tokenizer_sha256="0" * 64,
+            vocab_size=97,
+            train=(shard,),
+            heldout=(shard,),
+            unigram_entropy=4.0,
+            bytes_per_token=4.0,
+        ),
+    )
+
+
+class Corpus:
+    """Microbatches drawn from (block, microbatch); where samples are shuffled, from (step, microbatch)."""
+
+    def __init__(self, of: RunManifest) -> None:
+        self._shape = (of.batch.sequences, of.batch.sequence_length + 1)
+        self._order = step_order(of)
+
+    def microbatch(self, step: int, m: int) -> np.ndarray:
+        block = step if self._order is None else self._order.block(step)
+        return np.random.default_rng((block, m)).integers(0, 97, self._shape)
+
+    def heldout(self, m: int) -> np.ndarray:
+        return np.random.default_rng((99, m)).integers(0, 97, self._shape)
+
+
+class Peer:
+    def __init__(self, swarm: Swarm, actor: Actor, capacity: int, **options) -> None:
+        self.actor = actor
+        self.core = PeerCore(
+            actor,
+            COORDINATOR,
+            dataclasses.replace(swarm.settings, slots=options.pop("slots", 16)),
+            visits=visits(swarm.manifest),
+            base_capacity=capacity,
+        )
+        self.engine: StageEngine | None = None
+        self._swarm = swarm
+        self._options = options
+
+    def carry_out(self, action: act.PeerAction) -> object:
+        """What comes of it, at once."""
+        match action:
+            case act.LoadState():
+                return self._load(action)
+            case act.SaveCheckpoint(version):
+                return act.CheckpointSaved(version, f"version {version}")
+            case act.Emit() | act.Stop():
+                return None
+        assert self.engine is not None
+        try:
+            done = self.engine._carry_out(action)  # type: ignore[arg-type]
+        except (ValueError, LookupError) as error:
+            return act.ComputeFailed(action.pass_id, action.microbatch, repr(error))  # type: ignore[union-attr]
+        if isinstance(done, act.ForwardDone | act.BackwardDone):
+            return dataclasses.replace(done, seconds=0.01)  # all are equally fast: shares stay as they are
+        return done
+
+    def _load(self, action: act.LoadState) -> act.PeerInput:
+        if self.engine is not None:
+            self.engine.close()
+        self.engine = StageEngine(self._swarm.manifest, action.stage, post=lambda event: None, **self._options)
+        if action.from_archive:
+            self.engine.load_state(self._swarm.archive[action.stage, action.version]).result(WAIT_S)
+        elif action.source is None:
+            self.engine.initialise().result(WAIT_S)
+        else:
+            source = self._swarm.peers.get(action.source)
+            if source is None or source.engine is None or source.engine.version != action.version:
+                return act.StateFailed(action.stage, action.version, "not there")
+            self.engine.load_state(source.engine.snapshot().result(WAIT_S)).result(WAIT_S)
+        return act.StateLoaded(action.stage, action.version, self.engine.buckets)
+
+
+Hook = Callable[["Swarm", Actor, object], None]
+
+
+class Swarm:
+    """Messages arrive in order, computing takes no time, the clock jumps to the next deadline when nothing is to do.
+
+    `hook` is called before each action; it may `kill`.
+    """
+
+    def __init__(
+        self, of: RunManifest, *, hook: Hook = lambda swarm, actor, action: None, capacity: int = 1000, **options
+    ) -> None:
+        self.manifest = of
+        self.settings = dataclasses.replace(Settings.of(of), start_timeout_s=60.0)
+        self.peers: dict[Actor, Peer] = {}
+        self.events: list[Event] = []
+        self.frames: list[Frame] = []
+        """Activations of training passes that were sent."""
+        self.decisions: dict[int, Decision] = {}
+        self.losses: list[float] = []
+        self.tables: tuple[StageTable, ...] = ()
+        """Of the pass that was opened last."""
+        self.archive: dict[tuple[int, int], object] = {}
+        self._hook = hook
+        self._capacity = capacity
+        self._options = options
+        self._corpus = Corpus(of)
+        self._core = CoordinatorCore(COORDINATOR, self.settings, 0, None, None)
+        self._queue: collections.deque[tuple[Actor, object]] = collections.deque()
+        self._now = 0.0
+        self._over = False
+
+    def run(self) -> Swarm:
+        for number in range(self.settings.stages * self.settings.replicas):
+            self.start(f"peer{number}")
+        for _ in range(200_000):
+            if self._over:
+                break
+            if self._queue:
+                to, event = self._queue.popleft()
+                self._handle(to, event)
+            else:
+                self._tick()
+        assert self._over, f"not finished; decided {sorted(self.decisions)}"
+        return self
+
+    def start(self, name: str, incarnation: int = 1) -> None:
+        actor = Actor(name, incarnation)
+        self.peers[actor] = Peer(self, actor, self._capacity, **self._options)
+        self._queue.append((actor, act.Tick()))
+
+    def kill(self, actor: Actor, *, back: bool = False, farewell: bool = False) -> None:
+        """`farewell`: the coordinator hears of it at once."""
+        dead = self.peers.pop(actor)
+        if dead.engine is not None:
+            dead.engine.close()
+        if farewell:
+            self._queue.appendleft((COORDINATOR, act.Received(actor, Leave(actor, "goodbye"))))
+        for other in (COORDINATOR, *self.peers):
+            self._queue.append((other, act.LinkLost(actor)))
+        if back:
+            self.start(actor.peer, actor.incarnation + 1)
+
+    def close(self) -> None:
+        for peer in self.peers.values():
+            if peer.engine is not None:
+                peer.engine.close()
+
+    def digests(self) -> tuple[str, ...]:
+        """Of the state of each stage, which all its replicas agree on."""
+        found: dict[int, set[str]] = {}
+        for peer in self.peers.values():
+            if peer.engine is not None and peer.engine.version == self.settings.steps:
+                digest = peer.engine.snapshot().result(WAIT_S).digest()
+                assert peer.core.holding.stage is not None
+                found.setdefault(peer.core.holding.stage, set()).add(digest)
+        assert all(len(digests) == 1 for digests in found.values())
+        return tuple(found[stage].pop() for stage in range(self.settings.stages))
+
+    def key_frames(self) -> list[tuple[int, ...]]:
+        return [self.decisions[step].key_frames for step in sorted(self.decisions)]
+
+    def reference(self) -> tuple[str, ...]:
+        """Of the run in one process that does what was decided."""
+        replay = {step: StepReplay.of(decision) for step, decision in self.decisions.items()}
+        return train_reference(self.manifest, self._corpus, replay=replay).digests
+
+    def plain(self) -> tuple[str, ...]:
+        """Of the run in one process that knows of no decision."""
+        return train_reference(self.manifest, self._corpus).digests
+
+    # ------------------------------------------------------------
+
+    def _tick(self) -> None:
+        cores = {COORDINATOR: self._core, **{actor: peer.core for actor, peer in self.peers.items()}}
+        due = {actor: core.next_wakeup() for actor, core in cores.items()}
+        self._now = max(self._now, min(due.values()))
+        self._queue.extend((actor, act.Tick()) for actor, at in due.items() if at <= self._now)
+
+    def _handle(self, to: Actor, event: object) -> None:
+        core = self._core if to == COORDINATOR else self.peers[to].core if to in self.peers else None
+        if core is None:
+            return
+        for action in core.handle(event, self._now):  # type: ignore[arg-type]
+            self._hook(self, to, action)
+            if to != COORDINATOR and to not in self.peers:
+                return
+            if isinstance(action, act.Send):
+                self._send(to, action)
+            elif to == COORDINATOR:
+                self._coordinate(action)  # type: ignore[arg-type]
+            elif (done := self.peers[to].carry_out(action)) is not None:  # type: ignore[arg-type]
+                self._queue.append((to, done))
+
+    def _send(self, sender: Actor, send: act.Send) -> None:
+        message = send.message
+        if isinstance(message, Open):
+            self.tables = message.tables
+        if isinstance(message, Frame) and message.key.direction is Direction.FORWARD and not message.key.pass_id.index:
+            self.frames.append(message)
+        if send.to in (COORDINATOR, *self.peers):
+            self._queue.append((send.to, act.Received(sender, message)))
+
+    def _coordinate(self, action: act.CoordinatorAction) -> None:
+        done: object = None
+        match action:
+            case act.Emit(event):
+                self.events.append(event)
+            case act.Stop():
+                self._over = True
+            case act.Feed(to, key, kind):
+                self._feed(to, key, kind)
+            case act.WriteTerm(term, back):
+                if back is not None:
+                    self.decisions = {step: d for step, d in self.decisions.items() if step < back}
+                done = act.TermWritten(term)
+            case act.WriteRecord(decision):
+                self.decisions[decision.step] = decision
+                done = act.RecordWritten(decision)
+            case act.PassClosed(_, kind, loss_sum, _) if kind is PassKind.EVALUATE:
+                self.losses.append(loss_sum / self.manifest.batch.tokens_per_microbatch)
+            case act.CollectCheckpoint(version, holders, _):
+                for stage, actors in enumerate(holders):
+                    held = [peer.engine for actor in actors if (peer := self.peers.get(actor)) is not None]
+                    states = [e.snapshot().result(WAIT_S) for e in held if e is not None and e.version == version]
+                    if not states:
+                        return
+                    self.archive[stage, version] = states[0]
+                done = act.ArchiveStored(version)
+        if done is not None:
+            self._queue.append((COORDINATOR, done))
+
+    def _feed(self, to: Actor, key, kind: PassKind) -> None:
+        form = next(iter(self.peers.values())).engine._format  # type: ignore[union-attr]
+        if kind is PassKind.TRAIN:
+            tokens = self._corpus.microbatch(key.pass_id.step, key.microbatch)
+        elif kind is PassKind.EVALUATE:
+            tokens = self._corpus.heldout(key.microbatch)
+        else:
+            tokens = np.ones((1, 3), dtype=np.int64)
+        self._queue.append((to, act.Received(COORDINATOR, Frame(key, form.pack_tokens(kind, tokens)))))
+
+
+def runs() -> Iterator[Callable[..., Swarm]]:
+    """For a fixture: `run(manifest, **options)` runs a swarm to its end; what it holds is closed after the test."""
+    made: list[Swarm] = []
+
+    def start(of: RunManifest, **options) -> Swarm:
+        made.append(Swarm(of, **options))
+        return made[-1].run()
+
+    yield start
+    for swarm in made:
+        swarm.close()
+
+
+def once(strike: Callable[[Swarm, Actor, object], bool]) -> Hook:
+    """A hook that strikes until it has hit."""
+    hit: list[bool] = []
+
+    def hook(swarm: Swarm, actor: Actor, action: object) -> None:
+        if not hit and strike(swarm, actor, action):
+            hit.append(True)
+
+    return hook
+
+
+def stage_of(swarm: Swarm, actor: Actor) -> int | None:
+    return swarm.peers[actor].core.holding.stage if actor in swarm.peers else None

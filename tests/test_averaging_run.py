@@ -1,0 +1,205 @@
+"""Runs that average compressed gradients, real cores and real compute in one process: equal to the record, replayed."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+from core_swarm import Corpus, Hook, Swarm, manifest, once, runs, stage_of
+
+from peers import averaged_sums
+from peers.reference import ReplayError, train_reference
+from peers.replay import StepReplay
+from swarm.compute import averaging, reduction
+from swarm.events import PeerFenced, RolledBack, StepAborted
+from swarm.manifest import RunManifest
+from swarm.protocol import actions as act
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Contribution, Decision, Failed, Prepared, ReducedPart, ReducePart, StageTable
+from swarm.protocol.residuals import Carry
+
+STEPS = 6
+NOBODY, BOTH = (-1, -1), (0, 1)
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Swarm]]:
+    yield from runs()
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage of the tiny model has several buckets, so that every replica reduces some."""
+    for module in (averaged_sums, averaging, reduction):
+        monkeypatch.setattr(module, "BUCKET_ELEMENTS", 4096)
+
+
+def averaged(averaging: str = "int4", stages: int = 2, **options) -> RunManifest:
+    return manifest("int8", stages, **{"steps": STEPS, "averaging": averaging, **options})
+
+
+def carried(swarm: Swarm, stage: int = 0) -> list[tuple[int, ...]]:
+    """By step."""
+    outcomes = [swarm.decisions[step].outcomes[stage] for step in sorted(swarm.decisions)]
+    return [tuple(each.carried for each in outcome.contributions) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4", "int2", "bf16", "topk:0.1"])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_replicas_agree_and_equal_the_replayed_record(run, codec: str, stages: int) -> None:
+    swarm = run(averaged(codec, stages))
+    assert carried(swarm, stages - 1) == [NOBODY] + [BOTH] * (STEPS - 1)
+    for decision in swarm.decisions.values():
+        for outcome in decision.outcomes:
+            one, other = outcome.contributions
+            assert one.microbatches ^ other.microbatches == 0b1111 and one.microbatches and other.microbatches
+    assert swarm.digests() == swarm.reference()
+    assert swarm.digests() != swarm.plain(), "the record is needed"
+
+
+def test_residuals_keep_training_near_the_exact_run(run) -> None:
+    """Two bits a number: without what they lose, the run would go elsewhere."""
+    exact = [decision.loss_sum for decision in run(averaged("none", steps=12)).decisions.values()]
+    coded = [decision.loss_sum for decision in run(averaged("int4", steps=12)).decisions.values()]
+    assert coded != exact
+    assert coded[-1] == pytest.approx(exact[-1], rel=0.02)
+
+
+def test_one_replica_sends_nothing_and_compresses_nothing(run) -> None:
+    sent: list[object] = []
+
+    def hook(swarm: Swarm, actor: Actor, action: object) -> None:
+        if isinstance(action, act.Send) and isinstance(action.message, ReducePart | ReducedPart):
+            sent.append(action)
+
+    swarm = run(averaged(replicas=1), hook=hook)
+    assert not sent and carried(swarm) == [(-1,)] + [(0,)] * (STEPS - 1)
+    assert swarm.digests() == swarm.plain() == swarm.reference()
+
+
+def killing(step: int, stage: int, kind: type, back: bool) -> Hook:
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        if not isinstance(action, kind) or stage_of(swarm, actor) != stage:
+            return False
+        pass_id = action.pass_id if hasattr(action, "pass_id") else action.attempt.pass_id  # type: ignore[attr-defined]
+        if (pass_id.step, pass_id.index) != (step, 0):
+            return False
+        swarm.kill(actor, back=back)
+        return True
+
+    return once(strike)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("back", [False, True], ids=["stays away", "comes back"])
+@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart, act.SumBucket, act.StoreSum, act.Assemble, act.Apply])
+def test_a_replica_killed_in_a_step(run, kind: type, back: bool, replicas: int) -> None:
+    swarm = run(averaged(replicas=replicas), hook=killing(2, 1, kind, back))
+    everybody = tuple(range(replicas))
+    places = carried(swarm, 1)
+    assert places[1] == everybody and places != [(-1,) * replicas] + [everybody] * (STEPS - 1)
+    assert carried(swarm, 0) == [(-1,) * replicas] + [everybody] * (STEPS - 1), "the other stage goes on as it was"
+    assert swarm.digests() == swarm.reference()
+
+
+def test_who_dies_when_all_others_are_prepared_has_added_its_share_but_carries_nothing(run) -> None:
+    prepared: set[Actor] = set()
+
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        if not isinstance(action, act.Send) or not isinstance(action.message, Prepared):
+            return False
+        if action.message.attempt.pass_id.step != 2:
+            return False
+        prepared.add(actor)
+        if len(prepared) < 4:
+            return False
+        swarm.kill(actor, back=True)
+        victims.append(actor)
+        return True
+
+    victims: list[Actor] = []
+    swarm = run(averaged(), hook=once(strike))
+    (stage,) = {peer.core.holding.stage for actor, peer in swarm.peers.items() if actor.peer == victims[0].peer}
+    assert not [event for event in swarm.events if isinstance(event, PeerFenced)], "decided without it"
+    places = carried(swarm, stage)
+    assert places[2] == BOTH and sorted(places[3]) in ([-1, 0], [-1, 1]), (
+        "its shares are in the step, its memory is not"
+    )
+    assert swarm.digests() == swarm.reference()
+
+
+def test_after_an_abort_all_residuals_are_empty(run) -> None:
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        if isinstance(action, act.Assemble) and action.attempt.pass_id.step == 2 and stage_of(swarm, actor) == 0:
+            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
+                swarm.kill(victim, back=True)
+            return True
+        return False
+
+    swarm = run(averaged(every=1), hook=once(strike))
+    assert any(isinstance(event, StepAborted) for event in swarm.events)
+    assert carried(swarm)[:4] == [NOBODY, BOTH, NOBODY, BOTH]
+    assert swarm.digests() == swarm.reference()
+
+
+def test_a_rollback_empties_them_too(run) -> None:
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        if isinstance(action, act.Forward) and action.pass_id.step == 5 and stage_of(swarm, actor) == 1:
+            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
+                swarm.kill(victim, back=True)
+            return True
+        return False
+
+    swarm = run(averaged(steps=8, every=4), hook=once(strike))
+    assert any(isinstance(event, RolledBack) for event in swarm.events)
+    assert carried(swarm) == [NOBODY, *[BOTH] * 3, NOBODY, *[BOTH] * 3]
+    assert swarm.digests() == swarm.reference()
+
+
+def test_evaluations_between_steps_change_nothing(run) -> None:
+    swarm = run(averaged(evaluate=2))
+    assert carried(swarm) == [NOBODY] + [BOTH] * (STEPS - 1)
+    assert swarm.digests() == swarm.reference()
+
+
+def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_nothing(run) -> None:
+    def hook(swarm: Swarm, actor: Actor, action: object) -> None:
+        """One of stage 0's replicas, whenever it reduces in step 2."""
+        if isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 2 and actor.peer == "peer0":
+            engine = swarm.peers[actor].engine
+            assert engine is not None and engine._stage is not None
+            engine._stage._accumulator.flat[-1] = math.inf
+
+    swarm = run(averaged(), hook=hook)
+    assert [decision.skip for decision in swarm.decisions.values()] == [False, False, True, False, False, False]
+    assert carried(swarm) == [NOBODY, BOTH, NOBODY, NOBODY, BOTH, BOTH]
+    assert len(swarm.digests()) == 2, "replicas agree"
+
+
+def test_a_peer_that_has_lost_its_residuals_says_so_and_is_not_used(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table builds on what the peer does not have."""
+    said: list[str] = []
+    of = Carry.of
+
+    def forgetful(me: Actor, table: StageTable, decision: Decision) -> Carry | None:
+        return None if (me.peer, decision.step) == ("peer0", 2) else of(me, table, decision)
+
+    def hook(swarm: Swarm, actor: Actor, action: object) -> None:
+        if isinstance(action, act.Send) and isinstance(action.message, Failed):
+            said.append(action.message.reason)
+
+    monkeypatch.setattr(Carry, "of", forgetful)
+    swarm = run(averaged(), hook=hook)
+    assert said == ["lacks the residuals of step 2, which the pass builds on"]
+    assert sorted(carried(swarm)[4]) == [-1, 0], "in the step after it begins anew"
+    assert swarm.digests() == swarm.reference()
+
+
+def test_the_reference_says_when_it_cannot_replay() -> None:
+    of = averaged()
+    half = train_reference(of, Corpus(of), stop_after=2)
+    shares = ((Contribution(0b0101, 0), Contribution(0b1010, 1)),) * 2
+    with pytest.raises(ReplayError, match=r"step 2 adds residuals of step 1, which are not known here: train from"):
+        train_reference(of, Corpus(of), state=half.states, replay={2: StepReplay((), shares)})
+    missing = ((Contribution(0b0001, -1), Contribution(0b1010, -1)),) * 2
+    with pytest.raises(ReplayError, match=r"microbatch 2 of step 0 is in nobody's sum"):
+        train_reference(of, Corpus(of), replay={0: StepReplay((), missing)})
