@@ -146,7 +146,7 @@ class CodedReduction(Reduction):
         shares = [self._coded.decode(bucket, part) for part in action.parts]
         _, own, own_loss = self._share(action.attempt, bucket, action.carried)
         shares.insert(action.place, (own, own_loss))
-        residual = self._residuals.sum(action.attempt, bucket, action.owned)
+        residual = self._residuals.sum(action.attempt, bucket, action.carried)
         total, loss = _added(shares)
         payload, _, lost = self._coded.encode(bucket, total, loss, residual)
         self._residuals.sum_lost(action.attempt, bucket, lost)

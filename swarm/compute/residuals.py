@@ -33,9 +33,9 @@ class Residuals:
         """To be added to the own share of `bucket`; None for nothing. Raises LookupError when it is not held."""
         return self._of(self._shares, attempt, bucket) if carried else None
 
-    def sum(self, attempt: Attempt, bucket: int, owned: bool) -> Tensor | None:
-        """To be added to the sum of `bucket`; None for nothing. Raises LookupError when it is not held."""
-        return self._of(self._sums, attempt, bucket) if owned else None
+    def sum(self, attempt: Attempt, bucket: int, carried: bool) -> Tensor | None:
+        """As `share`, of the sum of `bucket`; None too if another peer has reduced it."""
+        return self._of(self._sums, attempt, bucket) if carried else None
 
     def share_lost(self, attempt: Attempt, bucket: int, lost: Tensor) -> None:
         self._begin(attempt)

@@ -298,9 +298,7 @@ class SumBucket:
     place: int = 0
     """How many of them come before the own share."""
     carried: bool = False
-    """As in EncodePart, for the own share."""
-    owned: bool = False
-    """With what compressing this bucket's sum lost here in the step before."""
+    """As in EncodePart, for the own share; and with what compressing this bucket's sum lost here, if it did."""
 
 
 @dataclass(frozen=True, slots=True)

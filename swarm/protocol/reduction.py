@@ -109,7 +109,6 @@ class Reduction:
                 parts=tuple(held[actor].payload for actor in self._roster if actor in held),
                 place=self._roster.index(self._me),
                 carried=self._carry is not None,
-                owned=self._carry is not None and self._carry.reduced(bucket),
             )
         )
 

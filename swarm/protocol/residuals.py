@@ -26,19 +26,13 @@ class Carry:
     term: Term
     step: StepNumber
     index: int
-    size: int
-    """Of that roster."""
 
     @classmethod
     def of(cls, me: Actor, table: StageTable, decision: Decision) -> Carry | None:
         """What `me` holds once it has applied `decision`, in which its stage had `table`."""
         if decision.skip or me not in table.roster:
             return None
-        return cls(decision.term, decision.step, table.roster.index(me), len(table.roster))
-
-    def reduced(self, bucket: int) -> bool:
-        """Whether the peer was the reducer of `bucket`."""
-        return bucket % self.size == self.index
+        return cls(decision.term, decision.step, table.roster.index(me))
 
 
 def carry_of(me: Actor, table: StageTable, pass_id: PassId, held: Carry | None) -> Carry | None:

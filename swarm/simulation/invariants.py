@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from swarm.events import PeerFenced
+from swarm.events import PeerFenced, StepDecided
 from swarm.protocol.actions import Stop, WriteTerm
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
-from swarm.protocol.messages import Amend, Decision, Message, Open, StageTable
+from swarm.protocol.messages import Amend, Contribution, Decision, Message, Open, StageTable
 from swarm.simulation.toy_model import (
     Ideal,
     bucket_share,
@@ -57,6 +57,11 @@ class Watch:
         self._world = world
         self._skipped: frozenset[int] = frozenset()
         self._key_frames: dict[int, tuple[int, ...]] = {}
+        self._contributions: dict[int, tuple[tuple[Contribution, ...], ...]] = {}
+        self._rosters: dict[int, tuple[Decision, tuple[tuple[Actor, ...], ...]]] = {}
+        """By step, who decided it."""
+        self._absent: dict[int, set[str]] = defaultdict(set)
+        """By step, who had died when it was decided."""
         self.ideal = self._ideal()
         self.spoilt: dict[tuple[int, int], int | None] = {}
         """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
@@ -79,11 +84,12 @@ class Watch:
     def _ideal(self) -> Ideal:
         s, visits = self._world.settings, self._world.visits
         run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
+        shares = tuple(self._contributions.get(step) for step in range(s.steps)) if s.averages_compressed else ()
         if visits is None:
-            return ideal_run(*run)
+            return ideal_run(*run, contributions=shares)
         visited = (visits.previous(step) for step in range(s.steps))
         known = tuple(self._key_frames.get(step) for step in range(s.steps))
-        return ideal_run(*run, tuple(-1 if step is None else step for step in visited), known)
+        return ideal_run(*run, tuple(-1 if step is None else step for step in visited), known, shares)
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """What the peers of `stage` find of their reduced gradient in this pass."""
@@ -172,6 +178,10 @@ class Watch:
             raise Violation("same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} cuts")
         if boundaries:
             self._key_frames[step] = decision.key_frames
+        if self._world.settings.averages_compressed:
+            self._check_contributions(decision)
+            self._contributions[step] = tuple(outcome.contributions for outcome in decision.outcomes)
+        if boundaries or self._contributions:
             self.ideal = self._ideal()
         ideal = self.ideal.steps[step]
         for stage, outcome in enumerate(decision.outcomes):
@@ -185,6 +195,25 @@ class Watch:
             raise Violation("same answer", f"step {step} has scale {decision.scale!r}, ideal {ideal.scale!r}")
         if decision.loss_sum != ideal.loss_sum or decision.tokens != self._world.settings.tokens_per_step:
             raise Violation("same answer", f"step {step} has loss sum {decision.loss_sum!r}, ideal {ideal.loss_sum!r}")
+
+    def _check_contributions(self, decision: Decision) -> None:
+        """The record must say who added what, and whose residuals from the step before counted in that."""
+        pass_id = PassId(decision.term, decision.step)
+        tables = [self._tables[pass_id, stage] for stage in range(len(decision.outcomes))]
+        before, rosters = self._rosters.get(decision.step - 1, (None, ()))
+        goes_on = before is not None and before.term == decision.term and not before.skip
+        for stage, (outcome, table) in enumerate(zip(decision.outcomes, tables, strict=True)):
+            expected = []
+            for place, actor in enumerate(table.roster):
+                bits = sum(1 << m for m, who in enumerate(table.assignment) if who == place)
+                carried = rosters[stage].index(actor) if goes_on and actor in rosters[stage] else -1
+                expected.append(Contribution(bits, -1 if str(actor) in self._absent[decision.step - 1] else carried))
+            if outcome.contributions != tuple(expected):
+                raise Violation(
+                    "same answer", f"step {decision.step} s{stage}: {outcome.contributions}, expected {expected}"
+                )
+        self._rosters[decision.step] = decision, tuple(table.roster for table in tables)
+        self._absent[decision.step].clear()
 
     def decided(self, decision: Decision) -> None:
         """`decision` is durable."""
@@ -206,6 +235,8 @@ class Watch:
 
     def emitted(self, event: Any) -> None:
         """An event of the coordinator's log."""
+        if isinstance(event, StepDecided):
+            self._absent[event.step].update(event.without)
         if isinstance(event, PeerFenced):
             for (pass_id, _), table in self._tables.items():
                 if str(pass_id) == event.pass_id:
@@ -285,6 +316,7 @@ class Watch:
         self.rollbacks += 1
         for step in [step for step in self.decisions if step >= version]:
             del self.decisions[step]
+        self._contributions = {step: found for step, found in self._contributions.items() if step < version}
 
 
 def reduced_digest(stage: int, sums: dict[int, int]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.protocol import mending as mending_module
+from swarm.protocol import peer as peer_module
 from swarm.protocol import retained as retained_module
 from swarm.protocol.actions import Feed, PartEncoded, SumBucket
 from swarm.protocol.coordinator import CoordinatorCore
@@ -25,6 +26,7 @@ from swarm.protocol.messages import Done, Frame, StageOutcome, Status
 from swarm.protocol.open_pass import Decided
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reduction import Reduction
+from swarm.protocol.residuals import Rosters
 from swarm.protocol.retained import Retained
 from swarm.protocol.stint import Stint
 from swarm.protocol.walk import Phase as WorkPhase
@@ -290,6 +292,37 @@ def _own_copy_kept() -> list[Patch]:
     return [(Crossings, "accumulated", keep)]
 
 
+def _residuals_ungranted() -> list[Patch]:
+    """A peer uses what it holds, whatever the table says."""
+
+    def whatever_is_held(me: Any, table: Any, pass_id: Any, held: Any) -> Any:
+        return held if held is not None and held.step + 1 == pass_id.step else None
+
+    return [(peer_module, "carry_of", whatever_is_held)]
+
+
+def _residuals_settled_early() -> list[Patch]:
+    """What an attempt lost counts in the next attempt, though the first is void."""
+    compressed = SimPeer._compressed
+
+    def settle(self: SimPeer, action: Any, value: int, *, of_sum: bool) -> int:
+        crossed = compressed(self, action, value, of_sum=of_sum)
+        if self.world.settings.averages_compressed:
+            self._residuals[of_sum, action.bucket] = self._pending[of_sum, action.bucket]
+        return crossed
+
+    return [(SimPeer, "_compressed", settle)]
+
+
+def _residuals_of_another_term() -> list[Patch]:
+    """The coordinator builds on the last step though a peer may have been told of another one since."""
+
+    def of(self: Rosters, pass_id: Any, stage: int) -> Any:
+        return self._places[stage] if self._decision is not None else {}
+
+    return [(Rosters, "_of", of)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -309,4 +342,7 @@ MUTANTS = (
     ),
     Mutant("copies mixed", "the stages of a step have computed with the same copies", _copies_mixed, "delta"),
     Mutant("own copy kept", "a sender builds on what its receiver has used", _own_copy_kept, "delta"),
+    Mutant("residuals ungranted", "only those residuals count that the table names", _residuals_ungranted, "averaging"),
+    Mutant("residuals settled early", "residuals of an attempt are pending", _residuals_settled_early, "averaging"),
+    Mutant("residuals of another term", "residuals end with their term", _residuals_of_another_term, "averaging"),
 )

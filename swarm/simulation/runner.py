@@ -128,7 +128,7 @@ class Run:
             actor,
             _COORDINATOR,
             self.plan.settings,
-            saved=None if world.visits is not None else disk.newest(),
+            saved=disk.newest() if world.retraces else None,
             visits=world.visits,
             base_capacity=self.plan.base_capacity,
         )

@@ -15,11 +15,11 @@ from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import VOCABULARY, buckets_of
 
-SCENARIOS = ("mixed", "calm", "storm", "imported", "delta", *(kind.replace(" ", "-") for kind in KINDS))
+SCENARIOS = ("mixed", "calm", "storm", "imported", "delta", "averaging", *(kind.replace(" ", "-") for kind in KINDS))
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
-whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; otherwise
-faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta")
+whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits;
+`averaging`: as mixed, in runs that average compressed gradients; otherwise faults of one kind."""
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging")
 
 _FREQUENT = ("forward", "backward", "reduce")
 
@@ -49,22 +49,24 @@ def plan_of(scenario: str, seed: int) -> Plan:
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
     delta = scenario == "delta"
+    averaging = scenario == "averaging"
+    lasting = delta or averaging  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or (first is not None and first.role == "last"):
         stages = max(stages, 2)
     replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
-    if delta:
+    if lasting:
         replicas = max(replicas, 2)
     evaluating = first is not None and first.phase == "evaluating"
     evaluate = evaluating or rng.random() < 0.15
     spares = 1 if first is not None and first.role == "standby" else rng.choice((0, 0, 1))
     if first is not None and first.kind == "last replica":
         spares = 1
-    faults = [_fault(first, rng, late=delta)] if first is not None else []
+    faults = [_fault(first, rng, late=lasting)] if first is not None else []
     if cells:
         more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
-        faults += [_fault(rng.choice(cells), rng, late=delta) for _ in range(more)]
+        faults += [_fault(rng.choice(cells), rng, late=lasting) for _ in range(more)]
     if delta and rng.random() < 0.5:
         faults = faults[:1] if rng.random() < 0.3 else []
         faults += _beside_each_other(rng, stages, replicas)
@@ -75,13 +77,14 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((2, 3, 4)),
-        steps=3 if storm or delta else 2,
+        steps=4 if averaging else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
         imported=scenario == "imported",
+        averages_compressed=averaging,
     )
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages * replicas + spares))
     weather = None
@@ -108,6 +111,7 @@ def small_settings(
     checkpoint_every: int = 1,
     slots: int = 16,
     imported: bool = False,
+    averages_compressed: bool = False,
 ) -> Settings:
     """Settings of a run whose step takes a few tenths of a virtual second."""
     return Settings(
@@ -130,6 +134,7 @@ def small_settings(
         reconnect_grace_s=0.1,
         slots=slots,
         imported=imported,
+        averages_compressed=averages_compressed,
     )
 
 

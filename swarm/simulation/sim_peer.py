@@ -13,6 +13,7 @@ from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId,
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import Violation, reduced_digest
+from swarm.simulation.toy_averaging import compressed
 from swarm.simulation.toy_model import (
     backward_payload,
     bucket_share,
@@ -87,6 +88,12 @@ class SimPeer(Process):
         self._load = 0
         self._bases: dict[BaseKey, int] = {}
         self._staged: dict[BaseKey, int] = {}
+        self._residuals: dict[tuple[bool, int], int] = {}
+        """{(of a sum, bucket): what compressing it lost in the last step applied}"""
+        self._residuals_for: int | None = None
+        """The version they are for."""
+        self._pending: dict[tuple[bool, int], int] = {}
+        self._pending_of: Attempt | None = None
         self._dispatch = {
             act.Send: self._send,
             act.Emit: self._emit,
@@ -260,8 +267,7 @@ class SimPeer(Process):
         self._queue.add(Priority.CONTROL, action, self._part_encoded, _SMALL_S)
 
     def _part_encoded(self, action: act.EncodePart) -> None:
-        share = bucket_share(self._accumulator, action.bucket)
-        self.feed(act.PartEncoded(action.attempt, action.bucket, share))
+        self.feed(act.PartEncoded(action.attempt, action.bucket, self._share(action)))
 
     def _sum_bucket(self, action: act.SumBucket) -> None:
         self.world.watch.reduces(self, action.attempt)
@@ -269,8 +275,29 @@ class SimPeer(Process):
         self._queue.add(Priority.CONTROL, action, self._bucket_summed, _SMALL_S)
 
     def _bucket_summed(self, action: act.SumBucket) -> None:
-        total = bucket_share(self._accumulator, action.bucket) + sum(map(self._payload, action.parts))
+        if action.parts:
+            total = self._share(action) + sum(map(self._payload, action.parts))
+            total = self._compressed(action, total, of_sum=True)
+        else:
+            total = bucket_share(self._accumulator, action.bucket)
         self.feed(act.BucketSummed(action.attempt, action.bucket, total))
+
+    def _share(self, action: act.EncodePart | act.SumBucket) -> int:
+        return self._compressed(action, bucket_share(self._accumulator, action.bucket), of_sum=False)
+
+    def _compressed(self, action: act.EncodePart | act.SumBucket, value: int, *, of_sum: bool) -> int:
+        """What of `value` crosses; what that loses is pending."""
+        if not self.world.settings.averages_compressed:
+            return value
+        place = (of_sum, action.bucket)
+        if action.carried:
+            if self._residuals_for != action.attempt.pass_id.version:
+                raise Violation("contract", f"{self.label} needs residuals in {action.attempt}, which it does not have")
+            value += self._residuals.get(place, 0)
+        if self._pending_of != action.attempt:
+            self._pending_of, self._pending = action.attempt, {}
+        crossed, self._pending[place] = compressed(value)
+        return crossed
 
     def _store_sum(self, action: act.StoreSum) -> None:
         self.world.watch.reduces(self, action.attempt)
@@ -314,6 +341,8 @@ class SimPeer(Process):
         if self._buffer_of == action.attempt:
             self._buffer_of = None
             self._buffer = {}
+        if self._pending_of == action.attempt:
+            self._pending_of, self._pending = None, {}
 
     def _reduced(self, attempt: Attempt) -> dict[int, int]:
         """The separate buffer, which must be that of `attempt` and whole."""
@@ -341,6 +370,8 @@ class SimPeer(Process):
         ordered = tuple(sums[bucket] for bucket in sorted(sums))
         self.state = stepped_state(self.stage, self.state, ordered, action.decision.scale)
         self.version += 1
+        left = self._pending_of == action.attempt and not action.decision.skip
+        self._residuals, self._residuals_for = (self._pending if left else {}), self.version
         self.world.watch.applied(self, action.decision, sums)
         self.feed(act.AppliedStep(action.decision.step, state_digest(self.stage, self.version, self.state)))
         if self.alive:
@@ -364,7 +395,7 @@ class SimPeer(Process):
         key = (action.stage, action.version)
         state: int | None = None
         source: Process | None = None
-        if key in self.disk.checkpoints and self.world.visits is None:  # else it may be of a history that was left
+        if key in self.disk.checkpoints and self.world.retraces:  # else it may be of a history that was left
             state = self.disk.checkpoints[key]
         elif action.from_archive:
             source = self.world.coordinator
@@ -390,6 +421,7 @@ class SimPeer(Process):
             return
         self.version, self.holding, self.state = action.version, action.version, state
         self._buffer_of, self._buffer = None, {}
+        self._residuals, self._residuals_for = {}, None
         self.world.watch.holds(self)
         self.feed(act.StateLoaded(action.stage, action.version, buckets_of(action.stage)))
         if self.alive:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from swarm.protocol.messages import Contribution
 from swarm.protocol.scale import step_scale
+from swarm.simulation.toy_averaging import NOTHING, averaged
 
 _MASK = (1 << 61) - 1
 _COUNT_BITS = 8
@@ -175,17 +177,19 @@ def ideal_run(
     skipped: frozenset[int],
     visited: tuple[int, ...] = (),
     key_frames: tuple[tuple[int, ...] | None, ...] = (),
+    contributions: tuple[tuple[tuple[Contribution, ...], ...] | None, ...] = (),
 ) -> Ideal:
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
 
     `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
-    where nothing is built on earlier visits, or not decided yet.
+    where nothing is built on earlier visits, or not decided yet. `contributions`: by step and stage, from the outcomes.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
     crossed: dict[tuple[int, int, int], int] = {}
+    left = [NOTHING] * stages
     for step in range(steps):
-        totals = [0] * stages
+        gradients: list[list[int]] = [[] for _ in range(stages)]
         for m in range(microbatches):
             inputs = [tokens_payload(0, step, m)]
             for s in range(stages):
@@ -198,9 +202,12 @@ def ideal_run(
                 inputs.append(output)
             gradient = loss_gradient(inputs[stages])
             for s in reversed(range(stages)):
-                totals[s] += weight_gradient(s, states[-1][s], inputs[s], gradient, m, microbatches)
+                gradients[s].append(weight_gradient(s, states[-1][s], inputs[s], gradient, m, microbatches))
                 gradient = backward_payload(s, states[-1][s], inputs[s], gradient)
-        sums = tuple(tuple(bucket_share(totals[s], b) for b in range(buckets_of(s))) for s in range(stages))
+        sums = tuple(tuple(bucket_share(sum(gradients[s]), b) for b in range(buckets_of(s))) for s in range(stages))
+        if contributions and (decided := contributions[step]) is not None:
+            found = [averaged(gradients[s], decided[s], left[s], buckets_of(s), bucket_share) for s in range(stages)]
+            sums, left = tuple(each for each, _ in found), [lost for _, lost in found]
         scale, _ = step_scale((squared_norm_of(s, sums[s]) for s in range(stages)), targets_per_step, clip_norm)
         loss = sum(loss_sum_of(s, stages, sums[s]) for s in range(stages))
         done.append(IdealStep(sums, tuple(digest_of(s, sums[s]) for s in range(stages)), scale, loss))

@@ -145,6 +145,8 @@ class World:
         self.settings = settings
         self.visits = visits
         """Given when the peers' codec builds on earlier visits."""
+        self.retraces = visits is None and not settings.averages_compressed
+        """Whether a step that is done again, after a rollback, must come out the same."""
         self.random = random.Random(seed)
         self.now = 0.0
         self.events = 0
