@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # for core_swarm
+sys.path.append(str(Path(__file__).parent / "cores"))  # for core_swarm
 
 
 def pytest_configure() -> None:

@@ -8,13 +8,14 @@ from peers.coordinator.record import DecisionRecord, RecordError
 from peers.home import Home
 from peers.replay import StepReplay, read_replay
 from swarm.protocol.ids import StepNumber, Term
-from swarm.protocol.messages import Decision, StageOutcome
+from swarm.protocol.messages import Contribution, Decision, StageOutcome
 
 RUN = "ab" * 32
+SHARES = (Contribution(2**70 + 5, -1), Contribution(10, 1))
 
 
 def decision(step: int, *key_frames: int) -> Decision:
-    outcomes = (StageOutcome(0, "x"), StageOutcome(1, "y"))
+    outcomes = (StageOutcome(0, "x"), StageOutcome(1, "y", SHARES))
     return Decision(Term(1), StepNumber(step), 0.1 + step, 2.0 / 3, 64, 1e-3, outcomes, key_frames)
 
 
@@ -31,7 +32,8 @@ def test_what_is_read_is_what_stands(tmp_path: Path) -> None:
     record.write_term(5, rollback_to=None)
     assert (record.term, record.rolled_back_in) == (5, 4)
     record.close()
-    assert read_replay(home, RUN) == {0: StepReplay((15, 7)), 1: StepReplay((8, 0))}
+    shares = ((), SHARES)
+    assert read_replay(home, RUN) == {0: StepReplay((15, 7), shares), 1: StepReplay((8, 0), shares)}
 
 
 def test_the_record_of_another_run_is_refused(tmp_path: Path) -> None:

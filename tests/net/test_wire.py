@@ -54,13 +54,15 @@ bits = st.integers(0, 2**70) | st.just((1 << wire.MAX_MICROBATCHES) - 1)
 def tables(draw: st.DrawFn) -> m.StageTable:
     roster = tuple(draw(st.lists(actors, min_size=1, max_size=4)))
     assignment = draw(st.lists(st.integers(0, len(roster) - 1), max_size=8))
-    return m.StageTable(draw(small), roster, tuple(assignment))
+    places = st.lists(st.integers(-1, wire.MAX_REPLICAS - 1), min_size=len(roster), max_size=len(roster))
+    return m.StageTable(draw(small), roster, tuple(assignment), tuple(draw(st.just([]) | places)))
 
 
 def many(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     return st.lists(items, max_size=5).map(tuple)
 
 
+contributions = st.builds(m.Contribution, bits, st.integers(-1, wire.MAX_REPLICAS - 1))
 decisions = st.builds(
     m.Decision,
     large.map(Term),
@@ -69,7 +71,7 @@ decisions = st.builds(
     finite,
     large,
     finite,
-    many(st.builds(m.StageOutcome, small, text)),
+    many(st.builds(m.StageOutcome, small, text, many(contributions))),
     many(bits),
 )
 none = st.none()
@@ -234,6 +236,16 @@ def want(count: int) -> bytes:
         (decision(scale=math.nan), b"", "a scale of nan"),
         (decision(scale=-1.0), b"", "a scale of -1.0"),
         (decision(loss_sum=math.nan), b"", "a decision to apply with loss sum"),
+        (
+            header(amend=pb.Amend(pass_id=PASS, table=pb.StageTable(roster=[0], carried=[0, 1]))),
+            b"",
+            "2 places in the step before for a roster of 1",
+        ),
+        (
+            header(amend=pb.Amend(pass_id=PASS, table=pb.StageTable(roster=[0], carried=[-2]))),
+            b"",
+            "-2 is out of range",
+        ),
         (
             header(amend=pb.Amend(pass_id=PASS, table=pb.StageTable(roster=[0], assignment=[0, 1]))),
             b"",

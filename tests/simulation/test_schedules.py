@@ -117,3 +117,25 @@ def test_a_crash_in_a_step_that_builds_on_the_one_before_ends_right() -> None:
     for point in points:
         outcome = run_plan(plan, crash=point)
         assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+
+
+def test_a_crash_in_a_step_that_adds_what_the_one_before_has_lost_ends_right() -> None:
+    """At every sixth of all crash points: two steps of compressed averaging."""
+    calm = crash_plan()
+    plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, steps=2, averages_compressed=True))
+    points = crash_points(plan)[::6]
+    assert len(points) > 300
+    for point in points:
+        outcome = run_plan(plan, crash=point)
+        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+
+
+def test_in_a_calm_run_residuals_are_empty_in_the_first_step_alone() -> None:
+    plan = plan_of("calm", 4)
+    settings = dataclasses.replace(plan.settings, stages=2, replicas=2, steps=4, averages_compressed=True)
+    run = Run(dataclasses.replace(plan, settings=settings, speeds=(1.0,) * 4, spares=0))
+    run.finish()
+    decisions = run.world.watch.decisions
+    for stage in (0, 1):
+        outcomes = [decisions[step].outcomes[stage] for step in range(4)]
+        assert [tuple(each.carried for each in o.contributions) for o in outcomes] == [(-1, -1)] + [(0, 1)] * 3

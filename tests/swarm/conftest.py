@@ -116,7 +116,7 @@ def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
         return train_reference(swarm.manifest, reader, threads=1, replay=replay).digests
 
     def digests(swarm: Swarm) -> tuple[str, ...]:
-        if swarm.manifest.codec.remembers:
+        if not swarm.manifest.retraces:
             return replayed(swarm)
         what = swarm.manifest.model_dump(include={"run", "model", "batch", "optimizer", "codec", "sums", "data"})
         key = repr(what)

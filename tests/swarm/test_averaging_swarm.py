@@ -1,0 +1,53 @@
+"""Compressed averaging in real processes: a replica is killed in a later step; the record says who added what."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from signal import SIGKILL
+
+import pytest
+from conftest import MakeSwarm
+from swarm_processes import Swarm
+
+from peers.coordinator.record import DecisionRecord
+from peers.home import Home
+from swarm.events import PeerFenced, StateFetched
+
+PEERS = ("p0", "p1", "p2", "p3")
+NOBODY, BOTH = (-1, -1), (0, 1)
+
+Reference = Callable[[Swarm], tuple[str, ...]]
+
+
+@pytest.fixture
+def swarm(make_swarm: MakeSwarm) -> Swarm:
+    return make_swarm("int8", "sums.averaging=int4", "run.steps=7", "timing.step_budget_s=600")
+
+
+def carried(swarm: Swarm, stage: int) -> list[tuple[int, ...]]:
+    """By step, from the coordinator's record."""
+    record = DecisionRecord(Home(swarm.coordinator.home).decisions, swarm.manifest.hash)
+    decisions = record.decisions()
+    record.close()
+    return [tuple(each.carried for each in d.outcomes[stage].contributions) for d in decisions]
+
+
+def test_a_replica_is_killed_while_it_averages(swarm: Swarm, reference: Reference) -> None:
+    swarm.coordinate()
+    swarm.join_stages(PEERS, {"p1": ("--fault=kill@ReduceStarted:1,attempt=1:3/s1n0",)})
+    p1 = swarm.peers["p1"]
+    assert p1.wait_end() == -SIGKILL
+    victim = p1.actor
+    swarm.join("p1")
+    swarm.finish()
+    assert [event.actor for event in swarm.coordinator.of(PeerFenced, pass_id="1:3")] == [victim]
+    assert [event.source == "own checkpoint" for event in p1.of(StateFetched)] == [False]
+    assert carried(swarm, 0) == [NOBODY] + [BOTH] * 6
+    assert carried(swarm, 1)[:3] == [NOBODY, BOTH, BOTH]
+    assert len(carried(swarm, 1)[3]) == 1, "its sibling has done all of that step, and compressed nothing"
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+    sets = [f"--set={text}" for text in swarm.sets]
+    words = ["reference", str(swarm.run_file), *sets, "--against", str(swarm.coordinator.home)]
+    told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stdout + told.stderr
