@@ -31,6 +31,7 @@ EVENTS: dict[str, str] = {
     "ReduceCancelled": "That attempt is void; another follows.",
     "StagePrepared": "A replica holds the whole reduced gradient, with this digest.",
     "StepDecided": "The step's decision is on disk. From here on it happens, whatever dies.",
+    "CodecChosen": "What crosses a boundary from `step` on, where `codec` is `auto`. `before` is empty at the start.",
     "StepApplied": "A peer has applied it. `digest` chains all steps so far.",
     "PeerFenced": "An incarnation is out of the open step; its work in it is void and done again.",
     "StageAmended": "A stage has a new table: `moved` microbatches have another owner.",

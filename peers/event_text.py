@@ -86,6 +86,11 @@ def _describe(event: e.Event) -> str:
             return f"{event.attempt}: prepared, digest {event.digest[:16]}"
         case e.StepDecided():
             return step_line(event, None)
+        case e.CodecChosen():
+            arrow = "→" if event.direction == "forward" else "←"
+            what = f"{event.codec} instead of {event.before}" if event.before else event.codec
+            where = f"stages {event.boundary - 1} {arrow} {event.boundary}"
+            return f"{where}: {what} from step {event.step + 1} on: {event.reason}"
         case e.StepApplied():
             return f"step {event.step + 1} applied, digest {event.digest[:16]}"
         case e.PeerFenced():
@@ -144,7 +149,9 @@ def _describe(event: e.Event) -> str:
             memory = f"{amount(event.resident_bytes)} resident, peak {amount(event.peak_resident_bytes)}"
             return f"version {event.version}: {cpu}; {memory}; kept frames peak {amount(event.peak_retained_bytes)}"
         case e.TrafficMeasured():
-            return f"sent {amount(sum(event.sent.values()))}, received {amount(sum(event.received.values()))}"
+            links = ", ".join(f"{amount(bytes_per_s)}/s from {sender}" for sender, bytes_per_s in event.links.items())
+            total = f"sent {amount(sum(event.sent.values()))}, received {amount(sum(event.received.values()))}"
+            return f"{total}; links: {links}" if links else total
         case e.LoopBlocked():
             return f"the event loop was blocked for {event.seconds:.2f} s"
     # Kinds added later are still readable, if not prose.

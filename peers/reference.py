@@ -18,6 +18,7 @@ from torch import Tensor
 from peers.averaged_sums import AveragedSums
 from peers.replay import ReplayError, StepReplay
 from swarm import codecs
+from swarm.codecs import ladder
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.optimizer import StageOptimizer, StageState
 from swarm.compute.sums import Layout, squared_norm
@@ -25,6 +26,7 @@ from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.models.stage_module import StageModule
+from swarm.protocol.messages import CodecPair
 from swarm.protocol.scale import step_scale
 
 
@@ -81,7 +83,8 @@ def train_reference(
     """Train on the CPU from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
 
     A run from imported parameters begins with a `state` of theirs (peers/first_version.py).
-    `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would.
+    `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would, whose links
+    are never measured.
 
     `threads` is set for the process; results equal a swarm's whose peers compute with the same number. Raises
     StateError, SumOverflow, codecs.CodecError, ReplayError.
@@ -125,6 +128,7 @@ class ReferenceModel:
             for stage, parameters, layout in zip(stages, self._parameters, self._layouts, strict=True)
         ]
         self._memory = _Memory(manifest) if manifest.codec.remembers else None
+        self._pairs = _pairs(manifest, ())
 
     @property
     def version(self) -> int:
@@ -145,6 +149,7 @@ class ReferenceModel:
         recorded = replay.contributions if replay is not None else ()
         for sums, contributions in zip(self._sums, recorded or ((),) * len(self._sums), strict=True):
             sums.begin(step, contributions)
+        self._pairs = _pairs(self._manifest, () if replay is None else replay.codecs)
         for m in range(self._manifest.batch.microbatches):
             self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
         reduced = [sums.reduced() for sums in self._sums]
@@ -158,7 +163,10 @@ class ReferenceModel:
         return ReferenceStep(step, total / targets, total, norm, scale, chains)
 
     def heldout_loss(self, data: HeldoutData, *, coded: bool = True) -> float:
-        """Nats per token over the evaluation's held-out microbatches; `coded` False leaves the codecs out."""
+        """Nats per token over the evaluation's held-out microbatches; `coded` False leaves the codecs out.
+
+        Where codecs are chosen as the run goes, an evaluation crosses with those of the step before it.
+        """
         count = self._manifest.evaluation.microbatches
         with torch.no_grad():
             batches = (torch.from_numpy(data.heldout(m)) for m in range(count))
@@ -182,13 +190,13 @@ class ReferenceModel:
 
     def _logits(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
         """`microbatch`: of the training step that has begun."""
-        forward, backward = codecs.pair(self._manifest.codec.forward, self._manifest.codec.backward)
         module: StageModule
         x = tokens
         for boundary, module in enumerate(self._modules, 1):
             x = module(x, tokens)
             if not coded or module.last:
                 continue
+            forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:
                 x = _Boundary.apply(x, forward, backward)
             else:
@@ -197,6 +205,13 @@ class ReferenceModel:
                 hidden, x = x, _Boundary.apply(x, codec, backward)
                 self._memory.keep(boundary, microbatch, self._memory.codec.left(base, hidden.detach(), x.detach()))
         return x
+
+
+def _pairs(manifest: RunManifest, chosen: Sequence[CodecPair]) -> list[tuple[codecs.Codec, codecs.Codec]]:
+    """The codecs by boundary; without a choice those that a run begins with."""
+    if manifest.codec.auto and chosen:
+        return [codecs.pair(pair.forward, pair.backward) for pair in chosen]
+    return [codecs.pair(*ladder.start(manifest))] * (manifest.model.stages - 1)
 
 
 class _Memory:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from peers.coordinator.record import DecisionRecord
 from peers.home import Home
-from swarm.protocol.messages import Contribution, Decision
+from swarm.protocol.messages import CodecPair, Contribution, Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,13 @@ class StepReplay:
     """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
     contributions: tuple[tuple[Contribution, ...], ...] = ()
     """By stage, who added what: empty each where gradients are not averaged compressed."""
+    codecs: tuple[CodecPair, ...] = ()
+    """By boundary 1, 2, …: what it crossed with. Empty where the manifest says it all."""
 
     @classmethod
     def of(cls, decision: Decision) -> StepReplay:
-        return cls(decision.key_frames, tuple(outcome.contributions for outcome in decision.outcomes))
+        contributions = tuple(outcome.contributions for outcome in decision.outcomes)
+        return cls(decision.key_frames, contributions, decision.codecs)
 
 
 class ReplayError(ValueError):

@@ -136,6 +136,19 @@ class StepDecided(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CodecChosen(Event):
+    """What crosses `boundary` in `direction` from `step` on, in a run that leaves this to be chosen."""
+
+    step: int
+    boundary: int
+    direction: str
+    codec: str
+    before: str
+    """Empty: chosen for the first time in this life of the coordinator."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepApplied(Event):
     step: int
     digest: str
@@ -305,6 +318,8 @@ class TrafficMeasured(Event):
     sent: dict[str, int]
     """Bytes by channel since the process started."""
     received: dict[str, int]
+    links: dict[str, int] = field(default_factory=dict)
+    """Bytes a second that came in from other actors when large frames did, the median of the last ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from peers.home import OpenHome
 from peers.metrics import Metrics
 from peers.run_network import run_network
 from peers.state_request import StateRequest
+from swarm.compute.ladders import ladders
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
@@ -120,7 +121,9 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
         settings = Settings.of(manifest)
-        core = CoordinatorCore(me, settings, record.term, record.last_decision, newest, record.rolled_back_in)
+        core = CoordinatorCore(
+            me, settings, record.term, record.last_decision, newest, record.rolled_back_in, ladders(manifest)
+        )
         feeder = Feeder(manifest, reader, tokenizer)
         driver = CoordinatorDriver(core, manifest, feeder, record, archive, log, options.faults)
 

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
-from swarm.protocol.messages import Contribution, Decision, StageOutcome
+from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
 
 
 class RecordError(ValueError):
@@ -93,6 +93,7 @@ def _encode(decision: Decision) -> str:
                 [[f"{c.microbatches:x}", c.carried] for c in outcome.contributions] for outcome in decision.outcomes
             ],
             "key_frames": [f"{bits:x}" for bits in decision.key_frames],
+            "codecs": [[pair.forward, pair.backward] for pair in decision.codecs],
         }
     )
 
@@ -112,4 +113,5 @@ def _decode(body: str) -> Decision:
             for (number, digest), of_members in zip(row["outcomes"], contributions, strict=True)
         ),
         key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
+        codecs=tuple(CodecPair(forward, backward) for forward, backward in row.get("codecs", ())),
     )

@@ -118,8 +118,8 @@ class Keeper:
         return self.engine
 
     def _own(self, stage: int, version: int) -> Shard | None:
-        """From this disk. Not in a run with bases: there a step that is done again after a rollback comes out
-        otherwise, and a checkpoint from before has the same name and another content.
+        """From this disk. Not where a step that is done again after a rollback comes out otherwise: there a checkpoint
+        from before has the same name and another content.
         """
         if not self._manifest.retraces or version not in self._store.versions(stage):
             return None

@@ -25,16 +25,16 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.payload import largest_payload
 from swarm.data.reader import visits
 from swarm.events import EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
-from swarm.manifest import SignedManifest
+from swarm.manifest import RunManifest, SignedManifest
 from swarm.net.bulk import BulkError, Transfer, fetch_manifest
 from swarm.net.handshake import Role
 from swarm.net.host import DEFAULT_LISTEN, Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
-from swarm.net.wire import Buffer
-from swarm.protocol.actions import LeaveRequested, PeerInput
+from swarm.net.wire import MAX_LINKS, Buffer
+from swarm.protocol.actions import LeaveRequested, LinksMeasured, PeerInput
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
-from swarm.protocol.messages import Message, Open
+from swarm.protocol.messages import LinkRate, Message, Open
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.settings import Settings
 from swarm.state.error import StateError
@@ -176,6 +176,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             directory.run(),
             _fail_when_daemon_dies(host, driver),
             _measure(network, log),
+            _tell_links(options.max_rate, manifest, network, driver),
             _wait_for(coordinator, patience, network, driver, log),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
@@ -240,9 +241,18 @@ async def _measure(network: Network, log: EventLog) -> None:
             _log_traffic(network, log)
 
 
+async def _tell_links(max_rate: int | None, manifest: RunManifest, network: Network, driver: StageDriver) -> None:
+    """Have the coordinator told what the links carry, if it chooses codecs by that."""
+    while manifest.codec.auto:
+        links = tuple(LinkRate(sender, rate) for sender, rate in network.link_rates.slowest(MAX_LINKS))
+        driver.loop.post(LinksMeasured(max_rate, links))
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
 def _log_traffic(network: Network, log: EventLog) -> None:
     traffic = network.traffic()
-    log.append(TrafficMeasured(traffic.sent, traffic.received))
+    links = {str(sender): round(rate) for sender, rate in network.link_rates.slowest(MAX_LINKS)}
+    log.append(TrafficMeasured(traffic.sent, traffic.received, links))
 
 
 async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[Buffer, None]:

@@ -26,6 +26,7 @@ from swarm.codecs.log4_channel import Log4Channel
 from swarm.codecs.raw import BFloat16, Raw
 from swarm.codecs.remembering import Remembering
 from swarm.codecs.topk import TopK, TopKIndependent, TopKShared, fraction_of
+from swarm.manifest import AUTO
 
 _ROWS: tuple[Codec, ...] = (
     Raw(),
@@ -64,7 +65,7 @@ _BY_NAME = {codec.name: codec for codec in _ROWS}
 _IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
-NAMES = (*_BY_NAME, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
+NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
 """As manifests write them."""
 
 __all__ = [
@@ -87,7 +88,10 @@ class UnknownCodec(ValueError):
 
 
 def get(name: str) -> Codec:
-    """The codec of that name, parameter included. Raises UnknownCodec, which names the nearest known one."""
+    """The codec of that name, parameter included. Raises UnknownCodec, which names the nearest known one.
+
+    "auto" is none: what it stands for is in ladder.py.
+    """
     if name in _BY_NAME:
         return _BY_NAME[name]
     family, _, parameter = name.partition(":")
@@ -100,12 +104,14 @@ def get(name: str) -> Codec:
             raise UnknownCodec(f"codec {name!r}: {str(error) or _PARAMETERS[family][1]}") from None
     if name == TopKShared.name:
         raise UnknownCodec(f"codec {name!r} is for gradients, beside activations in topk: backward, not forward")
+    if name == AUTO:
+        raise UnknownCodec(f"codec {name!r} is no codec but a choice among them, made as a run goes: name one here")
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
     raise UnknownCodec(f"unknown codec {name!r}: did you mean {near!r}? Known are {', '.join(NAMES)}")
 
 
 def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
-    """The codecs of a manifest, for activations and for their gradients. Raises UnknownCodec."""
+    """Two codecs by name, for activations and for their gradients. Raises UnknownCodec."""
     ahead = _named("forward", forward)
     if backward == TopKShared.name:
         positions = ahead.inner if type(ahead) is ErrorFeedback else ahead

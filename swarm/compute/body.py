@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,10 @@ import torch
 from torch import Tensor
 
 from swarm import codecs
+from swarm.codecs import ladder
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Direction, PassKind
+from swarm.protocol.messages import CodecPair
 
 Buffer = bytes | bytearray | memoryview
 
@@ -70,19 +73,37 @@ class ForwardBody:
 
 
 class BodyFormat:
-    """Packs and unpacks the bodies of one run. Stateless and thread-safe."""
+    """Packs and unpacks the bodies of one run; where codecs are chosen as it goes, of one pass. Thread-safe."""
 
-    def __init__(self, manifest: RunManifest) -> None:
+    def __init__(self, manifest: RunManifest, chosen: Sequence[CodecPair] = ()) -> None:
+        """`chosen`: by boundary 1, 2, …, as in Open. Without it, where the manifest leaves the choice, only tokens
+        are packed. Raises codecs.UnknownCodec for what such a run cannot choose.
+        """
+        self._manifest = manifest
         self._model = manifest.model
         self._batch = manifest.batch
         self._ids = np.dtype(f"<u{manifest.model.token_id_bytes}")
-        self._forward, self._backward = codecs.pair(manifest.codec.forward, manifest.codec.backward)
-        self.remembers = isinstance(self._forward, codecs.Remembering)
+        self._candidates = _candidates(manifest)
+        self._chosen = _chosen(manifest, chosen)
+        forward, backward = self._candidates[0]
+        self.remembers = isinstance(forward, codecs.Remembering)
         """Whether an activation may be packed by what an earlier one left."""
         self.mutual = manifest.codec.mutual
         """Whether it is then also unpacked by that."""
-        self.needs_forward = self._backward.needs_forward
+        self.needs_forward = backward.needs_forward
         """Whether a gradient is packed and unpacked beside the forward body of its boundary and microbatch."""
+
+    def of_pass(self, chosen: Sequence[CodecPair]) -> BodyFormat:
+        """The format of a pass that opens with these codecs. Raises codecs.UnknownCodec."""
+        return BodyFormat(self._manifest, chosen)
+
+    def codecs_at(self, boundary: int) -> tuple[codecs.Codec, codecs.Codec]:
+        """What activations and gradients cross `boundary` with. Raises FrameError when that is not chosen yet."""
+        if not self._manifest.codec.auto:
+            return self._candidates[0]
+        if not 0 < boundary <= len(self._chosen):
+            raise FrameError(f"something coded, at boundary {boundary} of {len(self._chosen)} with a codec")
+        return self._chosen[boundary - 1]
 
     def pack_tokens(self, kind: PassKind, tokens: np.ndarray | Tensor) -> bytes:
         """The body of boundary 0. tokens: (sequences, sequence_length + 1), for GENERATE (1, T). Raises FrameError."""
@@ -99,7 +120,7 @@ class BodyFormat:
 
         `base` (rows, T, width) fp16: only the change from it is packed.
         """
-        return self.pack_encoded(boundary, kind, tokens, self._changing(base).encode(hidden.cpu()))
+        return self.pack_encoded(boundary, kind, tokens, self._changing(boundary, base).encode(hidden.cpu()))
 
     def pack_encoded(self, boundary: int, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
         """The body of boundary > 0 whose activation is encoded already."""
@@ -107,7 +128,7 @@ class BodyFormat:
 
     def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> bytes:
         """gradient: (sequences, sequence_length, width) fp32. Raises codecs.CodecError."""
-        encoded = self._beside(forward).encode(gradient.cpu())
+        encoded = self._beside(boundary, forward).encode(gradient.cpu())
         return self._pack(BodyKind.GRADIENT, boundary, None, encoded)
 
     def unpack_forward(
@@ -117,15 +138,16 @@ class BodyFormat:
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if boundary == 0:
             return ForwardBody(found, tokens, None)
-        return ForwardBody(found, tokens, _decode(self._changing(base), encoded, self._shape(found, tokens)))
+        return ForwardBody(found, tokens, _decode(self._changing(boundary, base), encoded, self._shape(found, tokens)))
 
     def check_change(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> None:
         """Raise FrameError unless `buffer` is a forward body that a stage can compute with if it has the base."""
         found, tokens, encoded = self._opened(boundary, buffer, kind)
-        if not isinstance(self._forward, codecs.Delta) or found is not BodyKind.BATCH or boundary == 0:
+        codec, _ = self._candidates[0]
+        if not isinstance(codec, codecs.Delta) or found is not BodyKind.BATCH or boundary == 0:
             raise FrameError(f"the change of an earlier frame, in a body of kind {found.name} at boundary {boundary}")
-        with _refusing(self._forward):
-            self._forward.check_change(encoded, self._shape(found, tokens))
+        with _refusing(codec):
+            codec.check_change(encoded, self._shape(found, tokens))
 
     def _opened(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> tuple[BodyKind, Tensor, memoryview]:
         """(kind, token ids, encoded activation) of a forward body."""
@@ -151,7 +173,7 @@ class BodyFormat:
 
     def unpack_backward(self, boundary: int, buffer: Buffer, forward: Buffer | None = None) -> Tensor:
         """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError."""
-        return _decode(self._beside(forward), self._gradient(boundary, buffer), self._batch_shape)
+        return _decode(self._beside(boundary, forward), self._gradient(boundary, buffer), self._batch_shape)
 
     def check(
         self,
@@ -170,19 +192,20 @@ class BodyFormat:
         if direction is Direction.FORWARD:
             self.unpack_forward(boundary, buffer, kind)
             return
-        codec = self._beside(forward)
+        codec = self._beside(boundary, forward)
         with _refusing(codec):
             codec.check(self._gradient(boundary, buffer), self._batch_shape)
 
     def max_bytes(self, boundary: int, direction: Direction) -> int:
-        """The largest body over a boundary, of any pass: what a receiver may allocate."""
+        """The largest body over a boundary, of any pass and any choice: what a receiver may allocate."""
+        forward = {codec for codec, _ in self._candidates}
         if direction is Direction.BACKWARD:
-            return _HEADER.size + self._backward.max_bytes(self._batch_shape)
+            return _HEADER.size + max(codec.max_bytes(self._batch_shape) for _, codec in self._candidates)
         prompts = _HEADER.size + _COLUMNS.size + self._model.context * self._ids.itemsize
         batches = _HEADER.size + math.prod(self._batch_columns) * self._ids.itemsize
         if boundary > 0:
-            prompts += self._forward.max_bytes((1, self._model.context, self._model.boundary_width))
-            batches += self._forward.max_bytes(self._batch_shape)
+            prompts += max(c.max_bytes((1, self._model.context, self._model.boundary_width)) for c in forward)
+            batches += max(c.max_bytes(self._batch_shape) for c in forward)
         return max(prompts, batches)
 
     @property
@@ -197,22 +220,25 @@ class BodyFormat:
 
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
         """What the next visit builds on, fp16. hidden: what was packed by `base`; crossed: what it unpacks to."""
-        assert isinstance(self._forward, codecs.Remembering), "no other codec leaves anything"
-        return self._forward.left(base, hidden.cpu(), crossed)
+        codec, _ = self._candidates[0]
+        assert isinstance(codec, codecs.Remembering), "no other codec leaves anything"
+        return codec.left(base, hidden.cpu(), crossed)
 
-    def _changing(self, base: Tensor | None) -> codecs.Codec:
+    def _changing(self, boundary: int, base: Tensor | None) -> codecs.Codec:
         """The codec of an activation that builds on `base`."""
+        codec, _ = self.codecs_at(boundary)
         if base is None:
-            return self._forward
-        assert isinstance(self._forward, codecs.Remembering), "no other codec has bases"
-        return self._forward.against(base)
+            return codec
+        assert isinstance(codec, codecs.Remembering), "no other codec has bases"
+        return codec.against(base)
 
-    def _beside(self, forward: Buffer | None) -> codecs.Codec:
+    def _beside(self, boundary: int, forward: Buffer | None) -> codecs.Codec:
         """The codec of a gradient whose activation crossed in the body `forward`."""
+        _, codec = self.codecs_at(boundary)
         if forward is None or not self.needs_forward:
-            return self._backward
+            return codec
         ids = _HEADER.size + math.prod(self._batch_columns) * self._ids.itemsize
-        return self._backward.beside(memoryview(forward).cast("B")[ids:])
+        return codec.beside(memoryview(forward).cast("B")[ids:])
 
     def _kind(self, kind: PassKind) -> BodyKind:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
@@ -263,6 +289,30 @@ class BodyFormat:
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._model.vocab_size:
             raise FrameError(f"token id {high if low >= 0 else low} outside vocab_size = {self._model.vocab_size}")
+
+
+def _candidates(manifest: RunManifest) -> tuple[tuple[codecs.Codec, codecs.Codec], ...]:
+    """All pairs that may cross a boundary of the run. Raises codecs.UnknownCodec."""
+    return tuple(codecs.pair(*names) for names in itertools.product(*ladder.names(manifest)))
+
+
+def _chosen(manifest: RunManifest, chosen: Sequence[CodecPair]) -> tuple[tuple[codecs.Codec, codecs.Codec], ...]:
+    """The codecs of a choice, by boundary; none without one. Raises codecs.UnknownCodec."""
+    if not chosen:
+        return ()
+    forward, backward = ladder.names(manifest)
+    if not manifest.codec.auto or len(chosen) != manifest.model.stages - 1:
+        raise codecs.UnknownCodec(
+            f"codecs for {len(chosen)} boundaries, where codec.forward = {manifest.codec.forward!r}, codec.backward = "
+            f"{manifest.codec.backward!r} and {manifest.model.stages - 1} boundaries leave another choice"
+        )
+    for pair in chosen:
+        if pair.forward not in forward or pair.backward not in backward:
+            raise codecs.UnknownCodec(
+                f"codec {pair.forward!r} with {pair.backward!r} back is not to be chosen in this run: it has "
+                f"{', '.join(forward)}, and {', '.join(backward)} back. Peers and coordinator need the same release"
+            )
+    return tuple(codecs.pair(pair.forward, pair.backward) for pair in chosen)
 
 
 def _decode(codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...]) -> Tensor:

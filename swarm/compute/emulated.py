@@ -7,12 +7,11 @@ vector for every microbatch; packed, its sums take no less than those of a real 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
-from swarm import codecs
 from swarm.compute.body import BodyKind, ForwardBody
 from swarm.compute.engine import StageEngine
 from swarm.compute.stage import Stage
@@ -20,6 +19,7 @@ from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
 from swarm.protocol.actions import Backward, BackwardDone, Forward, ForwardDone, PeerInput, ResultDone
 from swarm.protocol.ids import PassKind
+from swarm.protocol.messages import CodecPair
 
 GRADIENT = 1.0
 """Root mean square of a microbatch's gradient."""
@@ -61,14 +61,26 @@ class _EmulatedStage(Stage):
         super().__init__(manifest, index, device="cpu", graph_budget_bytes=0, initialised=True)
         batch = manifest.batch
         shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
-        hidden = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # the same at every stage
+        self._hidden = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # the same at every stage
+        self._tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
         self._width = manifest.model.boundary_width
-        forward, _ = codecs.pair(manifest.codec.forward, manifest.codec.backward)
-        self._encoded = forward.encode(hidden)
-        tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
-        self._crossed = self._format.pack_encoded(index, BodyKind.BATCH, tokens, self._encoded)
-        self._gradient = self._format.pack_backward(index, hidden, self._crossed) if index else None
+        self._auto = manifest.codec.auto
+        self._coded_for: Sequence[CodecPair] | None = None
+        """What the bodies are coded with; None before there are any."""
         self._of_weights = GRADIENT * torch.randn(parameters, generator=torch.Generator().manual_seed(index))
+
+    def begin(self, chosen: Sequence[CodecPair] = ()) -> None:
+        super().begin(chosen)
+        if chosen == self._coded_for or (self._auto and not chosen):
+            return
+        self._coded_for = chosen
+        index = self._index
+        self._encoded = b"" if self._module.last else self._format.codecs_at(index + 1)[0].encode(self._hidden)
+        self._sent = self._format.pack_encoded(index + 1, BodyKind.BATCH, self._tokens, self._encoded)
+        self._gradient = None
+        if index:
+            received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._hidden)
+            self._gradient = self._format.pack_backward(index, self._hidden, received)
 
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
         body = self._format.unpack_forward(self._index, action.payload, action.kind)  # type: ignore[arg-type]
@@ -81,7 +93,7 @@ class _EmulatedStage(Stage):
         return self._add(action, 1.0)
 
     def backward(self, action: Backward) -> BackwardDone:
-        self._format.unpack_backward(self._index + 1, action.payload, self._crossed)  # type: ignore[arg-type]
+        self._format.unpack_backward(self._index + 1, action.payload, self._sent)  # type: ignore[arg-type]
         time.sleep(self._backward_s)
         return self._add(action, None)
 

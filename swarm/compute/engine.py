@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 
+from swarm.codecs import UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, Buffer, FrameError
@@ -124,6 +125,8 @@ class StageEngine:
         """
         begun = self._begun
         kind = begun.kind if begun is not None and begun.pass_id == key.pass_id else None
+        if kind is None and self._manifest.codec.auto:
+            return  # of another pass, with other codecs perhaps: the core wants none of it
         if changed and key.direction is Direction.FORWARD and isinstance(payload, Buffer):
             self._format.check_change(key.boundary, payload, kind)
             return
@@ -141,7 +144,7 @@ class StageEngine:
         """Order work; returns at once. Work of a pass that is not the begun one is dropped."""
         match action:
             case Begin():
-                self._begun = action
+                self._begin(action)
                 self._backlog.drop(lambda task: not isinstance(task, _Call) and self._stale(task))
             case Discard():
                 self._backlog.drop(lambda task: _forwards(task, action))
@@ -181,6 +184,16 @@ class StageEngine:
         )
 
     # ------------------------------------------------ any thread
+
+    def _begin(self, action: Begin) -> None:
+        """Frames and work of this pass are taken from now on; of none, if its codecs cannot be used."""
+        self._begun = None
+        try:
+            self._format = self._format.of_pass(action.codecs)
+        except UnknownCodec as error:
+            self._post(ComputeFailed(action.pass_id, None, str(error)))
+        else:
+            self._begun = action
 
     def _call(self, run: Callable[[], _Value]) -> Future[_Value]:
         call = _Call(run)
@@ -228,7 +241,7 @@ class StageEngine:
         stage = self._held()
         match action:
             case Begin():
-                stage.begin()
+                stage.begin(action.codecs)
             case Discard():
                 stage.discard(action)
             case Forward():

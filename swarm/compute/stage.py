@@ -7,7 +7,7 @@ computed again in backward. Both run the same operations in the same grad mode, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.protocol.actions import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
+from swarm.protocol.messages import CodecPair
 
 
 class Stage:
@@ -53,8 +54,9 @@ class Stage:
             manifest.model.subspace_id,
         )
 
-    def begin(self) -> None:
-        """A new pass: nothing of an older one stays."""
+    def begin(self, chosen: Sequence[CodecPair] = ()) -> None:
+        """A new pass, with codecs as in Open: nothing of an older one stays. Raises codecs.UnknownCodec."""
+        self._format = self._format.of_pass(chosen)
         self._accumulator.zero()
         self._graphs.clear()
         self._received.clear()

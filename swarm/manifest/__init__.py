@@ -14,6 +14,7 @@ from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES, PROTOCOL_VERSION, Ru
 from swarm.manifest.section import ManifestError, Section, explain
 from swarm.manifest.signed import SignedManifest, key_fingerprint
 from swarm.manifest.tables import (
+    AUTO,
     BatchSection,
     CheckpointSection,
     CodecSection,
@@ -26,6 +27,7 @@ from swarm.manifest.tables import (
 )
 
 __all__ = [
+    "AUTO",
     "MAX_MANIFEST_BYTES",
     "PROTOCOL_VERSION",
     "BatchSection",

@@ -42,11 +42,20 @@ class OptimizerSection(Section):
     clip_norm: float = Field(default=1.0, gt=0)
 
 
+AUTO = "auto"
+"""In place of a codec's name: chosen as the run goes."""
+
+
 class CodecSection(Section):
     """What crosses a boundary: `forward` activations, `backward` their gradients (names: docs/codecs.md)."""
 
     forward: str = "int8"
     backward: str = "int8"
+
+    @property
+    def auto(self) -> bool:
+        """Whether the coordinator chooses a codec, from step to step."""
+        return AUTO in (self.forward, self.backward)
 
     @property
     def remembers(self) -> Literal["", "samples", "places"]:
@@ -155,7 +164,8 @@ class Tables(Section):
     @property
     def retraces(self) -> bool:
         """Whether a step that is done again, after a rollback, must come out the same."""
-        return not self.codec.remembers and not self.sums.compresses
+        chosen = self.codec.auto or self.codec.remembers or self.sums.compresses
+        return not chosen and self.sums.mode == "exact"
 
     @property
     def targets_per_microbatch(self) -> int:

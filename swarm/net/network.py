@@ -22,6 +22,7 @@ from swarm.net.channel import WEIGHTS, channel_of
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
 from swarm.net.host import Host
+from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.uplink import Lane, Uplink
@@ -95,6 +96,8 @@ class Network:
         self.refused_frames: Counter[Actor] = Counter()
         self.admission = Admission(me, run_hash, role)
         """Counts refused handshakes by reason, in `admission.refused`."""
+        self.link_rates = LinkRates()
+        """What comes in from whom, and how fast."""
         self._host = host
         self._run_hash = run_hash
         self._role = role
@@ -343,6 +346,7 @@ class Network:
                 except ValueError as error:
                     self._refuse(sender, str(error))
                     continue
+                self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return
                 waiting = self._on_message(sender, message)

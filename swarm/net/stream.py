@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from typing import Any, cast
 
 from swarm.net.uplink import MAX_PIECE, Lane
@@ -32,6 +33,8 @@ class Stream(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.sent = 0
         """Bytes written so far."""
+        self.payload_s = 0.0
+        """How long the payload of the last frame took to arrive, from when its header was read."""
         self._transport: asyncio.Transport | None = None
         self._scratch = bytearray(_SCRATCH)
         self._start = 0
@@ -76,8 +79,10 @@ class Stream(asyncio.BufferedProtocol):
         check_lengths(header_bytes, payload_bytes, max_header, max_payload)
         header = await self.read_exactly(header_bytes)
         payload = bytearray(payload_bytes)
+        began = time.monotonic()
         if payload_bytes:
             await self.read_into(memoryview(payload))
+        self.payload_s = time.monotonic() - began
         return header, payload
 
     async def write_frame(self, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:

@@ -45,6 +45,10 @@ MAX_WANT_KEYS = 16_384
 MAX_TEXT = 1024
 MAX_DIGEST = 128
 MAX_PEER_ID = 128
+MAX_CODEC = 64
+"""Bytes of a codec's name."""
+MAX_LINKS = 64
+"""Links whose rates a peer tells."""
 MAX_INTRODUCED = 16_384
 MAX_HEADER = 1 << 20
 """Bytes of a header on the control channel: an Open of 64 stages and 16,384 microbatches."""
@@ -340,6 +344,9 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Want, "bases"): _many(_LARGE, MAX_WANT_KEYS),
     (m.Receipt, "fresh"): _bit_set(),
     (m.Decision, "key_frames"): _many(_bit_set(), MAX_STAGES),
+    (m.CodecPair, "forward"): _text(MAX_CODEC),
+    (m.CodecPair, "backward"): _text(MAX_CODEC),
+    (m.Status, "links"): _many(_nested(m.LinkRate), MAX_LINKS),
     (m.Relay, "message"): _RELAYED,
 }
 """Fields whose bound or form does not follow from their type. Other tuples have one entry a stage."""
@@ -354,6 +361,8 @@ _PARTS: tuple[type, ...] = (
     m.StageTable,
     m.Contribution,
     m.StageOutcome,
+    m.CodecPair,
+    m.LinkRate,
     m.Decision,
     m.Lineage,
     m.Receipt,
@@ -436,6 +445,14 @@ def _check(value: Any) -> None:
             math.isfinite(value.seconds_per_microbatch) and value.seconds_per_microbatch >= 0
         ):
             raise WireError(f"{value.seconds_per_microbatch} seconds per microbatch")
+        case m.Status() if value.uplink is not None and not _is_rate(value.uplink):
+            raise WireError(f"an uplink of {value.uplink} bytes a second")
+        case m.LinkRate() if not _is_rate(value.bytes_per_s):
+            raise WireError(f"a link of {value.bytes_per_s} bytes a second")
+
+
+def _is_rate(bytes_per_s: float) -> bool:
+    return math.isfinite(bytes_per_s) and bytes_per_s > 0
 
 
 def _check_actor(peer: str, incarnation: int) -> None:

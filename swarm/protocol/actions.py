@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from swarm.events import Event
 from swarm.protocol.ids import Actor, Attempt, BaseKey, FrameKey, Microbatch, PassId, PassKind, StageIndex, StepNumber
-from swarm.protocol.messages import Decision, Message, Payload
+from swarm.protocol.messages import CodecPair, Decision, LinkRate, Message, Payload
 
 # ---------------------------------------------------------------- inputs of both cores
 
@@ -151,6 +151,14 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class LinksMeasured:
+    """What this peer knows of its links by now: its own limit, and what comes in (see Status)."""
+
+    uplink: float | None
+    links: tuple[LinkRate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     reason: str
 
@@ -195,6 +203,7 @@ PeerInput = (
     | Assembled
     | AppliedStep
     | CheckpointSaved
+    | LinksMeasured
     | LeaveRequested
 )
 CoordinatorInput = Received | LinkLost | LinkUp | Tick | RecordWritten | TermWritten | ArchiveStored | LeaveRequested
@@ -244,6 +253,8 @@ class Begin:
 
     pass_id: PassId
     kind: PassKind
+    codecs: tuple[CodecPair, ...] = ()
+    """As in Open: what crosses a boundary otherwise than with these is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber
@@ -18,13 +19,20 @@ class Agenda:
     """`due` says what to open, `ledger` opens it, and the other methods tick it off."""
 
     def __init__(
-        self, settings: Settings, history: History, members: Members, experience: Experience, rosters: Rosters
+        self,
+        settings: Settings,
+        history: History,
+        members: Members,
+        experience: Experience,
+        rosters: Rosters,
+        choice: CodecChoice,
     ) -> None:
         self._settings = settings
         self._rosters = rosters
         self._history = history
         self._members = members
         self._experience = experience
+        self._choice = choice
         self._index = 0
         """Of the last forward-only pass in this term."""
         self._evaluated = -1
@@ -69,6 +77,8 @@ class Agenda:
                 replace(table, carried=self._rosters.carried(pass_id, stage, table.roster))
                 for stage, table in enumerate(tables)
             )
+        if kind is PassKind.TRAIN:
+            self._choice.choose(tables, version)
         return Ledger(
             pass_id=pass_id,
             kind=kind,
@@ -77,6 +87,7 @@ class Agenda:
             decision=self._history.decision,
             window=max(experience.window, 2 * self._settings.stages * max(len(roster) for roster in rosters)),
             now=now,
+            codecs=self._choice.current,
         )
 
     def completed(self, kind: PassKind) -> None:

@@ -36,10 +36,12 @@ from swarm.protocol.actions import (
     WriteTerm,
 )
 from swarm.protocol.agenda import Agenda
+from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassKind, Term
+from swarm.protocol.ladders import Ladders
 from swarm.protocol.members import Member, Members
 from swarm.protocol.mending import GiveUp
 from swarm.protocol.messages import (
@@ -75,7 +77,10 @@ class Phase(enum.Enum):
 
 
 class CoordinatorCore:
-    """One life of the coordinator. `term`, `last_decision`, `archived` and `rolled_back_in` come from its disk."""
+    """One life of the coordinator. `term`, `last_decision`, `archived` and `rolled_back_in` come from its disk.
+
+    `ladders`: given if the run leaves its codecs to be chosen.
+    """
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class CoordinatorCore:
         last_decision: Decision | None,
         archived: int | None,
         rolled_back_in: int = 0,
+        ladders: Ladders | None = None,
     ) -> None:
         self.actor = actor
         self.settings = settings
@@ -96,7 +102,8 @@ class CoordinatorCore:
         self._out = Outbox(actor)
         self._experience = Experience()
         self._rosters = Rosters()
-        self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters)
+        choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
+        self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters, choice)
         self._placement = Placement(actor, settings, self.history, self.members, self._out)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)

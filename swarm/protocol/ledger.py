@@ -9,7 +9,7 @@ from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, PassKind
-from swarm.protocol.messages import Decision, Prepared, Result, StageOutcome, StageTable, Status
+from swarm.protocol.messages import CodecPair, Decision, Prepared, Result, StageOutcome, StageTable, Status
 from swarm.protocol.scale import step_scale
 
 
@@ -26,6 +26,7 @@ class Ledger:
         decision: Decision | None,
         window: int,
         now: float,
+        codecs: tuple[CodecPair, ...] = (),
     ) -> None:
         self.pass_id = pass_id
         self.kind = kind
@@ -33,6 +34,8 @@ class Ledger:
         self.weights = weights
         self.decision = decision
         """Of the step before: told again with every Open."""
+        self.codecs = codecs
+        """As in Open: the same for all of the pass."""
         self.opened_at = now
         self.fences = 0
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
@@ -191,6 +194,7 @@ class Ledger:
             gradient_norm=norm if finite else math.inf,
             outcomes=tuple(outcome for outcome in outcomes if outcome is not None),
             key_frames=self._key_frames(chosen),
+            codecs=self.codecs,
         )
 
     def mixed_copies(self, without: frozenset[Actor]) -> int | None:

@@ -55,6 +55,18 @@ class Member:
         said = self.status.seconds_per_microbatch if self.status is not None else None
         return said if said is not None and 1e-6 <= said <= 1e6 else None
 
+    @property
+    def uplink(self) -> float | None:
+        """Bytes a second that it sends at most, if it says so and that can be true."""
+        said = self.status.uplink if self.status is not None else None
+        return said if said is not None and _is_rate(said) else None
+
+    @property
+    def links(self) -> dict[Actor, float]:
+        """Bytes a second that come in from others, as it says, if that can be true."""
+        said = self.status.links if self.status is not None else ()
+        return {link.sender: link.bytes_per_s for link in said if _is_rate(link.bytes_per_s)}
+
     def is_news(self, report: Join | Status) -> bool:
         """Whether it was sent after all that was heard of it before."""
         if report.sequence <= self.sequence:
@@ -147,6 +159,10 @@ class Member:
             and prepared.attempt.number == outcome.number
             and prepared.digest == outcome.digest
         )
+
+
+def _is_rate(bytes_per_s: float) -> bool:
+    return 1.0 <= bytes_per_s <= 1e12
 
 
 class Members:

@@ -164,4 +164,5 @@ class Mending:
         ledger = self._ledger
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
-        self._out.send(actor, Open(ledger.pass_id, ledger.kind, tuple(ledger.tables), ledger.decision))
+        opening = Open(ledger.pass_id, ledger.kind, tuple(ledger.tables), ledger.decision, ledger.codecs)
+        self._out.send(actor, opening)

@@ -117,6 +117,24 @@ class StageOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class CodecPair:
+    """What crosses a boundary is coded with, by the names that manifests use."""
+
+    forward: str
+    """Of activations."""
+    backward: str
+    """Of their gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """What a link really carries, as its receiver measures it."""
+
+    sender: Actor
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The decision record of one training step: written durably by the coordinator before anyone is told."""
 
@@ -131,6 +149,8 @@ class Decision:
     outcomes: tuple[StageOutcome, ...]
     key_frames: tuple[int, ...] = ()
     """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
+    codecs: tuple[CodecPair, ...] = ()
+    """By boundary 1, 2, …: what the step crossed with. Empty where the manifest says it all."""
 
     @property
     def skip(self) -> bool:
@@ -164,6 +184,8 @@ class Open:
     kind: PassKind
     tables: tuple[StageTable, ...]
     decision: Decision | None
+    codecs: tuple[CodecPair, ...] = ()
+    """By boundary 1, 2, …: what everything crosses with in this pass. Empty where the manifest says it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +281,10 @@ class Status:
     """Grows with every Join and Status of an actor: an older one that comes later says nothing new."""
     state_term: int = 0
     """The newest term under which it was given its state or began a pass: what is older than a rollback is void."""
+    uplink: float | None = None
+    """Bytes a second that it sends at most, if it has a limit."""
+    links: tuple[LinkRate, ...] = ()
+    """What its links from other peers carry, as far as measured. Told where codecs are chosen as the run goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from swarm.protocol.actions import (
     ForwardDone,
     LeaveRequested,
     LinkLost,
+    LinksMeasured,
     LinkUp,
     PartEncoded,
     PeerAction,
@@ -136,6 +137,8 @@ class PeerCore:
             case CheckpointSaved(version, digest):
                 if self._saving is not None and self._saving[1] == version:
                     self._reporter.saved(Saved(self._saving[0], version, digest))
+            case LinksMeasured():
+                self._reporter.measured(event)
             case LeaveRequested(reason):
                 self._out.send(self.coordinator, Leave(self.actor, reason))
                 self._out.add(Stop(reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swarm.protocol.actions import LinksMeasured
 from swarm.protocol.holding import Holding
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Join, Status
@@ -37,12 +38,17 @@ class Reporter:
         self._preferred = saved.stage if saved is not None else None
         self._saved = saved
         """The newest one, of this process or found on disk."""
+        self._measured = LinksMeasured(None)
         self._sequence = 0
         self._last: Status | None = None
         self._last_at = 0.0
 
     def saved(self, checkpoint: Saved) -> None:
         self._saved = checkpoint
+
+    def measured(self, links: LinksMeasured) -> None:
+        """Told with the next report."""
+        self._measured = links
 
     def newest_saved(self, stage: StageIndex | None) -> int:
         """Version of the newest checkpoint of `stage`, −1 for none."""
@@ -90,6 +96,8 @@ class Reporter:
             checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
             sequence=self._sequence,
             state_term=max(0, holding.state_term),
+            uplink=self._measured.uplink,
+            links=self._measured.links,
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

@@ -67,7 +67,7 @@ class Stint:
         self._out = out
         self._early = Early()
         pace.new_pass()
-        out.add(Begin(opening.pass_id, opening.kind))
+        out.add(Begin(opening.pass_id, opening.kind, opening.codecs))
         out.routes.clear()
         self.walk = Walk(
             me=me,

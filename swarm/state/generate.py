@@ -8,7 +8,7 @@ import torch
 
 from swarm import codecs
 from swarm.data.tokenizer import Tokenizer
-from swarm.manifest import RunManifest
+from swarm.manifest import AUTO, RunManifest
 from swarm.state.whole import Source, WholeModel, whole_parameters
 
 
@@ -24,14 +24,15 @@ def generate(
 ) -> str:
     """`prompt` continued by at most `tokens` tokens; ends early at the end of a text.
 
-    Activations go through the run's codec at the cuts, as in its swarm: a model learns to live with it.
+    Activations go through the run's codec at the cuts, as in its swarm: a model learns to live with it. Where that is
+    chosen as the run goes, they are left as they are.
 
     `temperature` 0 takes the likeliest token; otherwise `seed` decides, alike on every machine of one kind. An empty
     prompt begins a new text. The model sees the last `model.context` tokens. Raises StateError, ValueError.
     """
     if tokens < 0 or not temperature >= 0.0:
         raise ValueError(f"tokens = {tokens} and temperature = {temperature} must not be negative")
-    codec, _ = codecs.pair(manifest.codec.forward, manifest.codec.backward)
+    codec = None if manifest.codec.forward == AUTO else codecs.get(manifest.codec.forward)
     model = WholeModel(whole_parameters(source, manifest, version), manifest.model, codec)
     ids = tokenizer.encode([prompt])[0] or [tokenizer.end_of_text]
     if max(ids) >= manifest.model.vocab_size:

@@ -158,7 +158,7 @@ def test_a_frame_of_another_codec_is_refused(make_manifest):
 def test_values_that_are_not_finite_are_refused(make_manifest):
     fmt = BodyFormat(make_manifest())
     body = bytearray(fmt.pack_backward(1, HIDDEN))
-    forged = fmt._backward.encode(torch.zeros(2, 6, 16))
+    forged = fmt.codecs_at(1)[1].encode(torch.zeros(2, 6, 16))
     payload = np.full(192, np.nan, "<f4").tobytes()
     fields = forged[:28]
     body[4:] = fields + struct.pack("<I", zlib.crc32(payload, zlib.crc32(fields))) + payload

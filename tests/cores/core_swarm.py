@@ -11,6 +11,7 @@ import numpy as np
 from peers.reference import train_reference
 from peers.replay import StepReplay
 from swarm.compute.engine import StageEngine
+from swarm.compute.ladders import ladders
 from swarm.data import step_order, visits
 from swarm.events import Event
 from swarm.manifest import (
@@ -47,6 +48,7 @@ def manifest(
     evaluate: int = 0,
     every: int = 100,
     replicas: int = 2,
+    backward: str = "int8",
     averaging: str = "none",
 ) -> RunManifest:
     """A tiny language model, `BLOCKS` steps an epoch. `every`: steps from checkpoint to checkpoint."""
@@ -60,7 +62,7 @@ def manifest(
         model=model,
         batch=BatchSection(microbatches=microbatches, sequences=sequences, sequence_length=length, order="steps"),
         optimizer=OptimizerSection(learning_rate=1e-2, warmup_steps=1),
-        codec=CodecSection(forward=codec, backward="int8"),
+        codec=CodecSection(forward=codec, backward=backward),
         checkpoint=CheckpointSection(every=every),
         evaluation=EvaluationSection(every=evaluate, microbatches=1, sample_tokens=2 if evaluate else 0),
         sums=SumSection(averaging=averaging),
@@ -166,7 +168,7 @@ class Swarm:
         self._capacity = capacity
         self._options = options
         self._corpus = Corpus(of)
-        self._core = CoordinatorCore(COORDINATOR, self.settings, 0, None, None)
+        self._core = CoordinatorCore(COORDINATOR, self.settings, 0, None, None, ladders=ladders(of))
         self._queue: collections.deque[tuple[Actor, object]] = collections.deque()
         self._now = 0.0
         self._over = False
@@ -189,6 +191,17 @@ class Swarm:
         actor = Actor(name, incarnation)
         self.peers[actor] = Peer(self, actor, self._capacity, **self._options)
         self._queue.append((actor, act.Tick()))
+
+    def tell(self, to: Actor, event: object) -> None:
+        """An input for a core, as its driver would post it."""
+        self._queue.append((to, event))
+
+    def restart_coordinator(self) -> None:
+        """Another life, which finds the decisions on its disk."""
+        last = self.decisions[max(self.decisions)] if self.decisions else None
+        term = self._core.history.term
+        self._core = CoordinatorCore(COORDINATOR, self.settings, term, last, None, ladders=ladders(self.manifest))
+        self._queue.append((COORDINATOR, act.Tick()))
 
     def kill(self, actor: Actor, *, back: bool = False, farewell: bool = False) -> None:
         """`farewell`: the coordinator hears of it at once."""

@@ -197,8 +197,24 @@ class StageOutcome(_message.Message):
     contributions: _containers.RepeatedCompositeFieldContainer[Contribution]
     def __init__(self, number: _Optional[int] = ..., digest: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[Contribution, _Mapping]]] = ...) -> None: ...
 
+class CodecPair(_message.Message):
+    __slots__ = ("forward", "backward")
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    forward: str
+    backward: str
+    def __init__(self, forward: _Optional[str] = ..., backward: _Optional[str] = ...) -> None: ...
+
+class LinkRate(_message.Message):
+    __slots__ = ("sender", "bytes_per_s")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    bytes_per_s: float
+    def __init__(self, sender: _Optional[int] = ..., bytes_per_s: _Optional[float] = ...) -> None: ...
+
 class Decision(_message.Message):
-    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames")
+    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames", "codecs")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +223,7 @@ class Decision(_message.Message):
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     KEY_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
     term: int
     step: int
     scale: float
@@ -215,7 +232,8 @@ class Decision(_message.Message):
     gradient_norm: float
     outcomes: _containers.RepeatedCompositeFieldContainer[StageOutcome]
     key_frames: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    codecs: _containers.RepeatedCompositeFieldContainer[CodecPair]
+    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("term", "stage", "version", "source", "from_archive")
@@ -232,16 +250,18 @@ class Assign(_message.Message):
     def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("pass_id", "kind", "tables", "decision")
+    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     kind: PassKind
     tables: _containers.RepeatedCompositeFieldContainer[StageTable]
     decision: Decision
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+    codecs: _containers.RepeatedCompositeFieldContainer[CodecPair]
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ...) -> None: ...
 
 class Amend(_message.Message):
     __slots__ = ("pass_id", "stage", "table", "reason")
@@ -316,7 +336,7 @@ class Prepared(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +351,8 @@ class Status(_message.Message):
     CHECKPOINT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_TERM_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -345,7 +367,9 @@ class Status(_message.Message):
     checkpoint_digest: str
     sequence: int
     state_term: int
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ...) -> None: ...
+    uplink: float
+    links: _containers.RepeatedCompositeFieldContainer[LinkRate]
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("pass_id", "microbatch")

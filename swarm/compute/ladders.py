@@ -1,0 +1,41 @@
+"""What the codecs that a run may choose from ask of a link: bytes of a microbatch's frame, and of averaging."""
+
+from __future__ import annotations
+
+from swarm import codecs
+from swarm.codecs import ladder
+from swarm.compute.body import HEADER_BYTES
+from swarm.manifest import RunManifest
+from swarm.models.kinds import count_parameters
+from swarm.protocol.ladders import Ladders, Rung
+from swarm.protocol.messages import CodecPair
+
+SUM_BYTES = {"exact": 5, "fp32": 4}
+"""Of a gradient sum on its way to the replicas. Exact ones are packed: 3.5 to 4.8 as measured (docs/slow-links.md)."""
+
+
+def ladders(manifest: RunManifest) -> Ladders | None:
+    """None where the manifest names both codecs. Raises codecs.UnknownCodec."""
+    if not manifest.codec.auto:
+        return None
+    forward, backward = ladder.names(manifest)
+    stages = range(manifest.model.stages)
+    sums = [SUM_BYTES[manifest.sums.mode] * count_parameters(manifest.model, stage) for stage in stages]
+    return Ladders.of(
+        [Rung(name, frame_bytes(manifest, name)[0]) for name in forward],
+        [Rung(name, frame_bytes(manifest, forward[0], name)[1]) for name in backward],
+        CodecPair(*ladder.start(manifest)),
+        sums,
+    )
+
+
+def frame_bytes(manifest: RunManifest, forward: str, backward: str = "none") -> tuple[int, int]:
+    """Of one microbatch's activation, token ids included, and of its gradient. Raises codecs.UnknownCodec."""
+    shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
+    ahead, back = codecs.pair(forward, backward)
+    # Token ids ride along with activations: the last stage needs its labels, a subspace model its anchor.
+    ids = manifest.batch.tokens_per_microbatch + manifest.batch.sequences
+    return (
+        HEADER_BYTES + manifest.model.token_id_bytes * ids + ahead.max_bytes(shape),
+        HEADER_BYTES + back.max_bytes(shape),
+    )
