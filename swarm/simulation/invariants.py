@@ -10,9 +10,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from swarm.events import PeerFenced, StepDecided
-from swarm.protocol.actions import Stop, WriteTerm
+from swarm.protocol.actions import Begin, Stop, WriteTerm
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
-from swarm.protocol.messages import Amend, Contribution, Decision, Message, Open, StageTable
+from swarm.protocol.messages import Amend, CodecPair, Contribution, Decision, Message, Open, StageTable
 from swarm.simulation.toy_model import (
     Ideal,
     bucket_share,
@@ -62,6 +62,9 @@ class Watch:
         """By step, who decided it."""
         self._absent: dict[int, set[str]] = defaultdict(set)
         """By step, who had died when it was decided."""
+        self._codecs: dict[int, tuple[CodecPair, ...]] = {}
+        self._crosses: dict[PassId, tuple[CodecPair, ...]] = {}
+        """What everything in a pass is coded with."""
         self.ideal = self._ideal()
         self.spoilt: dict[tuple[int, int], int | None] = {}
         """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
@@ -85,6 +88,8 @@ class Watch:
         s, visits = self._world.settings, self._world.visits
         run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
         shares = tuple(self._contributions.get(step) for step in range(s.steps)) if s.averages_compressed else ()
+        if self._world.choosing:
+            return ideal_run(*run, codecs=tuple(self._codecs.get(step, ()) for step in range(s.steps)))
         if visits is None:
             return ideal_run(*run, contributions=shares)
         visited = (visits.previous(step) for step in range(s.steps))
@@ -102,7 +107,10 @@ class Watch:
 
     # ------------------------------------------------------------ peers
 
-    def began(self, peer: SimPeer, pass_id: PassId, kind: PassKind) -> None:
+    def began(self, peer: SimPeer, begin: Begin) -> None:
+        pass_id, kind = begin.pass_id, begin.kind
+        if begin.codecs != self._crosses.get(pass_id):
+            raise Violation("same answer", f"{peer.label} begins {pass_id} with {begin.codecs}, others with another")
         before = self._passes.get(peer.pid)
         if before is not None and pass_id <= before:
             raise Violation("no zombies", f"{peer.label} begins {pass_id} after {before}")
@@ -183,6 +191,11 @@ class Watch:
             self._contributions[step] = tuple(outcome.contributions for outcome in decision.outcomes)
         if boundaries or self._contributions:
             self.ideal = self._ideal()
+        if decision.codecs != self._crosses.get(PassId(decision.term, step)):
+            raise Violation("same answer", f"step {step} is decided with {decision.codecs}, and crossed with others")
+        if self._world.choosing:
+            self._codecs[step] = decision.codecs
+            self.ideal = self._ideal()
         ideal = self.ideal.steps[step]
         for stage, outcome in enumerate(decision.outcomes):
             if outcome.digest != ideal.digests[stage]:
@@ -230,8 +243,16 @@ class Watch:
                 raise Violation("atomic", f"step {pass_id.step} is opened again after its decision")
             for stage, table in enumerate(message.tables):
                 self._table(pass_id, stage, table)
+            self._opens(message)
         elif isinstance(message, Amend):
             self._table(message.pass_id, message.stage, message.table)
+
+    def _opens(self, message: Open) -> None:
+        """Whoever is told of a pass, and however often, is told the same codecs."""
+        if len(message.codecs) != (self._world.settings.stages - 1 if self._world.choosing else 0):
+            raise Violation("same answer", f"{message.pass_id} opens with codecs of {len(message.codecs)} boundaries")
+        if self._crosses.setdefault(message.pass_id, message.codecs) != message.codecs:
+            raise Violation("same answer", f"{message.pass_id} opens with two different choices of codecs")
 
     def emitted(self, event: Any) -> None:
         """An event of the coordinator's log."""
@@ -243,11 +264,11 @@ class Watch:
                     self._fenced[pass_id].update(actor for actor in table.roster if str(actor) == event.actor)
 
     def closed(self, pass_id: PassId, kind: PassKind, loss_sum: float, token: int) -> None:
-        """A forward-only pass is complete: its result is a function of the version alone."""
+        """A forward-only pass is complete: its result is a function of the version, and of its codecs."""
         count = self._world.settings.evaluate_microbatches if kind is PassKind.EVALUATE else 1
-        outputs = [
-            self.ideal.output(pass_id.version, tokens_payload(pass_id.index, pass_id.step, m)) for m in range(count)
-        ]
+        inputs = [tokens_payload(pass_id.index, pass_id.step, m) for m in range(count)]
+        chosen = self._crosses.get(pass_id, ())
+        outputs = [self.ideal.output(pass_id.version, payload, chosen) for payload in inputs]
         if kind is PassKind.EVALUATE and loss_sum != sum(map(loss_of, outputs)):
             raise Violation("same answer", f"evaluation {pass_id} gives {loss_sum}, ideal {sum(map(loss_of, outputs))}")
         if kind is PassKind.GENERATE and token != token_of(outputs[0]):

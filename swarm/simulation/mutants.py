@@ -34,7 +34,7 @@ from swarm.protocol.walk import Walk, Work
 from swarm.protocol.wiring import amend
 from swarm.simulation.sim_coordinator import SimCoordinator
 from swarm.simulation.sim_peer import SimPeer
-from swarm.simulation.toy_model import tokens_payload
+from swarm.simulation.toy_model import LADDERS, tokens_payload
 
 Patch = tuple[Any, str, Any]
 
@@ -323,6 +323,31 @@ def _residuals_of_another_term() -> list[Patch]:
     return [(Rosters, "_of", of)]
 
 
+def _choice_unrecorded() -> list[Patch]:
+    decide = Ledger.decide
+
+    def as_at_the_start(self: Ledger, *arguments: Any) -> Any:
+        decision = decide(self, *arguments)
+        start = (LADDERS.start,) * len(self.codecs)
+        return None if decision is None else dataclasses.replace(decision, codecs=start)
+
+    return [(Ledger, "decide", as_at_the_start)]
+
+
+def _chosen_while_open() -> list[Patch]:
+    tell = Mending.tell
+
+    def with_the_newest(self: Mending, actor: Any, now: float) -> None:
+        ledger = self._ledger
+        rungs = LADDERS.forward
+        if ledger.codecs and any(ledger.done_of(a) for a in ledger.actors):
+            hardest = dataclasses.replace(ledger.codecs[0], forward=rungs[-1].codec)
+            ledger.codecs = (hardest, *ledger.codecs[1:])
+        tell(self, actor, now)
+
+    return [(Mending, "tell", with_the_newest)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -345,4 +370,6 @@ MUTANTS = (
     Mutant("residuals ungranted", "only those residuals count that the table names", _residuals_ungranted, "averaging"),
     Mutant("residuals settled early", "residuals of an attempt are pending", _residuals_settled_early, "averaging"),
     Mutant("residuals of another term", "residuals end with their term", _residuals_of_another_term, "averaging"),
+    Mutant("choice unrecorded", "a decision says what its step crossed with", _choice_unrecorded, "auto"),
+    Mutant("chosen while open", "codecs are chosen between steps, for all of a pass", _chosen_while_open, "auto"),
 )

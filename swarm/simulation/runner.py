@@ -20,7 +20,7 @@ from swarm.simulation.invariants import Violation
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_peer import Disk, SimPeer
-from swarm.simulation.toy_model import Cycle, initial_state
+from swarm.simulation.toy_model import LADDERS, Cycle, initial_state
 from swarm.simulation.world import Process, World
 
 MAX_EVENTS = 60_000
@@ -65,7 +65,7 @@ class Run:
     def __init__(self, plan: Plan, *, tracing: bool = False) -> None:
         self.plan = plan
         visits = Cycle(plan.blocks) if plan.blocks else None
-        self.world = World(plan.settings, plan.seed, visits=visits, tracing=tracing)
+        self.world = World(plan.settings, plan.seed, visits=visits, choosing=plan.choosing, tracing=tracing)
         self._incarnations: Counter[str] = Counter()
         self.world.network.weather = plan.weather
         self.injector = Injector(self.world, plan.faults, self.respawn)
@@ -108,7 +108,13 @@ class Run:
     def _start_coordinator(self, record: Record) -> None:
         world = self.world
         core = CoordinatorCore(
-            _COORDINATOR, self.plan.settings, record.term, record.last_decision, record.archived, record.rolled_back_in
+            _COORDINATOR,
+            self.plan.settings,
+            record.term,
+            record.last_decision,
+            record.archived,
+            record.rolled_back_in,
+            LADDERS if self.plan.choosing else None,
         )
         coordinator = SimCoordinator(world, _COORDINATOR, core, record)
         world.add(coordinator)

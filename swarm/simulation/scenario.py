@@ -15,11 +15,15 @@ from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import VOCABULARY, buckets_of
 
-SCENARIOS = ("mixed", "calm", "storm", "imported", "delta", "averaging", *(kind.replace(" ", "-") for kind in KINDS))
+SCENARIOS = (
+    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto"),
+    *(kind.replace(" ", "-") for kind in KINDS),
+)
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
-whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits;
-`averaging`: as mixed, in runs that average compressed gradients; otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging")
+whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; `averaging`: as
+mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
+otherwise faults of one kind."""
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto")
 
 _FREQUENT = ("forward", "backward", "reduce")
 
@@ -40,6 +44,8 @@ class Plan:
     """Step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
     base_capacity: int = 0
     """Reconstructions of earlier visits that a peer keeps."""
+    choosing: bool = False
+    """Codecs are chosen from step to step."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -49,11 +55,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
     delta = scenario == "delta"
-    averaging = scenario == "averaging"
-    lasting = delta or averaging  # what one step leaves matters in the next
+    averaging, auto = scenario == "averaging", scenario == "auto"
+    lasting = delta or averaging or auto  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
-    if delta or (first is not None and first.role == "last"):
+    if delta or auto or (first is not None and first.role == "last"):
         stages = max(stages, 2)
     replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
     if lasting:
@@ -77,7 +83,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((2, 3, 4)),
-        steps=4 if averaging else 3 if storm or delta else 2,
+        steps=4 if averaging or auto else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -95,9 +101,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
         )
-    blocks = rng.choice((1, 1, 2)) if delta else rng.choice((0, 0, 1))
+    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
-    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity)
+    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity, auto)
 
 
 def small_settings(

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from swarm.protocol import actions as act
 from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId, PassKind, StageIndex
+from swarm.protocol.messages import CodecPair, LinkRate
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import Violation, reduced_digest
 from swarm.simulation.toy_averaging import compressed
 from swarm.simulation.toy_model import (
+    RATES,
     backward_payload,
     bucket_share,
     buckets_of,
     change,
+    coded,
     forward_payload,
     initial_state,
     loss_gradient,
@@ -80,6 +83,7 @@ class SimPeer(Process):
         """The version after the applies that are queued: what the next pass starts from."""
         self.state = 0
         self._pass: PassId | None = None
+        self._codecs: tuple[CodecPair, ...] = ()
         self._accumulator = 0
         self._inputs: dict[Microbatch, int] = {}
         self._queue = ComputeQueue(self)
@@ -148,14 +152,23 @@ class SimPeer(Process):
         self.world.network.process_died(self)
 
     def _begin(self, action: act.Begin) -> None:
-        self.world.watch.began(self, action.pass_id, action.kind)
+        self.world.watch.began(self, action)
         self._pass = action.pass_id
+        self._codecs = action.codecs
+        if action.codecs:
+            self.world.at(self.world.now + _SMALL_S, self, self._measured())
         self._accumulator = 0
         self._inputs.clear()
         self._staged.clear()
         self._queue.cancel(lambda of: not isinstance(of, act.Apply))
         if action.kind is not PassKind.TRAIN:
             self.world.on_phase("evaluating", self)
+
+    def _measured(self) -> act.LinksMeasured:
+        """Links are as they happen to be, some with a limit, some with none and not measured."""
+        draw = self.world.random.choice
+        known = [LinkRate(actor, draw(RATES)) for actor in self.world.by_actor if draw((True, False))]
+        return act.LinksMeasured(draw((None, *RATES)), tuple(known))
 
     def _discard(self, action: act.Discard) -> None:
         self._inputs.pop(action.microbatch, None)
@@ -184,6 +197,8 @@ class SimPeer(Process):
         stages = self.world.settings.stages
         payload = self._crossed(action)
         output = forward_payload(self.stage, self.state, payload)
+        if self.stage < len(self._codecs):
+            output = coded(output, self._codecs[self.stage].forward)
         seconds = _FORWARD_S * self.slowness
         m = action.microbatch
         if self.stage < stages - 1:
@@ -256,6 +271,8 @@ class SimPeer(Process):
         count = self.world.settings.microbatches
         self._accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
         back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
+        if back is not None and self._codecs:
+            back = coded(back, self._codecs[self.stage - 1].backward)
         received = self._received(pass_id, m)
         return act.BackwardDone(pass_id, m, back, _BACKWARD_S * self.slowness, received)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from swarm.protocol.messages import Contribution
+from swarm.protocol.ladders import Ladders, Rung
+from swarm.protocol.messages import CodecPair, Contribution
 from swarm.protocol.scale import step_scale
 from swarm.simulation.toy_averaging import NOTHING, averaged
 
@@ -19,6 +20,17 @@ _COUNT_BITS = 8
 VOCABULARY = 89
 _NEVER = -1
 """The base of a change that has none: no peer can have computed with it."""
+
+
+LADDERS = Ladders.of(
+    [Rung("gentle", 4000), Rung("even", 2000), Rung("hard", 1000)],
+    [Rung("gentle", 4000), Rung("even", 2000)],
+    CodecPair("even", "even"),
+    [8000] * 8,
+)
+"""What runs whose codecs are chosen choose from."""
+RATES = (1e3, 1e5, 4e5, 1e6, 1e9)
+"""Bytes a second that their links may carry: a microbatch is computed in 30 ms."""
 
 
 def mix(*values: int) -> int:
@@ -56,6 +68,11 @@ def change(reconstruction: int, base: int) -> int:
 
 def reconstruction_digest(reconstruction: int) -> int:
     return mix(24, reconstruction) or 1
+
+
+def coded(payload: int, codec: str) -> int:
+    """What a codec without state makes of what crosses a boundary."""
+    return mix(26, payload, *codec.encode())
 
 
 def loss_gradient(payload: int) -> int:
@@ -143,6 +160,10 @@ class Cycle:
         return step + self.blocks
 
 
+Chosen = tuple[CodecPair, ...]
+"""By boundary, as in Decision."""
+
+
 @dataclass(frozen=True, slots=True)
 class IdealStep:
     sums: tuple[tuple[int, ...], ...]
@@ -160,10 +181,12 @@ class Ideal:
     """`states[version][stage]`"""
     steps: tuple[IdealStep, ...]
 
-    def output(self, version: int, payload: int) -> int:
-        """The last stage's output for `payload` at `version`."""
+    def output(self, version: int, payload: int, chosen: Chosen = ()) -> int:
+        """The last stage's output for `payload` at `version`, which crosses with codecs `chosen` for the pass."""
         for stage, state in enumerate(self.states[version]):
             payload = forward_payload(stage, state, payload)
+            if stage < len(chosen):
+                payload = coded(payload, chosen[stage].forward)
         return payload
 
 
@@ -178,11 +201,13 @@ def ideal_run(
     visited: tuple[int, ...] = (),
     key_frames: tuple[tuple[int, ...] | None, ...] = (),
     contributions: tuple[tuple[tuple[Contribution, ...], ...] | None, ...] = (),
+    codecs: tuple[Chosen, ...] = (),
 ) -> Ideal:
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
 
     `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
     where nothing is built on earlier visits, or not decided yet. `contributions`: by step and stage, from the outcomes.
+    `codecs`: by step, where they are chosen.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
@@ -199,11 +224,15 @@ def ideal_run(
                     base = crossed.get((visited[step], s, m), _NEVER)
                     output = rounded(output) if fresh is None or fresh[s] >> m & 1 else rounded_since(output, base)
                     crossed[step, s, m] = output
+                if codecs and s < len(codecs[step]):
+                    output = coded(output, codecs[step][s].forward)
                 inputs.append(output)
             gradient = loss_gradient(inputs[stages])
             for s in reversed(range(stages)):
                 gradients[s].append(weight_gradient(s, states[-1][s], inputs[s], gradient, m, microbatches))
                 gradient = backward_payload(s, states[-1][s], inputs[s], gradient)
+                if s and codecs and codecs[step]:
+                    gradient = coded(gradient, codecs[step][s - 1].backward)
         sums = tuple(tuple(bucket_share(sum(gradients[s]), b) for b in range(buckets_of(s))) for s in range(stages))
         if contributions and (decided := contributions[step]) is not None:
             found = [averaged(gradients[s], decided[s], left[s], buckets_of(s), bucket_share) for s in range(stages)]

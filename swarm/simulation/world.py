@@ -141,11 +141,21 @@ class Process:
 class World:
     """Everything there is in one simulated run."""
 
-    def __init__(self, settings: Settings, seed: int, *, visits: Visits | None = None, tracing: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        seed: int,
+        *,
+        visits: Visits | None = None,
+        choosing: bool = False,
+        tracing: bool = False,
+    ) -> None:
         self.settings = settings
         self.visits = visits
         """Given when the peers' codec builds on earlier visits."""
-        self.retraces = visits is None and not settings.averages_compressed
+        self.choosing = choosing
+        """Whether codecs are chosen from step to step."""
+        self.retraces = visits is None and not choosing and not settings.averages_compressed
         """Whether a step that is done again, after a rollback, must come out the same."""
         self.random = random.Random(seed)
         self.now = 0.0
