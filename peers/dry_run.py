@@ -19,6 +19,7 @@ from rich.table import Table
 
 from peers.event_text import amount
 from swarm.manifest import RunManifest
+from swarm.protocol.ladders import Ladders
 
 LEAST_EFFICIENCY = 0.8
 
@@ -55,6 +56,18 @@ class BoundaryNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What may cross a boundary where codecs are chosen as the run goes."""
+
+    direction: str
+    codec: str
+    step_bytes: int
+    """All replicas together."""
+    at_first: bool
+    """Until the links are measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class DryRun:
     manifest: RunManifest
     efficiency: float
@@ -64,23 +77,40 @@ class DryRun:
     stages: tuple[StageNeed, ...]
     boundaries: tuple[BoundaryNeed, ...]
     warnings: tuple[str, ...]
+    choices: tuple[Choice, ...] = ()
+    """Gentlest first. `boundaries` and retention then have the bytes of the gentlest."""
 
 
 def dry_run(manifest: RunManifest) -> DryRun:
     """Count parameters and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec."""
     from swarm import codecs
+    from swarm.codecs import ladder
     from swarm.compute.body import HEADER_BYTES
+    from swarm.compute.ladders import ladders
     from swarm.manifest import ManifestError
     from swarm.models.kinds import count_parameters
 
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
+    forward, backward = ladder.names(manifest)
     try:
-        pair = codecs.pair(manifest.codec.forward, manifest.codec.backward)
+        pair = codecs.pair(forward[0], backward[0])
+        chosen_from = ladders(manifest)
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
     sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
     parameters = [count_parameters(manifest.model, stage) for stage in range(manifest.model.stages)]
-    return estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1])
+    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1])
+    return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
+
+
+def _choices(manifest: RunManifest, ladders: Ladders) -> tuple[Choice, ...]:
+    count, start = manifest.batch.microbatches, ladders.start
+    both = (("forward", ladders.forward, start.forward), ("backward", ladders.backward, start.backward))
+    return tuple(
+        Choice(direction, rung.codec, count * rung.nbytes, rung.codec == first)
+        for direction, rungs, first in both
+        for rung in rungs
+    )
 
 
 def estimate(manifest: RunManifest, parameters: Sequence[int], *, forward_frame: int, backward_frame: int) -> DryRun:
@@ -119,6 +149,7 @@ def to_json(plan: DryRun) -> dict[str, Any]:
         "efficiency_with_replicas": plan.efficiency_with_replicas,
         "stages": [{**dataclasses.asdict(need), "memory": need.memory} for need in plan.stages],
         "boundaries": [dataclasses.asdict(need) for need in plan.boundaries],
+        "choices": [dataclasses.asdict(choice) for choice in plan.choices],
         "warnings": list(plan.warnings),
     }
 
@@ -150,7 +181,12 @@ def show(plan: DryRun, console: Console) -> None:
         links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, each))
     if plan.boundaries:
         console.print(links)
-        say(f"bytes in a step with codecs {manifest.codec.forward} and {manifest.codec.backward}")
+        at_most = " at most" if plan.choices else ""
+        say(f"bytes in a step{at_most}, with codecs {manifest.codec.forward} and {manifest.codec.backward}")
+    for direction in ("forward", "backward") if plan.boundaries and plan.choices else ():
+        rungs = [choice for choice in plan.choices if choice.direction == direction]
+        named = (f"{c.codec} {amount(c.step_bytes)}{' (at first)' if c.at_first else ''}" for c in rungs)
+        say(f"{direction}, as the links allow: {', '.join(named)}")
     for warning in plan.warnings:
         say(f"warning: {warning}", "yellow")
 

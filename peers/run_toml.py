@@ -16,8 +16,8 @@ TABLES: dict[str, str] = {
     "model": "The model, and where it is cut into stages.",
     "batch": "One optimizer step trains microbatches × sequences × sequence_length tokens.",
     "optimizer": "AdamW: linear warm-up, then cosine decay over run.steps.",
-    "codec": "What crosses the links between stages: none, bf16, int8, int4, topk:0.1, delta:4 and others. "
-    "See docs/codecs.md.",
+    "codec": "What crosses the links between stages: none, bf16, int8, int4, topk:0.1, delta:4 and others; "
+    "auto: chosen as the run goes, by what the links carry. See docs/codecs.md.",
     "sums": "How gradients of microbatches are added.",
     "timing": "Deadlines follow from this budget and from what is measured.",
     "checkpoint": "When state is kept.",

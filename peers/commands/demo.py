@@ -23,7 +23,7 @@ def command(
     stages: Annotated[int, typer.Option("--stages", min=2, max=8, help="Stages the model is cut into.")] = 4,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Peers of each stage.")] = 2,
     codec: Annotated[
-        str, typer.Option("--codec", help="What crosses the links: none, bf16, int8, int4, int2 or log4.")
+        str, typer.Option("--codec", help="What crosses the links: none, bf16, int8, int4, int2, log4 or auto.")
     ] = "int8",
     kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill a peer in the middle of a step.")] = True,
     check: Annotated[

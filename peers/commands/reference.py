@@ -38,6 +38,8 @@ def command(
     run = resolve_run(path, overrides or ())
     version, archived = archived_digests(against, run.manifest) if against is not None else (steps, None)
     replay = read_replay(Home(against), run.manifest.hash) if against is not None else None
+    if run.manifest.codec.auto and replay is None and not as_json:
+        print('codec "auto": every step crosses as the first does; --against HOME repeats what a swarm has chosen')
     began = time.monotonic()
 
     def show(step: ReferenceStep) -> None:
