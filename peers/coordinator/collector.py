@@ -47,6 +47,11 @@ async def _fetch(network: Network, archive: Archive, holder: Actor, stage: int, 
         transfer = await network.fetch(holder, request.encode())
         async for chunk in transfer.chunks:
             writer.feed(chunk)
-        await asyncio.to_thread(writer.commit)
+        commit = asyncio.ensure_future(asyncio.to_thread(writer.commit))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            await commit  # the thread cannot be stopped: who ended us shall not find the file appear later
+            raise
     finally:
         writer.abort()

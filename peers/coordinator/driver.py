@@ -57,7 +57,7 @@ class CoordinatorDriver:
         self._network: Network | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer = ThreadPoolExecutor(1, "record")
-        self._collecting: set[int] = set()
+        self._collecting: dict[int, asyncio.Task[None]] = {}
         carry_out = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
@@ -97,8 +97,7 @@ class CoordinatorDriver:
                     self._sampled(pass_id.version, token)
             case CollectCheckpoint():
                 if action.version not in self._collecting:
-                    self._collecting.add(action.version)
-                    self._spawn(self._collect(action))
+                    self._collecting[action.version] = self._spawn(self._collect(action))
             case Stop(reason, failed):
                 self.loop.give_up(reason) if failed else self.loop.stop(reason)
 
@@ -109,6 +108,12 @@ class CoordinatorDriver:
 
     async def _write_term(self, term: int, rollback_to: int | None) -> None:
         await asyncio.get_running_loop().run_in_executor(self._writer, self._record.write_term, term, rollback_to)
+        if rollback_to is not None:
+            void = [task for version, task in self._collecting.items() if version > rollback_to]
+            for task in void:
+                task.cancel()
+            await asyncio.gather(*void, return_exceptions=True)
+            await asyncio.to_thread(self._archive.forget_after, rollback_to)
         self.loop.post(TermWritten(term))
 
     async def _write_record(self, action: WriteRecord) -> None:
@@ -122,12 +127,13 @@ class CoordinatorDriver:
             digests = await collect(self._network, self._archive, order, self._log.append)
             if digests:
                 self._log.append(CheckpointArchived(order.version, list(digests)))
-                self.loop.post(ArchiveStored(order.version))
+                self.loop.post(ArchiveStored(order.version, order.term))
         finally:
-            self._collecting.discard(order.version)
+            del self._collecting[order.version]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self.loop.watch(task)
+        return task

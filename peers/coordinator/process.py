@@ -108,6 +108,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
     )
+    if record.term:  # else nothing is known of any history: an archive without its record is left alone
+        archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
     newest = archive.newest()
     if options.initial is not None and (newest is None or 0 not in archive.complete_versions()):
         from peers.first_version import archive_first  # not in the memory of every coordinator

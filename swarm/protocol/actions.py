@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarm.events import Event
-from swarm.protocol.ids import Actor, Attempt, BaseKey, FrameKey, Microbatch, PassId, PassKind, StageIndex, StepNumber
+from swarm.protocol.ids import (
+    Actor,
+    Attempt,
+    BaseKey,
+    FrameKey,
+    Microbatch,
+    PassId,
+    PassKind,
+    StageIndex,
+    StepNumber,
+    Term,
+)
 from swarm.protocol.messages import CodecPair, Decision, LinkRate, Message, Payload
 
 # ---------------------------------------------------------------- inputs of both cores
@@ -182,9 +193,10 @@ class TermWritten:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStored:
-    """One verified copy of every stage of checkpoint `version` lies in the archive."""
+    """One verified copy of every stage of checkpoint `version` lies in the archive, as was ordered in `term`."""
 
     version: int
+    term: Term
 
 
 PeerInput = (
@@ -401,9 +413,13 @@ class PassClosed:
 
 @dataclass(frozen=True, slots=True)
 class CollectCheckpoint:
-    """Fetch each stage's shard of checkpoint `version` into the archive, one copy a stage → ArchiveStored."""
+    """Fetch each stage's shard of checkpoint `version` into the archive, one copy a stage → ArchiveStored.
+
+    A rollback to an older version ends it: what it has fetched is of a history that does not stand.
+    """
 
     version: int
+    term: Term
     holders: tuple[tuple[Actor, ...], ...]
     """By stage, actors that stored it with the agreed digest."""
     digests: tuple[str, ...]

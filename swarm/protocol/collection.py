@@ -140,7 +140,7 @@ class Collection:
                 what = f"{actor} stage {stage} version {version}"
                 self._out.emit(CheckpointRefused(what, "differs from its siblings'"))
             holders.append(tuple(actor for actor, digest in said if digest == common))
-        self._out.add(CollectCheckpoint(version, tuple(holders), tuple(agreed)))
+        self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed)))
 
     def _forget(self) -> None:
         """What is archived, and what is long past."""

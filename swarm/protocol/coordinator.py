@@ -136,8 +136,8 @@ class CoordinatorCore:
                 self._on_term_written(term, now)
             case RecordWritten(decision):
                 self._on_record_written(decision, now)
-            case ArchiveStored(version):
-                self.history.stored(version)
+            case ArchiveStored(version, term):
+                self.history.stored(version, term)
             case LeaveRequested(reason):
                 self._out.add(Stop(reason))
         self._deadlines(now)

@@ -38,12 +38,16 @@ class History:
         self.decision = decision
         self.version = decision.step + 1
 
-    def stored(self, version: int) -> None:
-        self.archived = max(version, -1 if self.archived is None else self.archived)
+    def stored(self, version: int, term: Term) -> None:
+        """`term`: in which it was ordered. A checkpoint of a history that was left is not taken for one of this."""
+        if term >= self.rolled_back_in and version <= self.version:
+            self.archived = max(version, -1 if self.archived is None else self.archived)
 
     def rolled_back(self, version: int) -> None:
         """In the present term."""
         self.version = version
+        if self.archived is not None:
+            self.archived = min(self.archived, version)
         self.rolled_back_in = self.term
         self.decision = None
 

@@ -116,6 +116,7 @@ class Run:
             record.rolled_back_in,
             LADDERS if self.plan.choosing else None,
         )
+        world.watch.archived = record.archived or 0
         coordinator = SimCoordinator(world, _COORDINATOR, core, record)
         world.add(coordinator)
         world.coordinator = coordinator

@@ -115,6 +115,12 @@ class SimCoordinator(Process):
         if write.rollback_to is not None:
             del record.decisions[write.rollback_to :]
             record.rolled_back_in = write.term
+            self._collecting = -1
+            for key in [key for key in self.world.archive if key[1] > write.rollback_to]:
+                del self.world.archive[key]
+            if record.archived is not None:
+                record.archived = min(record.archived, write.rollback_to)
+            self.world.watch.archived = record.archived or 0
             self.world.watch.rolled_back(write.rollback_to)
 
     def _pass_closed(self, action: act.PassClosed) -> None:
@@ -148,5 +154,10 @@ class SimCoordinator(Process):
         for stage, state in shards.items():
             self.world.archive[stage, action.version] = state
         self.record.archived = max(self.record.archived or 0, action.version)
-        self.world.watch.archived = self.record.archived
-        self.feed(act.ArchiveStored(action.version))
+        delay = self.world.random.choice((0.0, 0.0, _WRITE_S, 20 * _WRITE_S))
+        self.world.at(self.world.now + delay, self, (self._stored, action))  # the core may go back meanwhile
+
+    def _stored(self, action: act.CollectCheckpoint) -> None:
+        if action.term >= self.record.rolled_back_in:
+            self.world.watch.archived = max(self.world.watch.archived, action.version)
+        self.feed(act.ArchiveStored(action.version, action.term))

@@ -108,11 +108,19 @@ class Archive:
         kept = self.complete_versions()[-self._keep :]
         for version in self._folder.versions():
             if kept and version < kept[0] and not (version == 0 and self._keep_first):
-                try:
-                    self._folder.remove_version(version)
-                except OSError as error:
-                    path = self.directory / f"{version:08d}"
-                    self._on_refused(path, f"is old and cannot be removed: {error.strerror}")
+                self._remove(version, "is old")
+
+    def forget_after(self, version: int) -> None:
+        """Forget newer versions, whole or not: the run goes on from `version`. What stays goes to `on_refused`."""
+        for later in self._folder.versions():
+            if later > version:
+                self._remove(later, "is of a history that was left")
+
+    def _remove(self, version: int, why: str) -> None:
+        try:
+            self._folder.remove_version(version)
+        except OSError as error:
+            self._on_refused(self.directory / f"{version:08d}", f"{why} and cannot be removed: {error.strerror}")
 
     def _committed(self, version: int) -> dict[int, Checkpoint]:
         try:

@@ -20,7 +20,7 @@ from peers.coordinator.process import KeyDamaged, organiser_key
 from peers.home import Home
 from swarm.events import CheckpointRefused, Event, EventLog
 from swarm.net.host import DialError
-from swarm.protocol.actions import CollectCheckpoint, Stop
+from swarm.protocol.actions import CollectCheckpoint, Stop, TermWritten, WriteTerm
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.state.archive import Archive
 
@@ -36,7 +36,7 @@ class Unreachable:
 async def test_each_holders_failure_is_an_event(tmp_path: Path) -> None:
     network: Any = Unreachable()
     told: list[Event] = []
-    order = CollectCheckpoint(10, (HOLDERS,), ("00" * 32,))
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
     assert await collect(network, Archive(tmp_path, RUN, 1, 1), order, told.append) == ()
     assert told == [
         CheckpointRefused(f"{holder} stage 0 version 10", f"not archived: {holder.peer} is behind a wall")
@@ -49,7 +49,7 @@ async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_pa
     archive.holds = lambda *_: True  # type: ignore[method-assign]  # and pruned before it was looked at
     told: list[Event] = []
     unused: Any = None
-    assert await collect(unused, archive, CollectCheckpoint(10, (HOLDERS,), ("00" * 32,)), told.append) == ()
+    assert await collect(unused, archive, CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,)), told.append) == ()
     assert [type(event) for event in told] == [CheckpointRefused]
 
 
@@ -65,7 +65,7 @@ async def test_the_end_of_an_older_collection_does_not_unmark_a_newer_one(monkey
         return ()
 
     monkeypatch.setattr(driver_module, "collect", collecting)
-    orders = {version: CollectCheckpoint(version, (), ()) for version in gates}
+    orders = {version: CollectCheckpoint(version, Term(1), (), ()) for version in gates}
 
     class Core:
         def handle(self, event: Any, now: float) -> list[Any]:
@@ -89,9 +89,57 @@ async def test_the_end_of_an_older_collection_does_not_unmark_a_newer_one(monkey
         gates[10].set()
         while 10 in driver._collecting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert driver._collecting == {20}
+        assert list(driver._collecting) == [20]
         post(Stop("enough", False))
         await running
+
+
+async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def collecting(
+        _network: object, archive: Archive, order: CollectCheckpoint, _emit: object
+    ) -> tuple[str, ...]:
+        (archive.directory / f"{order.version:08d}").mkdir()
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ()
+
+    monkeypatch.setattr(driver_module, "collect", collecting)
+    told: list[Any] = []
+
+    class Core:
+        def handle(self, event: Any, now: float) -> list[Any]:
+            told.append(event)
+            return [event] if isinstance(event, CollectCheckpoint | WriteTerm | Stop) else []
+
+        def next_wakeup(self) -> float:
+            return float("inf")
+
+    archive = Archive(tmp_path, RUN, 1, 3)
+    (tmp_path / f"{10:08d}").mkdir()
+    core: Any = Core()
+    unused: Any = None
+    record: Any = SimpleNamespace(close=lambda: None, write_term=lambda term, rollback_to: None)
+    driver = CoordinatorDriver(core, unused, unused, record, archive, EventLog(None, lambda: 0.0))
+    driver.attach(SimpleNamespace())  # type: ignore[arg-type]
+    post: Any = driver.loop.post
+    running = asyncio.create_task(driver.run())
+    post(CollectCheckpoint(20, Term(1), (), ()))
+    async with asyncio.timeout(60.0):
+        await begun.wait()
+        post(WriteTerm(2, 10))
+        while TermWritten(Term(2)) not in told:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert ended.is_set() and not driver._collecting
+        post(Stop("enough", False))
+        await running
+    assert (tmp_path / f"{10:08d}").exists() and not (tmp_path / f"{20:08d}").exists()
 
 
 def test_a_sample_that_was_given_up_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

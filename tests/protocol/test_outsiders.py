@@ -351,7 +351,7 @@ def test_a_stranger_puts_nothing_into_the_archive() -> None:
     assert not collected(run.heartbeats(1.0)) and not run.core._collection._copies
     run.saved[ONE] = (1, "file")
     (order,) = collected(run.report(ONE))
-    assert order == CollectCheckpoint(1, ((ONE,),), ("file",))
+    assert order == CollectCheckpoint(1, run.core.history.term, ((ONE,),), ("file",))
 
 
 def test_reports_of_other_stages_and_versions_are_not_taken() -> None:
@@ -375,7 +375,7 @@ def test_without_a_majority_nothing_is_fetched() -> None:
     assert not collected(run.heartbeats(4.0)), "one against one"
     run.saved[THREE] = (1, "b")
     orders = run.heartbeats(3.0)
-    assert collected(orders)[0] == CollectCheckpoint(1, ((TWO, THREE),), ("b",))
+    assert collected(orders)[0] == CollectCheckpoint(1, run.core.history.term, ((TWO, THREE),), ("b",))
     refused = [o for o in orders if isinstance(o, Emit) and isinstance(o.event, CheckpointRefused)]
     assert len(refused) == 1, "said once"
 
@@ -401,7 +401,7 @@ def test_a_last_checkpoint_that_does_not_come_is_named_and_asked_for_again() -> 
     orders = run.heartbeats(run.core.settings.step_budget_s)
     assert paused(orders) == ["checkpoint 1 is not archived: its copies could not be fetched or stored so far"]
     assert m.Decide(decision) in sent(orders, m.Decide, TWO) and not sent(orders, m.Decide, ONE)
-    orders = run.take(ArchiveStored(1)) + run.heartbeats(0.5)
+    orders = run.take(ArchiveStored(1, run.core.history.term)) + run.heartbeats(0.5)
     assert m.Decide(decision, finished=True) in sent(orders, m.Decide, ONE)
 
 
@@ -421,7 +421,7 @@ def test_what_is_archived_or_long_past_is_forgotten() -> None:
         run.saved[ONE] = (run.core.history.version, "file")
         run.report(ONE)
     assert sorted(run.core._collection._copies) == [4, 5, 6] == sorted(run.core._collection._rosters)
-    run.take(ArchiveStored(6))
+    run.take(ArchiveStored(6, run.core.history.term))
     run.decide(ONE, TWO)
     run.report(ONE)
     assert not run.core._collection._copies and list(run.core._collection._rosters) == [7]
