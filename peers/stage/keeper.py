@@ -61,6 +61,7 @@ class Keeper:
         """By version, while they are fetched."""
         self.engine: StageEngine | None = None
         self.stage: int | None = None
+        self._making = asyncio.Lock()
 
     def newest_saved(self) -> Saved | None:
         """The newest checkpoint on this disk, if it can be used again."""
@@ -75,7 +76,13 @@ class Keeper:
 
     async def load(self, action: LoadState) -> StageEngine:
         """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""
-        engine = await asyncio.to_thread(self._engine_of, action.stage)
+        async with self._making:  # an order that replaces this one waits for the engine that a thread is making
+            making = asyncio.ensure_future(asyncio.to_thread(self._engine_of, action.stage))
+            try:
+                engine = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                await making
+                raise
         started = time.monotonic()
         if action.version == 0 and action.source is None:
             if self._manifest.initial.sha256:

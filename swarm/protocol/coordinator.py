@@ -343,12 +343,21 @@ class CoordinatorCore:
 
     # ------------------------------------------------------------ time
 
+    def _excuse(self, late: float, now: float) -> None:
+        """We stood still: what others said meanwhile is yet to be read, so nobody is blamed for that time."""
+        for member in self.members:
+            member.heard_at = min(now, member.heard_at + late)
+        if self.open_pass is not None:
+            self.open_pass.ledger.excuse(late, now)
+
     def _deadlines(self, now: float) -> None:
         for member in self.members:
             if member.lost_at is not None and now >= member.lost_at + self.settings.reconnect_grace_s:
                 self._lose(member, "its connection broke", now)
         if now < self._next_tick:
             return
+        if (late := now - self._next_tick) > 2 * self.settings.heartbeat_s:
+            self._excuse(late, now)
         self._next_tick = now + self.settings.heartbeat_s
         for member, reason in self._suspicion.silent(self.members, now):
             self._lose(member, reason, now)

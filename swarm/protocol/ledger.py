@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Hashable
 
 from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
@@ -37,13 +38,15 @@ class Ledger:
         self.codecs = codecs
         """As in Open: the same for all of the pass."""
         self.opened_at = now
+        self.judged_from = now
+        """As `opened_at`, but later by the time in which the coordinator itself stood still."""
         self.fences = 0
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         self.digest_retries: dict[int, int] = {}
-        self.digest_votes: Counter[tuple[int, str]] = Counter()
+        self.digest_votes: Counter[tuple[int, Hashable]] = Counter()
         """(stage, digest) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""
         self.sealed_at: dict[int, float] = {}
         self.services = Observed()
@@ -151,6 +154,12 @@ class Ledger:
             if stage not in self.sealed_at and not any(self.unfinished(a) for a in table.roster):
                 self.sealed_at[stage] = now
 
+    def excuse(self, seconds: float, now: float) -> None:
+        """Time that counts against nobody."""
+        self.judged_from = min(now, self.judged_from + seconds)
+        self.progress_at = {actor: min(now, at + seconds) for actor, at in self.progress_at.items()}
+        self.sealed_at = {stage: min(now, at + seconds) for stage, at in self.sealed_at.items()}
+
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
         """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""
         before = self.tables[stage]
@@ -168,14 +177,14 @@ class Ledger:
     # ------------------------------------------------------------ deciding
 
     def outcome(self, stage: int, without: frozenset[Actor]) -> StageOutcome | None:
-        """What the stage prepared, if all its roster (but `without`) did, with equal digests."""
+        """What the stage prepared, if all its roster (but `without`) did, and says the same of it."""
         table = self.tables[stage]
         members = [actor for actor in table.roster if actor not in without]
         prepared = [self.prepared[stage].get(actor) for actor in members]
-        digests = {p.digest for p in prepared if p is not None}
-        if not members or None in prepared or len(digests) != 1:
+        there = [p for p in prepared if p is not None]
+        if not members or len(there) < len(members) or len({p.answer for p in there}) != 1:
             return None
-        return StageOutcome(table.number, digests.pop(), table.contributions())
+        return StageOutcome(table.number, there[0].digest, table.contributions())
 
     def decide(self, tokens: int, clip_norm: float, without: frozenset[Actor]) -> Decision | None:
         """The decision, when every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
@@ -210,9 +219,9 @@ class Ledger:
         return next(p for actor, p in self.prepared[stage].items() if actor not in without)
 
     def disagreeing(self) -> int | None:
-        """A stage whose whole roster is prepared with unequal digests."""
+        """A stage whose whole roster is prepared, and does not agree about what came out."""
         for stage, table in enumerate(self.tables):
             held = self.prepared[stage]
-            if all(actor in held for actor in table.roster) and len({p.digest for p in held.values()}) > 1:
+            if all(actor in held for actor in table.roster) and len({p.answer for p in held.values()}) > 1:
                 return stage
         return None

@@ -99,13 +99,13 @@ class Mending:
     # ------------------------------------------------------------ those who disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """One new attempt; if they differ again, whose digest was seen least in both (of two, the later) must go."""
+        """One new attempt; if they differ again, whose answer was seen least in both (of two, the later) must go."""
         ledger, table = self._ledger, self._ledger.tables[stage]
         held = ledger.prepared[stage]
-        ledger.digest_votes.update((stage, held[actor].digest) for actor in table.roster)
+        ledger.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
         if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
             return None
-        rarest = min(reversed(table.roster), key=lambda a: ledger.digest_votes[stage, held[a].digest])
+        rarest = min(reversed(table.roster), key=lambda a: ledger.digest_votes[stage, held[a].answer])
         return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:

@@ -6,6 +6,7 @@ arrives with an old pass, table number or incarnation changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from swarm.protocol.ids import (
@@ -255,6 +256,11 @@ class Prepared:
     finite: bool = True
     receipt: Receipt | None = None
     """Of the whole stage; None where nothing builds on earlier visits."""
+
+    @property
+    def answer(self) -> Hashable:
+        """What replicas that hold the same reduced bytes must all say. Floats by their bits: a NaN equals itself."""
+        return self.digest, self.squared_norm.hex(), self.loss_sum.hex(), self.finite, self.receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,11 +195,11 @@ class Stint:
 
     def on_part(self, part: ReducePart) -> None:
         attempt, contributor, table = part.key.attempt, part.key.contributor, self.walk.table
-        if self.reduction is not None:
+        if self.reduction is not None and attempt.number <= self.reduction.attempt.number:
             if attempt == self.reduction.attempt:
                 self.reduction.on_part(part)
         elif attempt.stage == self.walk.stage and attempt.number >= table.number and contributor in table.roster:
-            self._early.keep(contributor, part)
+            self._early.keep(contributor, part)  # perhaps of a table that has not reached us
 
     def on_sum(self, sender: Actor, part: ReducedPart) -> None:
         if self.reduction is not None and part.key.attempt == self.reduction.attempt:

@@ -37,7 +37,7 @@ class Suspicion:
     def overrun(self, ledger: Ledger, aborts: int, now: float) -> bool:
         """The total cap: progress counts, but not for ever. Doubles with each abort and grows with each fence."""
         cap = self._settings.step_budget_s * (2 + ledger.fences) * float(2 ** min(aborts, 6))
-        return now - ledger.opened_at > cap
+        return now - ledger.judged_from > cap
 
     def to_release(self, members: Members, ledger: Ledger, now: float) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
         """Actors slower than an idle sibling: the later half of what they have not finished.
@@ -75,7 +75,7 @@ class Suspicion:
             if len(table.roster) < 2:
                 continue
             for actor in table.roster:
-                still = now - ledger.progress_at.get(actor, ledger.opened_at)
+                still = now - ledger.progress_at.get(actor, ledger.judged_from)
                 member = members.get(actor)
                 busy = member is not None and member.status is not None and member.status.queued > 0
                 if busy and ledger.unfinished(actor) and still > allowed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,28 @@ async def test_a_copy_of_before_a_rollback_is_given_to_nobody_after_it(tmp_path:
     assert await anext(keeper.serve(StateRequest(0, 7))) != header  # it holds the hash of what follows
     assert engine.snapshots == 2
     await before.aclose()
+
+
+async def test_an_order_that_replaces_another_gets_the_engine_that_is_kept(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(0), tmp_path)
+    keeper.engine = None
+    making, go_on = threading.Event(), threading.Event()
+    made: list[Engine] = []
+
+    def new_engine(stage: int, post: object) -> Engine:
+        making.set()
+        assert go_on.wait(60)
+        made.append(Engine(0))
+        return made[-1]
+
+    keeper._new_engine = new_engine  # type: ignore[assignment]
+    order = LoadState(StageIndex(0), 0, None, from_archive=False)
+    first = asyncio.create_task(keeper.load(order))
+    await asyncio.to_thread(making.wait, 60)
+    first.cancel()
+    second = asyncio.create_task(keeper.load(order))
+    await asyncio.sleep(0.2)  # long enough for a second thread to begin, if one may
+    go_on.set()
+    used = await second
+    await asyncio.get_running_loop().shutdown_default_executor()  # all threads are done
+    assert used is keeper.engine and len(made) == 1  # type: ignore[comparison-overlap]

@@ -7,6 +7,7 @@ import contextlib
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,21 @@ async def test_nobody_speaks_in_the_name_of_another(pair: Pair) -> None:
     for message in honest:
         a.send(b.me, message)
         assert await pair.two.next_of(pair.two.messages) == (a.me, message)
+
+
+async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -> None:
+    def check(message: object) -> None:
+        raise ValueError("of another stage")
+
+    a, b = await pair.start(second={"check_frame": check})
+    part = m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 1), 0, a.me), 1, b"x")
+    through, to_b = m.Relay(a.me, Actor("third", 1), part), m.Relay(a.me, b.me, part)
+    a.send(b.me, through)
+    assert await pair.two.next_of(pair.two.messages) == (a.me, through)
+    a.send(b.me, replace(part, key=replace(part.key, bucket=1)))
+    assert await pair.two.next_of(pair.two.refused_frames) == (a.me, "of another stage")
+    a.send(b.me, replace(to_b, origin=Actor("third", 1), message=replace(part, microbatches=3)))
+    assert (await pair.two.next_of(pair.two.refused_frames))[0] == a.me
 
 
 @pytest.mark.parametrize(("header", "payload"), [(2**32 - 1, 0), (0, 2**32 - 1), (10, (64 << 20) + 1), (1 << 17, 0)])

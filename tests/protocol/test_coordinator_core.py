@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
     CoordinatorInput,
@@ -123,3 +129,34 @@ def test_what_comes_after_the_outcome_of_a_pass_changes_nothing() -> None:
     assert [type(a) for a in orders].count(WriteRecord) == 1 and coordinator.core.phase is Phase.DECIDING
     assert not [a for a in coordinator.hear(TWO, m.Failed(PASS, None, "late")) if isinstance(a, Send)]
     assert not [a for a in coordinator.hear(TWO, prepared) if isinstance(a, WriteRecord)]
+
+
+@pytest.mark.parametrize(
+    "lie", [{"squared_norm": 1e30}, {"loss_sum": 0.0}, {"finite": False}, {"receipt": m.Receipt()}]
+)
+def test_replicas_must_agree_about_more_than_the_digest(lie: dict[str, Any]) -> None:
+    coordinator = Coordinator()
+    prepared = m.Prepared(ATTEMPT, "d", 1.0, 1.0)
+    orders = coordinator.hear(ONE, replace(prepared, **lie)) + coordinator.hear(TWO, prepared)
+    assert not [a for a in orders if isinstance(a, WriteRecord)]
+    assert [a for a in orders if isinstance(a, Send) and isinstance(a.message, m.Amend)], "a new attempt"
+
+
+def test_gradients_that_are_not_finite_agree() -> None:
+    coordinator = Coordinator()
+    prepared = m.Prepared(ATTEMPT, "d", math.nan, math.nan, finite=False)
+    orders = coordinator.hear(ONE, prepared) + coordinator.hear(TWO, prepared)
+    assert not [a for a in orders if isinstance(a, Send) and isinstance(a.message, m.Amend)]
+
+
+def test_nobody_is_blamed_for_the_time_in_which_the_coordinator_stood_still() -> None:
+    coordinator = Coordinator()
+    budget = coordinator.core.settings.step_budget_s
+    coordinator.now += 20 * budget
+    orders = coordinator.take(Tick())  # what peers have said meanwhile is not read yet
+    assert not [a for a in orders if isinstance(a, Send) and isinstance(a.message, m.Fenced)]
+    assert coordinator.core.phase is Phase.OPEN and len(coordinator.core.members) == 2
+    for _ in range(int(2 * budget / coordinator.core.settings.heartbeat_s)):
+        coordinator.now += coordinator.core.settings.heartbeat_s
+        coordinator.take(Tick())
+    assert len(coordinator.core.members) < 2, "who is silent from then on is"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from swarm.events import PeerFenced, RouteChanged
+from swarm.events import PeerFenced, ReduceStarted, RouteChanged
 from swarm.protocol import early
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
@@ -19,6 +21,7 @@ from swarm.protocol.actions import (
     StateFailed,
     StateLoaded,
     Stop,
+    SumBucket,
     Tick,
 )
 from swarm.protocol.early import Early
@@ -190,6 +193,17 @@ def test_parts_of_outsiders_are_not_kept() -> None:
         key = PartKey(Attempt(PASS, StageIndex(0), 0), 0, sender)
         peer.take(Received(sender, m.ReducePart(key, 2, b"")))
     assert [sender for sender, _ in peer.core.stint._early.take()] == [OTHER]
+
+
+def test_a_part_of_a_table_that_has_not_come_yet_waits_for_it() -> None:
+    peer = Peer()
+    idle = tuple(m.StageTable(0, roster, (len(roster) - 1,) * 2) for roster in ((ME, OTHER), (LAST,)))
+    orders = peer.told(m.Open(PASS, PassKind.TRAIN, idle, None))
+    assert events(orders, ReduceStarted)
+    late = m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 1), 0, OTHER), 3, b"part")
+    assert not [a for a in peer.take(Received(OTHER, late)) if isinstance(a, SumBucket)]
+    orders = peer.told(m.Amend(PASS, StageIndex(0), replace(idle[0], number=1), "one new attempt"))
+    assert [a.parts for a in orders if isinstance(a, SumBucket)] == [(b"part",)]
 
 
 def test_a_checkpoint_found_on_disk_is_reported_for_its_own_stage() -> None:
