@@ -114,3 +114,32 @@ def test_a_manifest_of_another_subspace_is_refused():
     with pytest.raises(ManifestError, match="subspace_id = abababababababab, but this release makes"):
         RunManifest.from_canonical(other)
     assert run.hash != manifest(model={"residual": "subspace", "subspace_dim": 17, "cuts": [2, 4, 6]}).hash
+
+
+def test_what_may_be_chosen_is_shown_with_its_bytes_and_counted_as_the_gentlest():
+    plan = dry_run(manifest(codec={"forward": "auto", "backward": "auto"}))
+    plain = dry_run(manifest(codec={"forward": "none", "backward": "none"}))
+    assert plan.stages == plain.stages and plan.boundaries == plain.boundaries, "memory for the worst case"
+    forward = [choice for choice in plan.choices if choice.direction == "forward"]
+    assert [choice.codec for choice in forward] == ["none", "bf16", "int8", "int6", "int5", "int4"]
+    assert forward[0].step_bytes == plan.boundaries[0].forward
+    first = dry_run(manifest()).boundaries[0]
+    assert [c.step_bytes for c in plan.choices if c.at_first] == [first.forward, first.backward]
+    printed = io.StringIO()
+    show(plan, Console(file=printed, width=120))
+    assert "bytes in a step at most, with codecs auto and auto" in printed.getvalue()
+    assert "int8 1.6 MB (at first)" in printed.getvalue()
+    assert [choice["codec"] for choice in to_json(plan)["choices"]][-1] == "log4"
+    assert not plain.choices and "at most" not in to_text(plain)
+
+
+def to_text(plan) -> str:
+    printed = io.StringIO()
+    show(plan, Console(file=printed, width=120))
+    return printed.getvalue().partition("bytes in a step")[2]
+
+
+@pytest.mark.parametrize(("forward", "backward"), [("auto", "topk-shared"), ("delta:4", "auto2"), ("int3", "auto")])
+def test_what_cannot_be_chosen_beside_is_refused(forward: str, backward: str):
+    with pytest.raises(ManifestError, match="codec"):
+        dry_run(manifest(codec={"forward": forward, "backward": backward}, batch={"order": "steps"}))

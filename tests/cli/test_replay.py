@@ -1,5 +1,6 @@
 """The decision record keeps what the reference must do the same way, and forgets what was rolled back."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from peers.coordinator.record import DecisionRecord, RecordError
 from peers.home import Home
 from peers.replay import StepReplay, read_replay
 from swarm.protocol.ids import StepNumber, Term
-from swarm.protocol.messages import Contribution, Decision, StageOutcome
+from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
 
 RUN = "ab" * 32
 SHARES = (Contribution(2**70 + 5, -1), Contribution(10, 1))
@@ -34,6 +35,23 @@ def test_what_is_read_is_what_stands(tmp_path: Path) -> None:
     record.close()
     shares = ((), SHARES)
     assert read_replay(home, RUN) == {0: StepReplay((15, 7), shares), 1: StepReplay((8, 0), shares)}
+
+
+def test_what_a_step_crossed_with_is_kept(tmp_path: Path) -> None:
+    record = DecisionRecord(Home(tmp_path).decisions, RUN)
+    codecs = (CodecPair("int4", "log4"), CodecPair("none", "bf16"))
+    record.write_decision(dataclasses.replace(decision(0), codecs=codecs))
+    assert record.last_decision is not None and record.last_decision.codecs == codecs
+    record.close()
+    assert read_replay(Home(tmp_path), RUN) == {0: StepReplay((), codecs)}
+
+
+def test_a_record_from_before_codecs_were_chosen_can_be_read(tmp_path: Path) -> None:
+    record = DecisionRecord(Home(tmp_path).decisions, RUN)
+    record.write_decision(decision(0))
+    record._db.execute("UPDATE decision SET body = json_remove(body, '$.codecs', '$.key_frames')")
+    assert record.last_decision == decision(0)
+    record.close()
 
 
 def test_the_record_of_another_run_is_refused(tmp_path: Path) -> None:

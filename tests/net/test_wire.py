@@ -63,6 +63,8 @@ def many(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 contributions = st.builds(m.Contribution, bits, st.integers(-1, wire.MAX_REPLICAS - 1))
+pairs = st.builds(m.CodecPair, st.text(max_size=wire.MAX_CODEC // 4), st.text(max_size=wire.MAX_CODEC // 4))
+rates = st.floats(0, allow_infinity=False, exclude_min=True)
 decisions = st.builds(
     m.Decision,
     large.map(Term),
@@ -73,6 +75,7 @@ decisions = st.builds(
     finite,
     many(st.builds(m.StageOutcome, small, text, many(contributions))),
     many(bits),
+    many(pairs),
 )
 none = st.none()
 lineages = none | st.builds(m.Lineage, large, large, st.booleans(), large)
@@ -93,6 +96,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         st.sampled_from(PassKind),
         many(tables()),
         none | decisions,
+        many(pairs),
     ),
     m.Amend: st.builds(m.Amend, passes, stages, tables(), text),
     m.Release: st.builds(m.Release, passes, small, many(microbatches)),
@@ -116,6 +120,9 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         st.integers(-1, 2**63 - 1),
         text,
         large,
+        large,
+        none | rates,
+        many(st.builds(m.LinkRate, actors, rates)),
     ),
     m.Done: st.builds(m.Done, passes, microbatches),
     m.Released: st.builds(m.Released, passes, small, many(microbatches)),
@@ -233,6 +240,13 @@ def want(count: int) -> bytes:
         (header(status=pb.Status(done=b"\xff" * 8193)), b"", "a bit set of 8193 bytes"),
         (header(status=pb.Status(seconds_per_microbatch=math.nan)), b"", "nan seconds per microbatch"),
         (header(join=pb.Join(capacity=math.inf)), b"", "a capacity of inf"),
+        (header(status=pb.Status(uplink=math.inf)), b"", "an uplink of inf bytes a second"),
+        (header(status=pb.Status(uplink=0.0)), b"", "an uplink of 0.0 bytes a second"),
+        (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=math.nan)])), b"", "a link of nan bytes a second"),
+        (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=-1)])), b"", "a link of -1.0 bytes a second"),
+        (header(status=pb.Status(links=[pb.LinkRate(bytes_per_s=1)] * 65)), b"", "65 entries; at most 64"),
+        (header(open=pb.Open(pass_id=PASS, codecs=[pb.CodecPair(forward="x" * 65)])), b"", "a text of 65 bytes"),
+        (header(open=pb.Open(pass_id=PASS, codecs=[pb.CodecPair()] * 1025)), b"", "1025 entries; at most 1024"),
         (decision(scale=math.nan), b"", "a scale of nan"),
         (decision(scale=-1.0), b"", "a scale of -1.0"),
         (decision(loss_sum=math.nan), b"", "a decision to apply with loss sum"),

@@ -110,7 +110,7 @@ def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
     known: dict[str, tuple[str, ...]] = {}
 
     def replayed(swarm: Swarm) -> tuple[str, ...]:
-        """Of a run whose result depends on what its peers remembered: no two are alike."""
+        """Of a run whose result depends on what its peers remembered or chose: no two are alike."""
         reader = CorpusReader(ground / "corpus", swarm.manifest)
         replay = read_replay(Home(swarm.coordinator.home), swarm.manifest.hash)
         return train_reference(swarm.manifest, reader, threads=1, replay=replay).digests
