@@ -1,0 +1,70 @@
+"""Codecs chosen as the run goes, in real processes behind slow links: a peer dies, and the coordinator."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+from conftest import MakeSwarm
+from swarm_processes import Swarm
+
+from peers.home import Home
+from peers.replay import read_replay
+from swarm.events import CodecChosen, CoordinatorStarted, PeerFenced, StepDecided
+from swarm.protocol.messages import CodecPair
+
+PEERS = ("p0", "p1", "p2", "p3")
+SLOW = "--max-rate=1Mbit"
+"""A microbatch of 64 tokens is computed in milliseconds; in int8 both ways it takes 35 ms to send."""
+START = CodecPair("int8", "int8")
+
+Reference = Callable[[Swarm], tuple[str, ...]]
+
+
+def crossed(swarm: Swarm) -> list[CodecPair]:
+    """By step, as recorded."""
+    replay = read_replay(Home(swarm.coordinator.home), swarm.manifest.hash)
+    return [replay[step].codecs[0] for step in sorted(replay)]
+
+
+def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: MakeSwarm, reference: Reference) -> None:
+    swarm = make_swarm("auto", "run.steps=6", "timing.step_budget_s=120")
+    swarm.coordinate()
+    options = {name: (SLOW,) for name in PEERS}
+    options["p1"] = (SLOW, "--fault=kill@MicrobatchAccumulated:2,pass_id=1:3")
+    swarm.join_stages(PEERS, options)
+    swarm.finish()
+    assert swarm.peers["p1"].code == -signal.SIGKILL and swarm.coordinator.of(PeerFenced, pass_id="1:3")
+    codecs = crossed(swarm)
+    assert len(codecs) == 6 and codecs[0] == START
+    assert codecs[-1] == CodecPair("int4", "log4")
+    chosen = swarm.coordinator.of(CodecChosen)
+    assert [(event.step, event.before) for event in chosen[:2]] == [(0, ""), (0, "")]
+    assert all("the uplink of" in event.reason and "0.125 MB/s" in event.reason for event in chosen[2:])
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+    sets = [f"--set={text}" for text in swarm.sets]
+    words = ["reference", str(swarm.run_file), *sets, "--against", str(swarm.coordinator.home)]
+    told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_a_coordinator_that_comes_back_goes_on_with_its_choice(make_swarm: MakeSwarm, reference: Reference) -> None:
+    swarm = make_swarm("auto", "run.steps=8", "timing.step_budget_s=120")
+    swarm.coordinate("--fault=kill@StepDecided:4")
+    swarm.join_stages(PEERS, {name: (SLOW,) for name in PEERS})
+    assert swarm.coordinator.wait_end() == -signal.SIGKILL
+    before = crossed(swarm)
+    assert before[-1] != START
+    swarm.coordinate()
+    swarm.finish()
+    started = swarm.coordinator.of(CoordinatorStarted)[-1]
+    told = [event for event in swarm.coordinator.of(CodecChosen, step=started.decided + 1) if not event.before]
+    assert {event.reason for event in told} == {f"goes on with the codecs of step {started.decided + 1}"}
+    codecs = crossed(swarm)
+    assert codecs[: len(before)] == before and codecs[len(before)] == before[-1]
+    assert len(swarm.coordinator.of(StepDecided)) == len(codecs) == 8
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
