@@ -80,13 +80,13 @@ class LocalSwarm:
     def events(self, name: str = "coordinator") -> list[tuple[float, Event]]:
         return list(read_log(self.folder / name / "events.jsonl"))
 
-    def step_seconds(self, steps: int) -> float:
-        """From opening to decision, the median of the steps after the first. Every one of `steps` was run once."""
+    def step_seconds(self, steps: int, first: int = 1) -> float:
+        """From opening to decision, the median of the steps from `first` on. Every one of `steps` was run once."""
         events = self.events()
         opened = [at for at, event in events if isinstance(event, PassOpened)]
         decided = [at for at, event in events if isinstance(event, StepDecided)]
         assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
-        return statistics.median(b - a for a, b in zip(opened[1:], decided[1:], strict=True))
+        return statistics.median(b - a for a, b in zip(opened[first:], decided[first:], strict=True))
 
     def _start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.out").open("wb") as out:

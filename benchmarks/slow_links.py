@@ -6,7 +6,8 @@ Compute is a calibrated sleep, so that more peers than cores can be measured. Fr
 and are decoded, random gradients are added and averaged exactly; every stage has the parameters of a middle one.
 Every peer sends at most `--max-rate`, such that one in the middle needs `--overload` times its compute time to send its
 activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its own; the first step
-of a row is not counted. Bytes include headers, token ids and scales.
+of a row is not counted. Bytes include headers, token ids and scales. Rows `auto` choose their codecs as they go: they
+run longer, and only the steps since the last choice count.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from pathlib import Path
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from peers.resolved_run import resolve_run
-from swarm.events import TrafficMeasured
+from swarm.events import CodecChosen, TrafficMeasured
+from swarm.manifest import AUTO
 from swarm.models.kinds import count_parameters
+from swarm.protocol.codec_choice import DWELL
 
 RUN = """
 [run]
@@ -57,6 +60,7 @@ replicas = {replicas}
 step_budget_s = 1200.0
 """
 FEW_STEPS = 2
+SETTLING_STEPS = 2 * DWELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ ROWS: dict[str, Row] = {
     "subspace, int8": Row("int8", subspace=True),
     "subspace, int4": Row("int4", subspace=True),
     "unlimited, subspace, int8": Row("int8", subspace=True, unlimited=True),
+    "auto": Row("auto"),
+    "unlimited, auto": Row("auto", unlimited=True),
 }
 
 
@@ -140,6 +146,8 @@ def upload_rate(options: argparse.Namespace) -> int:
 
 def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, replicas: int) -> dict[str, object]:
     steps = FEW_STEPS if row.slow else options.steps
+    if row.codec == AUTO:
+        steps += SETTLING_STEPS
     path = _run_file(folder, options, row, replicas, steps)
     manifest = resolve_run(path).manifest
     parameters = count_parameters(manifest.model, 0 if options.stages < 3 else 1)
@@ -149,13 +157,18 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
     home = folder / f"{replicas} x {name}"
     with LocalSwarm(home, path, [words] * (options.stages * replicas)) as swarm:
         swarm.finish(3600)
-        seconds = swarm.step_seconds(steps)
+        chosen = [event for _, event in swarm.events() if isinstance(event, CodecChosen)]
+        settled = max((event.step for event in chosen), default=0)
+        seconds = swarm.step_seconds(steps, max(1, settled))
         sent = [_sent(swarm, number) for number in range(options.stages * replicas)]
+    codecs = {(event.boundary, event.direction): event.codec for event in chosen}
+    pairs = [f"{codecs[b, 'forward']}/{codecs[b, 'backward']}" for b in sorted({boundary for boundary, _ in codecs})]
     crossings = (options.stages - 1) * manifest.batch.tokens_per_step * steps
     averaging = sum(each["reduce"] for each in sent) / len(sent) / steps
     found = {
         "replicas": replicas,
         "row": name,
+        "codecs": " ".join(pairs) or row.codec,
         "bytes per token and boundary": round(sum(e["activation"] + e["gradient"] for e in sent) / crossings, 1),
         "averaging, kB per peer and step": round(averaging / 1000, 1),
         "averaging, bytes per parameter": round(averaging / parameters, 2),

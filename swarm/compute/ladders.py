@@ -1,4 +1,4 @@
-"""What the codecs that a run may choose from ask of a link: bytes of a microbatch's frame, and of averaging."""
+"""What the codecs that a run may choose from ask of a link: bytes of a microbatch's frame."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from swarm import codecs
 from swarm.codecs import ladder
 from swarm.compute.body import HEADER_BYTES
 from swarm.manifest import RunManifest
-from swarm.models.kinds import count_parameters
 from swarm.protocol.ladders import Ladders, Rung
 from swarm.protocol.messages import CodecPair
-
-SUM_BYTES = {"exact": 5, "fp32": 4}
-"""Of a gradient sum on its way to the replicas. Exact ones are packed: 3.5 to 4.8 as measured (docs/slow-links.md)."""
 
 
 def ladders(manifest: RunManifest) -> Ladders | None:
@@ -19,13 +15,10 @@ def ladders(manifest: RunManifest) -> Ladders | None:
     if not manifest.codec.auto:
         return None
     forward, backward = ladder.names(manifest)
-    stages = range(manifest.model.stages)
-    sums = [SUM_BYTES[manifest.sums.mode] * count_parameters(manifest.model, stage) for stage in stages]
     return Ladders.of(
         [Rung(name, frame_bytes(manifest, name)[0]) for name in forward],
         [Rung(name, frame_bytes(manifest, forward[0], name)[1]) for name in backward],
         CodecPair(*ladder.start(manifest)),
-        sums,
     )
 
 

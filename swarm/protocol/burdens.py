@@ -1,7 +1,8 @@
 """What the uplinks and links of a training pass have to carry: how many of which frames, and how fast they are.
 
-Counted per microbatch of the whole run. Of a stage with replicas each peer sends its share of the frames; what it sends
-to average its gradients comes on top, spread over the microbatches of a step.
+Counted per microbatch of the whole run. Of a stage with replicas each peer sends its share of the frames. What it sends
+to average its gradients does not count: it does that when it has nothing else left to send, so that no codec can hide
+it (docs/slow-links.md).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.protocol.ids import Actor, Direction
-from swarm.protocol.ladders import Ladders, Slot
+from swarm.protocol.ladders import Slot
 from swarm.protocol.messages import StageTable
 
 
@@ -33,30 +34,29 @@ class Burden:
     name: str
     frames: Mapping[Slot, float]
     """Frames that it carries per microbatch of the run."""
-    other_bytes: float
-    """What else it carries per microbatch."""
     rate: float | None
     """Bytes a second; None: not measured."""
 
 
-def burdens(tables: Sequence[StageTable], ladders: Ladders, measured: Mapping[Actor, Measured]) -> list[Burden]:
+def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> list[Burden]:
     """Of every peer that sends frames, and of every link between two of them that is measured.
 
-    Who has a limit is taken at its word: frames that share it come in more slowly than their link is. Else an uplink
-    carries at least what the fastest of its links does.
+    An uplink carries at least what the fastest of its links does. Who has a limit is taken at its word, since frames
+    that share it come in more slowly than it is; unless all come in at less than half of it.
     """
     count = len(tables[0].assignment)
     limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
     found = []
     for stage, table in enumerate(tables):
-        averaging = 2 * (len(table.roster) - 1) / len(table.roster) * ladders.sums[stage] / count if ladders.sums else 0
         for actor in table.roster:
             share = len(table.assigned_to(actor)) / count
             slots = [(stage + 1, Direction.FORWARD)] if stage + 1 < len(tables) else []
             slots += [(stage, Direction.BACKWARD)] if stage else []
-            rate = limits[actor] if actor in limits else _fastest(actor, measured)
+            rate = _fastest(actor, measured)
+            if actor in limits:
+                rate = limits[actor] if rate is None else min(limits[actor], 2 * rate)
             if slots and share:
-                found.append(Burden(f"the uplink of {actor}", dict.fromkeys(slots, share), averaging, rate))
+                found.append(Burden(f"the uplink of {actor}", dict.fromkeys(slots, share), rate))
     for boundary in range(1, len(tables)):
         before, after = tables[boundary - 1], tables[boundary]
         pairs = zip(before.assignment, after.assignment, strict=True)
@@ -69,7 +69,7 @@ def burdens(tables: Sequence[StageTable], ladders: Ladders, measured: Mapping[Ac
                 link = measured[receiver].links.get(sender) if receiver in measured else None
                 if link is not None and sender not in limits:
                     slot = {(boundary, direction): frames / count}
-                    found.append(Burden(f"the link from {sender} to {receiver}", slot, 0.0, link))
+                    found.append(Burden(f"the link from {sender} to {receiver}", slot, link))
     return found
 
 

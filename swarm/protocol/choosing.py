@@ -1,8 +1,8 @@
 """Choosing codecs by what the links carry: the gentlest ones that keep the wire off the critical path.
 
-The wire of a peer is out of the way when all that it sends for one microbatch takes less time than the slowest stage
-computes on one. A pure function, so that the choice can be tested and told; that it is the same for everybody in a pass
-is the coordinator's business (`codec_choice`).
+The wire of a peer is out of the way when the frames that it sends for one microbatch take less time than the slowest
+stage computes on one. A pure function, so that the choice can be tested and told; that it is the same for everybody in
+a pass is the coordinator's business (`codec_choice`).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Choice:
             return 0.0
         chosen = self._rungs if rungs is None else rungs
         frames = (n * self._ladders.rungs(slot[1])[chosen[slot]].nbytes for slot, n in burden.frames.items())
-        return (sum(frames) + burden.other_bytes) / (burden.rate * self._pace_s)
+        return sum(frames) / (burden.rate * self._pace_s)
 
 
 def _place(ladders: Ladders, direction: Direction, codec: str) -> int:

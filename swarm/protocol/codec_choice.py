@@ -58,7 +58,7 @@ class CodecChoice:
         if seconds is None:
             return self.current
         relax = step - self._since >= self._dwell
-        carried = burdens(tables, ladders, measured)
+        carried = burdens(tables, measured)
         self.current, changes = choose(ladders, carried, seconds, self.current, relax=relax)
         if changes:
             harder = changes[0].harder  # all are, or none

@@ -28,15 +28,11 @@ class Ladders:
     backward: tuple[Rung, ...]
     start: CodecPair
     """Until the links are measured."""
-    sums: tuple[int, ...]
-    """By stage: bytes of its gradient sums, as replicas exchange them."""
 
     @classmethod
-    def of(
-        cls, forward: Iterable[Rung], backward: Iterable[Rung], start: CodecPair, sums: Iterable[int] = ()
-    ) -> Ladders:
+    def of(cls, forward: Iterable[Rung], backward: Iterable[Rung], start: CodecPair) -> Ladders:
         """`forward` and `backward` gentlest first. `start` stays, whatever it saves."""
-        return cls(_steps(forward, start.forward), _steps(backward, start.backward), start, tuple(sums))
+        return cls(_steps(forward, start.forward), _steps(backward, start.backward), start)
 
     def rungs(self, direction: Direction) -> tuple[Rung, ...]:
         return self.forward if direction is Direction.FORWARD else self.backward

@@ -26,7 +26,6 @@ LADDERS = Ladders.of(
     [Rung("gentle", 4000), Rung("even", 2000), Rung("hard", 1000)],
     [Rung("gentle", 4000), Rung("even", 2000)],
     CodecPair("even", "even"),
-    [8000] * 8,
 )
 """What runs whose codecs are chosen choose from."""
 RATES = (1e3, 1e5, 4e5, 1e6, 1e9)
