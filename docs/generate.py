@@ -53,7 +53,7 @@ EVENTS: dict[str, str] = {
     "Evaluated": "Held-out loss, nats per token, of this version.",
     "Sampled": "Text generated through the pipeline.",
     "StepMeasured": "Figures of a finished step.",
-    "TrafficMeasured": "Bytes by channel since the process started, headers included.",
+    "TrafficMeasured": "Bytes by channel since the process started, headers included; bytes a second of links.",
     "ResourcesMeasured": "What a peer has cost its machine so far: CPU seconds, memory, frames kept.",
     "LoopBlocked": "The event loop did not run for so long: the machine is overloaded.",
 }

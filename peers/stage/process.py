@@ -43,6 +43,7 @@ from swarm.state.transfer import TransferHeader
 _TRAFFIC_EVERY_S = 10.0
 _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
+_LINKS_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ async def _tell_links(max_rate: int | None, manifest: RunManifest, network: Netw
     while manifest.codec.auto:
         links = tuple(LinkRate(sender, rate) for sender, rate in network.link_rates.slowest(MAX_LINKS))
         driver.loop.post(LinksMeasured(max_rate, links))
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_LINKS_EVERY_S)
 
 
 def _log_traffic(network: Network, log: EventLog) -> None:
