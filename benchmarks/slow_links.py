@@ -50,6 +50,7 @@ forward = "{codec}"
 backward = "{codec}"
 [sums]
 grid_bits = {grid_bits}
+averaging = "{averaging}"
 [checkpoint]
 every = 1000
 [evaluation]
@@ -67,6 +68,8 @@ SETTLING_STEPS = 2 * DWELL
 class Row:
     codec: str
     subspace: bool = False
+    averaging: str = "none"
+    """What replicas exchange."""
     unlimited: bool = False
     slow: bool = False
     """It runs FEW_STEPS only."""
@@ -80,6 +83,8 @@ ROWS: dict[str, Row] = {
     "int4": Row("int4"),
     "subspace, int8": Row("int8", subspace=True),
     "subspace, int4": Row("int4", subspace=True),
+    "subspace, int8, averaging int8": Row("int8", subspace=True, averaging="int8"),
+    "subspace, int4, averaging int4": Row("int4", subspace=True, averaging="int4"),
     "unlimited, subspace, int8": Row("int8", subspace=True, unlimited=True),
     "auto": Row("auto"),
     "unlimited, auto": Row("auto", unlimited=True),
@@ -195,6 +200,7 @@ def _run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int
             sequences=options.sequences,
             codec=row.codec,
             grid_bits=options.grid_bits,
+            averaging=row.averaging,
             replicas=replicas,
         )
     )

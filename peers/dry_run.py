@@ -34,6 +34,8 @@ class StageNeed:
     moments: int
     accumulator: int
     reduced: int
+    residuals: int
+    """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
     retention: int
     """Worst case: the frames of a whole step, kept by the only replica left."""
     reduce_sent: int
@@ -41,7 +43,7 @@ class StageNeed:
 
     @property
     def memory(self) -> int:
-        return self.weights + self.moments + self.accumulator + self.reduced + self.retention
+        return self.weights + self.moments + self.accumulator + self.reduced + self.residuals + self.retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,10 @@ def dry_run(manifest: RunManifest) -> DryRun:
     """Count parameters and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec."""
     from swarm import codecs
     from swarm.codecs import ladder
+    from swarm.compute.averaging import largest_bucket
     from swarm.compute.body import HEADER_BYTES
     from swarm.compute.ladders import ladders
+    from swarm.compute.reduction import BUCKET_ELEMENTS
     from swarm.manifest import ManifestError
     from swarm.models.kinds import count_parameters
 
@@ -95,11 +99,13 @@ def dry_run(manifest: RunManifest) -> DryRun:
     try:
         pair = codecs.pair(forward[0], backward[0])
         chosen_from = ladders(manifest)
+        sums_at_most = largest_bucket(manifest.sums) / BUCKET_ELEMENTS
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
     sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
     parameters = [count_parameters(manifest.model, stage) for stage in range(manifest.model.stages)]
-    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1])
+    sent = sums_at_most if manifest.sums.compresses else None
+    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1], sent_sum=sent)
     return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
 
 
@@ -113,8 +119,18 @@ def _choices(manifest: RunManifest, ladders: Ladders) -> tuple[Choice, ...]:
     )
 
 
-def estimate(manifest: RunManifest, parameters: Sequence[int], *, forward_frame: int, backward_frame: int) -> DryRun:
-    """`parameters` by stage; bytes of one forward frame without its token ids, and of one backward frame."""
+def estimate(
+    manifest: RunManifest,
+    parameters: Sequence[int],
+    *,
+    forward_frame: int,
+    backward_frame: int,
+    sent_sum: float | None = None,
+) -> DryRun:
+    """`parameters` by stage; bytes of one forward frame without its token ids, and of one backward frame.
+
+    `sent_sum`: bytes that a number of a sum takes on its way; None: as many as in memory.
+    """
     count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
     assert len(parameters) == stages
     # Token ids ride along with activations: the last stage needs its labels, a subspace model its anchor.
@@ -129,8 +145,9 @@ def estimate(manifest: RunManifest, parameters: Sequence[int], *, forward_frame:
             moments=8 * number,
             accumulator=sum_bytes * number,
             reduced=sum_bytes * number,
+            residuals=8 * (number + number // replicas) if manifest.sums.compresses and replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
-            reduce_sent=2 * (replicas - 1) * sum_bytes * number // replicas,
+            reduce_sent=int(2 * (replicas - 1) * (sent_sum or sum_bytes) * number / replicas),
         )
         for stage, number in enumerate(parameters)
     )
@@ -170,7 +187,7 @@ def show(plan: DryRun, console: Console) -> None:
     )
     memory = _table("stage", "parameters", "weights", "AdamW", "sums", "frames", "memory", "sums sent")
     for stage, need in enumerate(plan.stages):
-        sums = need.accumulator + need.reduced
+        sums = need.accumulator + need.reduced + need.residuals
         sizes = (need.weights, need.moments, sums, need.retention, need.memory)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
     console.print(memory)

@@ -69,6 +69,8 @@ MEANINGS: dict[str, str] = {
     "codec.backward": "gradients of activations; topk-shared beside activations in topk",
     "sums.mode": '"exact": fp64 on a grid, the same in any order, equal to one machine; "fp32": as it comes',
     "sums.grid_bits": 'of "exact": gradients are rounded to multiples of 2^-grid_bits; 8 less are a byte a number less',
+    "sums.averaging": 'what replicas exchange: "none": exact sums; int8, int4, topk:0.1, …: compressed, and what that '
+    "loses is added to the next step (docs/averaging.md)",
     "timing.step_budget_s": "seconds; the longest a step may take before peers are held to account",
     "timing.recruit_after_s": "seconds to wait for a stage's last peer before a standby takes its place",
     "checkpoint.every": "steps between checkpoints",

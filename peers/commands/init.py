@@ -13,14 +13,21 @@ from peers.options import Json
 from peers.run_toml import render
 from swarm.manifest import (
     BatchSection,
+    CodecSection,
     EvaluationSection,
     ManifestError,
     ModelSection,
     RunFile,
     RunSection,
+    SumSection,
     explain,
     read_run_tree,
 )
+
+
+class Compression(enum.StrEnum):
+    INT8 = "int8"
+    INT4 = "int4"
 
 
 class Boundary(enum.StrEnum):
@@ -45,6 +52,10 @@ def command(
     ] = None,
     boundary_dim: Annotated[
         int | None, typer.Option("--boundary-dim", min=1, help="To so many values a token; wants --boundary.")
+    ] = None,
+    compress: Annotated[
+        Compression | None,
+        typer.Option("--compress", help="In one codec: activations, their gradients, sums (docs/averaging.md)."),
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Balance measured seconds, or counted operations.")
@@ -74,6 +85,8 @@ def command(
             run=RunSection(name=name),
             model=model,
             batch=_batch(model),
+            codec=CodecSection() if compress is None else CodecSection(forward=compress.value, backward=compress.value),
+            sums=SumSection() if compress is None else SumSection(averaging=compress.value),
             evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
             data=RunFile.Data(directory=data.as_posix()),
         )

@@ -73,7 +73,7 @@ class CodedBuckets(Buckets):
 
     def decode(self, bucket: int, payload: object) -> tuple[Tensor | None, float]:
         """(what it stands for, fp32 without the loss, None if not finite; the loss, else 0). Raises FrameError."""
-        loss_bytes = _LOSS.size * self.ends_in_loss(bucket)
+        count, loss_bytes = self._numbers(bucket), _LOSS.size * self.ends_in_loss(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
         view = memoryview(payload).cast("B")
@@ -88,7 +88,7 @@ class CodedBuckets(Buckets):
         if view[0] != Kind.CODED:
             raise FrameError(f"bucket {bucket} of kind {view[0]} with a frame of {len(frame)} bytes")
         try:
-            values = self._codec.decode(frame, (self._numbers(bucket) - self.ends_in_loss(bucket),))
+            values = self._codec.decode(frame, (count - self.ends_in_loss(bucket),))
         except codecs.CodecError as error:
             raise FrameError(f"bucket {bucket}: {error}") from None
         if len(values) and (peak := peak_of(values)) >= self._limit:

@@ -11,13 +11,22 @@ from swarm.data import open_source, prepare
 pytestmark = [pytest.mark.swarm, pytest.mark.xdist_group("swarm")]
 
 ARGUMENTS = (
-    *("--rows", "none;unlimited, subspace, int8", "--stages", "2", "--replicas", "2", "--microbatches", "6"),
+    *(
+        "--rows",
+        "none;unlimited, subspace, int8;subspace, int8, averaging int8",
+        "--stages",
+        "2",
+        "--replicas",
+        "2",
+        "--microbatches",
+        "6",
+    ),
     *("--sequences", "2", "--length", "64", "--dim", "64", "--subspace-dim", "8", "--vocab-size", "300"),
     *("--forward-ms", "5", "--backward-ms", "10", "--overload", "20", "--steps", "2"),
 )
 
 
-def test_two_rows_of_two_steps(tmp_path: Path) -> None:
+def test_some_rows_of_two_steps(tmp_path: Path) -> None:
     draw = random.Random(0)
     text = tmp_path / "text.jsonl"
     words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 6))) for _ in range(200)]
@@ -25,7 +34,7 @@ def test_two_rows_of_two_steps(tmp_path: Path) -> None:
     prepare(open_source([text]), tmp_path / "data", vocab_size=300, heldout_fraction=0.05)
     options = slow_links.parser().parse_args(ARGUMENTS)
     table = slow_links.measure(options, tmp_path)
-    none, subspace = table
+    none, subspace, compressed = table
     assert [row["row"] for row in table] == options.rows.split(";")
     fp32 = 2 * 4 * 64
     assert fp32 < none["bytes per token and boundary"] < 1.05 * fp32 + 4, "ids and headers count"
@@ -34,5 +43,6 @@ def test_two_rows_of_two_steps(tmp_path: Path) -> None:
     share = options.microbatches * 4 * 2 * 64 * 64 / slow_links.upload_rate(options)
     assert none["step_s"] > share - 0.2
     assert none["ratio"] == round(subspace["step_s"] / none["step_s"], 3)
-    assert all(2 < row["averaging, bytes per parameter"] < 8 for row in table), "packed"
-    assert slow_links.as_markdown(table).count("\n") == 3
+    assert all(2 < row["averaging, bytes per parameter"] < 8 for row in (none, subspace)), "packed"
+    assert 1 < compressed["averaging, bytes per parameter"] < 1.1
+    assert slow_links.as_markdown(table).count("\n") == 4

@@ -75,6 +75,22 @@ def test_the_wire_decides_the_traffic():
         dry_run(manifest(codec={"forward": "int9"}))
 
 
+def test_compressed_averaging_is_sent_in_few_bytes_and_its_residuals_take_memory():
+    exact, int8, int4 = (dry_run(manifest(sums={"averaging": name})) for name in ("none", "int8", "int4"))
+    number = exact.stages[0].parameters
+    assert exact.stages[0].reduce_sent == 8 * number and exact.stages[0].residuals == 0
+    assert int8.stages[0].reduce_sent == pytest.approx(1.03 * number, rel=0.01)
+    assert int4.stages[0].reduce_sent == pytest.approx(0.53 * number, rel=0.01)
+    assert int4.stages[0].memory - exact.stages[0].memory == int4.stages[0].residuals == 12 * number
+    alone = dry_run(manifest(sums={"averaging": "int4"}, swarm={"replicas": 1}))
+    assert (alone.stages[0].reduce_sent, alone.stages[0].residuals) == (0, 0)
+    for name in ("int9", "delta:4", "log4", "int8-channel", "ef:int4", "fp32"):
+        with pytest.raises(ManifestError, match=rf"sums.averaging = '{name}'.* choose .none., bf16, int8, int6, int5"):
+            dry_run(manifest(sums={"averaging": name}))
+    with pytest.raises(ManifestError, match=r"codec 'topk:2': 2 of the values cannot be kept"):
+        dry_run(manifest(sums={"averaging": "topk:2"}))
+
+
 def test_a_subspace_crosses_in_few_bytes_and_every_one_is_counted():
     run = manifest(
         model={"residual": "subspace", "subspace_dim": 16, "tail_layers": 2, "cuts": [2, 4, 6]},

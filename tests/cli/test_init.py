@@ -93,6 +93,15 @@ def test_keys_are_set_in_the_file_that_is_written(tmp_path: Path):
     assert (run.codec.forward, run.run.steps) == ("int5-channel", 7)
 
 
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_a_run_that_is_compressed_from_end_to_end_is_one_option(tmp_path: Path, codec: str):
+    path = tmp_path / "RUN.toml"
+    assert exit_code("init", str(path), "--preset", "1m", "--stages", "2", "--compress", codec, "--no-measure") == 0
+    run = load_run_file(path)
+    assert (run.codec.forward, run.codec.backward, run.sums.averaging) == (codec, codec, codec)
+    assert f'averaging = "{codec}"' in path.read_text()
+
+
 def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "RUN.toml"
     path.write_text("mine")

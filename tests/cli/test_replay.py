@@ -43,7 +43,7 @@ def test_what_a_step_crossed_with_is_kept(tmp_path: Path) -> None:
     record.write_decision(dataclasses.replace(decision(0), codecs=codecs))
     assert record.last_decision is not None and record.last_decision.codecs == codecs
     record.close()
-    assert read_replay(Home(tmp_path), RUN) == {0: StepReplay((), codecs)}
+    assert read_replay(Home(tmp_path), RUN) == {0: StepReplay((), ((), SHARES), codecs)}
 
 
 def test_a_record_from_before_codecs_were_chosen_can_be_read(tmp_path: Path) -> None:
