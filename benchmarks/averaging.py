@@ -1,0 +1,122 @@
+"""What compressed averaging costs a model: the same run with each codec between the replicas of a stage.
+
+    python -m benchmarks.averaging [--codecs "none;int8;int4"] [--replicas 2] [--steps 300]
+
+Each row is trained in one process, as `reference` replays a swarm whose replicas never die: microbatches are dealt out
+in turn, residuals are kept from the second step on. Loss is held-out, in nats per token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.local_swarm import PEERS
+from benchmarks.results import write_results
+from peers.reference import ReferenceModel
+from peers.replay import StepReplay
+from peers.resolved_run import ResolvedRun, resolve_run
+from swarm.compute.averaging import largest_bucket
+from swarm.compute.reduction import BUCKET_ELEMENTS
+from swarm.data.reader import CorpusReader
+from swarm.manifest import RunManifest
+from swarm.protocol.messages import Contribution
+
+RUN = """
+[run]
+name = "averaging"
+[model]
+vocab_size = 2048
+heads = 4
+kv_heads = 4
+layers = 4
+context = 128
+cuts = [2]
+[batch]
+microbatches = 8
+sequences = 4
+sequence_length = 128
+[optimizer]
+learning_rate = 3e-3
+warmup_steps = 10
+[codec]
+forward = "none"
+backward = "none"
+[evaluation]
+microbatches = 16
+"""
+CODECS = ("none", "bf16", "int8", "int4", "int2", "topk:0.1", "topk:0.01")
+
+
+def main() -> None:
+    options = parser().parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="averaging-") as name:
+        folder = Path(name)
+        if options.data is None:
+            words = [*PEERS, "prepare", "--vocab-size", "2048", "--out", str(folder / "data")]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        else:
+            (folder / "data").symlink_to(options.data.resolve())
+        rows = measure(options, folder)
+    write_results(options.out, "averaging", rows=rows)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--data", type=Path, help="a prepared corpus of 2,048 tokens; else one is prepared")
+    made.add_argument("--codecs", default=";".join(CODECS), help="some of them, with ; between")
+    made.add_argument("--replicas", type=int, default=2)
+    made.add_argument("--dim", type=int, default=64)
+    made.add_argument("--steps", type=int, default=300)
+    made.add_argument("--seed", type=int, default=1)
+    made.add_argument("--out", type=Path)
+    return made
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
+    """A row for each codec. `folder` holds a corpus in `data`."""
+    path = folder / "RUN.toml"
+    path.write_text(RUN)
+    sets = (f"model.dim={options.dim}", f"model.ffn_dim={options.dim * 8 // 3 // 8 * 8}", f"run.steps={options.steps}")
+    rows = []
+    for codec in options.codecs.split(";"):
+        run = resolve_run(path, (*sets, f"run.seed={options.seed}", f"sums.averaging={codec}"))
+        rows.append(_measure(run, codec, options.replicas))
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def _measure(run: ResolvedRun, codec: str, replicas: int) -> dict[str, object]:
+    manifest = run.manifest
+    reader, model = CorpusReader(run.corpus, manifest), ReferenceModel(manifest)
+    began = time.process_time()
+    for step in range(manifest.run.steps):
+        replay = _undisturbed(manifest, replicas, step) if manifest.sums.compresses else None
+        model.train(step, reader, replay)
+    size = largest_bucket(manifest.sums) / BUCKET_ELEMENTS if manifest.sums.compresses else None
+    return {
+        "averaging": codec,
+        "replicas": replicas,
+        "bytes a number at most": None if size is None else round(size, 3),
+        "steps": manifest.run.steps,
+        "loss": round(model.heldout_loss(reader), 4),
+        "cpu_s": round(time.process_time() - began, 1),
+    }
+
+
+def _undisturbed(manifest: RunManifest, replicas: int, step: int) -> StepReplay:
+    """What is decided in a step where everybody lives."""
+    dealt = [sum(1 << m for m in range(r, manifest.batch.microbatches, replicas)) for r in range(replicas)]
+    shares = tuple(Contribution(bits, place if step else -1) for place, bits in enumerate(dealt))
+    return StepReplay(contributions=(shares,) * manifest.model.stages)
+
+
+if __name__ == "__main__":
+    main()
