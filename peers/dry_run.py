@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from rich import box
@@ -20,6 +20,9 @@ from rich.table import Table
 from peers.event_text import amount
 from swarm.manifest import RunManifest
 from swarm.protocol.ladders import Ladders
+
+if TYPE_CHECKING:
+    from swarm.compute.sums import Layout
 
 LEAST_EFFICIENCY = 0.8
 
@@ -87,10 +90,9 @@ def dry_run(manifest: RunManifest) -> DryRun:
     """Count parameters and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec."""
     from swarm import codecs
     from swarm.codecs import ladder
-    from swarm.compute.averaging import largest_bucket
+    from swarm.compute.averaging import sent_bytes
     from swarm.compute.body import HEADER_BYTES
     from swarm.compute.ladders import ladders
-    from swarm.compute.reduction import BUCKET_ELEMENTS
     from swarm.manifest import ManifestError
     from swarm.models.kinds import count_parameters
 
@@ -99,13 +101,12 @@ def dry_run(manifest: RunManifest) -> DryRun:
     try:
         pair = codecs.pair(forward[0], backward[0])
         chosen_from = ladders(manifest)
-        sums_at_most = largest_bucket(manifest.sums) / BUCKET_ELEMENTS
+        sums = [sent_bytes(_layout(manifest, stage), manifest.sums) for stage in range(manifest.model.stages)]
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
     sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
     parameters = [count_parameters(manifest.model, stage) for stage in range(manifest.model.stages)]
-    sent = sums_at_most if manifest.sums.compresses else None
-    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1], sent_sum=sent)
+    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums)
     return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
 
 
@@ -125,11 +126,11 @@ def estimate(
     *,
     forward_frame: int,
     backward_frame: int,
-    sent_sum: float | None = None,
+    sums: Sequence[int] | None = None,
 ) -> DryRun:
     """`parameters` by stage; bytes of one forward frame without its token ids, and of one backward frame.
 
-    `sent_sum`: bytes that a number of a sum takes on its way; None: as many as in memory.
+    `sums`: bytes of a stage's sums on their way; None: as many as in memory.
     """
     count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
     assert len(parameters) == stages
@@ -147,7 +148,7 @@ def estimate(
             reduced=sum_bytes * number,
             residuals=8 * (number + number // replicas) if manifest.sums.compresses and replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
-            reduce_sent=int(2 * (replicas - 1) * (sent_sum or sum_bytes) * number / replicas),
+            reduce_sent=2 * (replicas - 1) * (sums[stage] if sums else sum_bytes * number) // replicas,
         )
         for stage, number in enumerate(parameters)
     )
@@ -206,6 +207,14 @@ def show(plan: DryRun, console: Console) -> None:
         say(f"{direction}, as the links allow: {', '.join(named)}")
     for warning in plan.warnings:
         say(f"warning: {warning}", "yellow")
+
+
+def _layout(manifest: RunManifest, stage: int) -> Layout:
+    from swarm.compute.sums import Layout
+    from swarm.models.kinds import build_stage
+
+    module = build_stage(manifest.model, stage, device="meta", seed=None)
+    return Layout.of(dict(module.named_parameters()), with_loss=module.last)
 
 
 def _table(*names: str) -> Table:

@@ -9,7 +9,7 @@ from core_swarm import Corpus, Hook, Swarm, manifest, once, runs, stage_of
 from peers import averaged_sums
 from peers.reference import ReplayError, train_reference
 from peers.replay import StepReplay
-from swarm.compute import averaging, reduction
+from swarm.compute import averaging, low_rank_reduction, reduction
 from swarm.events import PeerFenced, RolledBack, StepAborted
 from swarm.manifest import RunManifest
 from swarm.protocol import actions as act
@@ -29,7 +29,7 @@ def run() -> Iterator[Callable[..., Swarm]]:
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage of the tiny model has several buckets, so that every replica reduces some."""
-    for module in (averaged_sums, averaging, reduction):
+    for module in (averaged_sums, averaging, low_rank_reduction, reduction):
         monkeypatch.setattr(module, "BUCKET_ELEMENTS", 4096)
 
 
@@ -43,7 +43,7 @@ def carried(swarm: Swarm, stage: int = 0) -> list[tuple[int, ...]]:
     return [tuple(each.carried for each in outcome.contributions) for outcome in outcomes]
 
 
-@pytest.mark.parametrize("codec", ["int8", "int4", "int2", "bf16", "topk:0.1"])
+@pytest.mark.parametrize("codec", ["int8", "int4", "int2", "bf16", "topk:0.1", "powersgd:2"])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_replicas_agree_and_equal_the_replayed_record(run, codec: str, stages: int) -> None:
     swarm = run(averaged(codec, stages))
@@ -89,11 +89,30 @@ def killing(step: int, stage: int, kind: type, back: bool) -> Hook:
     return once(strike)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("back", [False, True], ids=["stays away", "comes back"])
-@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart, act.SumBucket, act.StoreSum, act.Assemble, act.Apply])
-def test_a_replica_killed_in_a_step(run, kind: type, back: bool, replicas: int) -> None:
-    swarm = run(averaged(replicas=replicas), hook=killing(2, 1, kind, back))
+AWAY, BACK = False, True
+
+
+@pytest.mark.parametrize(
+    ("averaging", "replicas", "kind", "back"),
+    [
+        ("int4", 2, act.Forward, BACK),
+        ("int4", 2, act.EncodePart, AWAY),
+        ("int4", 2, act.SumBucket, BACK),
+        ("int4", 2, act.StoreSum, AWAY),
+        ("int4", 2, act.Assemble, BACK),
+        ("int4", 2, act.Apply, AWAY),
+        ("int4", 3, act.EncodePart, BACK),
+        ("int4", 3, act.SumBucket, AWAY),
+        ("int4", 3, act.Apply, BACK),
+        ("powersgd:2", 2, act.EncodePart, AWAY),
+        ("powersgd:2", 2, act.StoreSum, BACK),
+        ("powersgd:2", 2, act.Apply, BACK),
+        ("powersgd:2", 3, act.SumBucket, AWAY),
+        ("powersgd:2", 3, act.Assemble, BACK),
+    ],
+)
+def test_a_replica_killed_in_a_step(run, averaging: str, replicas: int, kind: type, back: bool) -> None:
+    swarm = run(averaged(averaging, replicas=replicas), hook=killing(2, 1, kind, back))
     everybody = tuple(range(replicas))
     places = carried(swarm, 1)
     assert places[1] == everybody and places != [(-1,) * replicas] + [everybody] * (STEPS - 1)

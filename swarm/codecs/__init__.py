@@ -141,7 +141,7 @@ def averaging(name: str) -> Codec:
     if name not in _AVERAGING and name.partition(":")[0] != TopK.family:
         raise UnknownCodec(
             f"sums.averaging = {name!r}: error feedback works around codecs that keep no state and whose error is "
-            f'always less than what they encode; choose "none", {", ".join(_AVERAGING)} or topk:FRACTION'
+            f'always less than what they encode; choose "none", {", ".join(_AVERAGING)}, topk:FRACTION'
         )
     return get(name)
 

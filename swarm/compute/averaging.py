@@ -1,197 +1,48 @@
-"""The reduce of one stage with compressed gradients: error feedback on both sides, and equal bytes for everyone.
-
-    a member's share of a bucket     p = C(g + e)         e ← g + e − p         the reducer's own share too
-    the bucket's reducer sends       q = C(Σ p + r)       r ← Σ p + r − q
-    everyone, the reducer too, takes q
-
-g: the exact sum over the member's microbatches. e, r: residuals (residuals.py). C: a codec, there and back. Σ in fp64
-in the order of the roster, so that the result follows from who has added what, and from nothing else. (Tang et al.,
-DoubleSqueeze, arXiv 1905.05957; 1-bit Adam, arXiv 2102.02888.) A roster of one sends nothing and compresses nothing.
-
-    payload: kind u8 | the loss, fp64, at the end of the last stage | a frame of the codec, unless not finite
-
-The loss is no gradient: it stays as it is. A share with NaN or infinity has no frame; the sum is then NaN for all, to
-be skipped by decision.
-"""
+"""How the replicas of a stage average their gradients, as the run's manifest says: one row for each way."""
 
 from __future__ import annotations
 
-import enum
-import math
-import struct
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor
-
 from swarm import codecs
-from swarm.compute.body import FrameError
+from swarm.compute.coded import HEAD_BYTES, CodedBuckets, CodedReduction
+from swarm.compute.low_rank import LowRank
+from swarm.compute.low_rank_reduction import LowRankBuckets, LowRankReduction
 from swarm.compute.reduction import BUCKET_ELEMENTS, Buckets, Reduction, largest_exact
-from swarm.compute.residuals import Residuals
-from swarm.compute.sums import Accumulator, Layout, SumOverflow, peak_of
+from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import SumSection
-from swarm.protocol.actions import EncodePart, SumBucket
-from swarm.protocol.ids import Attempt
-
-_LOSS = struct.Struct("<d")
-
-
-class Kind(enum.IntEnum):
-    CODED = 0
-    NOT_FINITE = 1
 
 
 def buckets_of(layout: Layout, sums: SumSection) -> Buckets:
     """Raises codecs.UnknownCodec."""
-    return CodedBuckets(layout, sums) if sums.compresses else Buckets(layout, sums)
+    if sums.rank:
+        return LowRankBuckets(layout, sums)
+    return CodedBuckets(layout, sums, codecs.averaging(sums.averaging)) if sums.compresses else Buckets(layout, sums)
 
 
 def reduction_of(accumulator: Accumulator, sums: SumSection) -> Reduction:
     """Raises codecs.UnknownCodec."""
+    if sums.rank:
+        return LowRankReduction(accumulator, sums)
     if sums.compresses:
         return CodedReduction(accumulator, sums)
     return Reduction(accumulator, Buckets(accumulator.layout, sums), sums)
 
 
 def largest_bucket(sums: SumSection) -> int:
-    """Bytes of a part or sum at most."""
+    """Bytes of a part or sum at most. Raises codecs.UnknownCodec."""
+    if not sums.compresses:
+        return largest_exact(sums)
+    codec = codecs.get("none") if sums.rank else codecs.averaging(sums.averaging)
+    return HEAD_BYTES + codec.max_bytes((BUCKET_ELEMENTS,))
+
+
+def sent_bytes(layout: Layout, sums: SumSection) -> int:
+    """Of a stage's sums, each bucket once, at most; sums that are exact take as many as in memory, where not packed.
+
+    Raises codecs.UnknownCodec.
+    """
+    if sums.rank:
+        ranks = LowRank(layout, sums.rank)
+        return 4 * (ranks.first + ranks.second)
     if sums.compresses:
-        return 1 + _LOSS.size + codecs.averaging(sums.averaging).max_bytes((BUCKET_ELEMENTS,))
-    return largest_exact(sums)
-
-
-class CodedBuckets(Buckets):
-    """Compressed payloads of the same buckets."""
-
-    def __init__(self, layout: Layout, sums: SumSection) -> None:
-        super().__init__(layout, sums)
-        self._codec = codecs.averaging(sums.averaging)
-        self._with_loss = layout.with_loss
-
-    def check(self, bucket: int, payload: object) -> None:
-        self.decode(bucket, payload)
-
-    def decode(self, bucket: int, payload: object) -> tuple[Tensor | None, float]:
-        """(what it stands for, fp32 without the loss, None if not finite; the loss, else 0). Raises FrameError."""
-        count, loss_bytes = self._numbers(bucket), _LOSS.size * self.ends_in_loss(bucket)
-        if not isinstance(payload, bytes | bytearray | memoryview):
-            raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
-        view = memoryview(payload).cast("B")
-        if len(view) < 1 + loss_bytes:
-            raise FrameError(f"bucket {bucket} of {len(view)} bytes, expected at least {1 + loss_bytes}")
-        loss = _LOSS.unpack_from(view, 1)[0] if loss_bytes else 0.0
-        if math.isfinite(loss) and abs(loss) >= self._limit:
-            raise FrameError(f"bucket {bucket} has the loss {loss:.6g}, the grid carries {self._limit:.6g}")
-        frame = view[1 + loss_bytes :]
-        if view[0] == Kind.NOT_FINITE and not len(frame):
-            return None, loss
-        if view[0] != Kind.CODED:
-            raise FrameError(f"bucket {bucket} of kind {view[0]} with a frame of {len(frame)} bytes")
-        try:
-            values = self._codec.decode(frame, (count - self.ends_in_loss(bucket),))
-        except codecs.CodecError as error:
-            raise FrameError(f"bucket {bucket}: {error}") from None
-        if len(values) and (peak := peak_of(values)) >= self._limit:
-            raise FrameError(f"bucket {bucket} reaches {peak:.6g}, the grid carries {self._limit:.6g}")
-        return values, loss
-
-    def encode(
-        self, bucket: int, values: Tensor | None, loss: float, residual: Tensor | None
-    ) -> tuple[bytes, Tensor | None, Tensor]:
-        """(payload, what it stands for, what it lost). `values`: fp64 or fp32 without the loss; None: not finite.
-
-        Raises SumOverflow for what a receiver would refuse.
-        """
-        tail = _LOSS.pack(loss if math.isfinite(loss) else math.nan) if self.ends_in_loss(bucket) else b""
-        wanted = torch.full((self._numbers(bucket) - self.ends_in_loss(bucket),), math.nan)
-        if values is not None:
-            exact = values.to(torch.float64)
-            wanted = (exact if residual is None else exact + residual).to(torch.float32)
-        if not bool(torch.isfinite(wanted).all()):
-            return bytes((Kind.NOT_FINITE,)) + tail, None, torch.zeros_like(wanted)
-        frame = self._codec.encode(wanted)
-        crossed = self._codec.decode(frame, wanted.shape)
-        if len(crossed) and (peak := peak_of(crossed)) >= self._limit:
-            raise SumOverflow(
-                f"bucket {bucket} of the averaged gradients reaches {peak:.6g}, the grid carries {self._limit:.6g}: "
-                "lower sums.grid_bits or the learning rate"
-            )
-        return b"".join((bytes((Kind.CODED,)), tail, frame)), crossed, wanted - crossed
-
-    def ends_in_loss(self, bucket: int) -> bool:
-        return self._with_loss and bucket == self.count - 1
-
-
-class CodedReduction(Reduction):
-    """As `Reduction`, but what replicas exchange is compressed, and what that loses is kept for the next step."""
-
-    def __init__(self, accumulator: Accumulator, sums: SumSection) -> None:
-        super().__init__(accumulator, Buckets(accumulator.layout, sums), sums)
-        self._coded = CodedBuckets(accumulator.layout, sums)
-        self._residuals = Residuals()
-        self._alone: Attempt | None = None
-        """The attempt whose roster this peer is all by itself."""
-
-    def part(self, action: EncodePart) -> memoryview:
-        """Raises LookupError for residuals that are not here, SumOverflow."""
-        payload, _, _ = self._share(action.attempt, action.bucket, action.carried)
-        return memoryview(payload)
-
-    def sum(self, action: SumBucket) -> memoryview:
-        """Raises FrameError, SumOverflow, LookupError for residuals that are not here."""
-        if not action.parts:
-            self._alone = action.attempt
-            return super().sum(action)
-        bucket = action.bucket
-        shares = [self._coded.decode(bucket, part) for part in action.parts]
-        _, own, own_loss = self._share(action.attempt, bucket, action.carried)
-        shares.insert(action.place, (own, own_loss))
-        residual = self._residuals.sum(action.attempt, bucket, action.carried)
-        total, loss = _added(shares)
-        payload, _, lost = self._coded.encode(bucket, total, loss, residual)
-        self._residuals.sum_lost(action.attempt, bucket, lost)
-        return memoryview(payload)
-
-    def applied(self, attempt: Attempt, *, skipped: bool) -> None:
-        self._residuals.applied(attempt, skipped=skipped)
-
-    def cancel(self, attempt: Attempt) -> None:
-        super().cancel(attempt)
-        self._residuals.cancel(attempt)
-
-    def forget(self) -> None:
-        self._residuals.forget()
-
-    def _read(self, attempt: Attempt, bucket: int, payload: object) -> Tensor:
-        if attempt == self._alone:
-            return super()._read(attempt, bucket, payload)
-        values, loss = self._coded.decode(bucket, payload)
-        where = self._buckets.slice(bucket)
-        numbers = torch.full((where.stop - where.start,), math.nan, dtype=self._dtype)
-        if self._coded.ends_in_loss(bucket):
-            numbers[-1] = loss if math.isfinite(loss) else math.nan
-        if values is not None:
-            numbers[: len(values)] = values
-        return numbers
-
-    def _share(self, attempt: Attempt, bucket: int, carried: bool) -> tuple[bytes, Tensor | None, float]:
-        """(payload, what it stands for, loss) of the own share; what it lost is pending."""
-        values, loss = self._accumulator.flat[self._buckets.slice(bucket)].cpu(), 0.0
-        if self._coded.ends_in_loss(bucket):
-            values, loss = values[:-1], values[-1].item()
-        residual = self._residuals.share(attempt, bucket, carried)
-        payload, crossed, lost = self._coded.encode(bucket, values, loss, residual)
-        self._residuals.share_lost(attempt, bucket, lost)
-        return payload, crossed, loss
-
-
-def _added(shares: Sequence[tuple[Tensor | None, float]]) -> tuple[Tensor | None, float]:
-    """The fp64 sums of what shares stand for and of their losses, in the order given. None: not finite."""
-    loss = sum(each for _, each in shares)
-    finite = [values for values, _ in shares if values is not None]
-    if len(finite) < len(shares):
-        return None, loss
-    total = finite[0].to(torch.float64)
-    for values in finite[1:]:
-        total += values
-    return total, loss
+        return codecs.averaging(sums.averaging).max_bytes((layout.length,))
+    return layout.length * (8 if sums.mode == "exact" else 4)

@@ -102,6 +102,11 @@ class StageEngine:
         return self._buckets.count
 
     @property
+    def first_round(self) -> int:
+        """So many of them are reduced before the others can be computed."""
+        return self._buckets.first_round
+
+    @property
     def version(self) -> int | None:
         """Steps applied; None while no state is held."""
         return None if self._stage is None else self._stage.optimizer.version

@@ -35,6 +35,9 @@ def largest_exact(sums: SumSection) -> int:
 class Buckets:
     """How a flat vector of `length` elements is divided; a function of the manifest and the stage."""
 
+    first_round = 0
+    """So many of the buckets are reduced before the others can be computed."""
+
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         self.count = max(1, -(-layout.length // BUCKET_ELEMENTS))
         self._length = layout.length
@@ -44,8 +47,11 @@ class Buckets:
 
     def slice(self, bucket: int) -> slice:
         if not 0 <= bucket < self.count:
-            raise FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
+            raise self._unknown(bucket)
         return slice(bucket * BUCKET_ELEMENTS, min(self._length, (bucket + 1) * BUCKET_ELEMENTS))
+
+    def _unknown(self, bucket: int) -> FrameError:
+        return FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
 
     def _numbers(self, bucket: int) -> int:
         where = self.slice(bucket)

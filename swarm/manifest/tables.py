@@ -75,7 +75,23 @@ class SumSection(Section):
     mode: Literal["exact", "fp32"] = "exact"
     grid_bits: int = Field(default=30, ge=8, le=48)
     averaging: str = "none"
-    """The codec in which replicas exchange their sums (docs/averaging.md); "none": they lose nothing."""
+    """In what replicas exchange sums: a codec, or powersgd:RANK (docs/averaging.md); "none": nothing is lost."""
+
+    @model_validator(mode="after")
+    def _rank_fits(self) -> Self:
+        family, _, rank = self.averaging.partition(":")
+        if family == "powersgd" and not (rank.isdecimal() and rank.isascii() and 1 <= int(rank) <= 64):
+            raise ValueError(
+                f'sums.averaging = "{self.averaging}" needs a rank from 1 to 64: write powersgd:4 to exchange four '
+                "rows and four columns of each matrix"
+            )
+        return self
+
+    @property
+    def rank(self) -> int:
+        """Of powersgd; 0 for any other."""
+        family, _, rank = self.averaging.partition(":")
+        return int(rank) if family == "powersgd" else 0
 
     @property
     def compresses(self) -> bool:

@@ -64,6 +64,8 @@ class StateLoaded:
     version: int
     buckets: int
     """Into how many buckets the stage's gradient is divided for the reduce: a function of the manifest and stage."""
+    first_round: int = 0
+    """So many of them are reduced before the others can be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,8 @@ class EncodePart:
     bucket: int
     carried: bool = False
     """With what compressing this peer's share lost in the step before."""
+    warm: bool = False
+    """Every member of the roster carries something over from the step before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +326,8 @@ class SumBucket:
     """How many of them come before the own share."""
     carried: bool = False
     """As in EncodePart, for the own share; and with what compressing this bucket's sum lost here, if it did."""
+    warm: bool = False
+    """As in EncodePart."""
 
 
 @dataclass(frozen=True, slots=True)

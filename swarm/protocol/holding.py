@@ -17,6 +17,8 @@ class Holding:
         self.version: int | None = None
         self.buckets = 1
         """Into how many buckets the stage's gradient is divided."""
+        self.first_round = 0
+        """So many of them are reduced before the others."""
         self.standing_by = False
         self._loading: LoadState | None = None
         self.state_term = -1
@@ -60,6 +62,7 @@ class Holding:
             return False
         self.version = self._reached = event.version
         self.buckets = event.buckets
+        self.first_round = event.first_round
         return True
 
     def begun(self, pass_id: PassId) -> None:

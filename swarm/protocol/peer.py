@@ -307,6 +307,7 @@ class PeerCore:
             settings=self.settings,
             stage=stage,
             buckets=self.holding.buckets,
+            first_round=self.holding.first_round,
             opening=message,
             carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),

@@ -21,7 +21,8 @@ class Reduction:
     """Started when this peer is sealed under `table`. `prepared` is set when every bucket is here.
 
     `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
-    `receipt`: of those. `carry`: the residuals that count in it, where gradients are averaged compressed.
+    `receipt`: of those. `first_round`: so many buckets, the lowest, are summed before the others; 0: all at once.
+    `carry`: the residuals that count in it, where gradients are averaged compressed.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Reduction:
         receipt: Receipt | None,
         microbatches: int,
         buckets: int,
+        first_round: int,
         carry: Carry | None,
         budget_s: float,
         out: Outbox,
@@ -50,6 +52,9 @@ class Reduction:
         """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
         self._buckets = buckets
         self._carry = carry
+        self._warm = bool(table.carried) and min(table.carried) >= 0
+        self._open = range(first_round or buckets)
+        """Buckets that can be computed."""
         self._budget_s = budget_s
         self._waits = Observed()
         """Stays empty: a lost part is rare, so it is asked for after the longest deadline."""
@@ -61,9 +66,13 @@ class Reduction:
         self._stored: set[int] = set()
         self._asked_at = now
         self._attempts = 0
-        for b in range(buckets):
-            if self._owner(b) != me:
-                out.add(EncodePart(attempt, b, carry is not None))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Compute what is open now."""
+        for b in self._open:
+            if self._owner(b) != self._me:
+                self._out.add(EncodePart(self.attempt, b, self._carry is not None, self._warm))
             else:
                 self._sum_if_complete(b)
 
@@ -89,7 +98,7 @@ class Reduction:
 
     def _sum_if_complete(self, bucket: int) -> None:
         held = self._parts[bucket]
-        if len(held) < len(self._roster) - 1 or bucket in self._summing:
+        if len(held) < len(self._roster) - 1 or bucket in self._summing or bucket not in self._open:
             return
         union, count = self._mine, self._mine.bit_count()
         for part in held.values():
@@ -109,6 +118,7 @@ class Reduction:
                 parts=tuple(held[actor].payload for actor in self._roster if actor in held),
                 place=self._roster.index(self._me),
                 carried=self._carry is not None,
+                warm=self._warm,
             )
         )
 
@@ -137,6 +147,9 @@ class Reduction:
         self._out.add(StoreSum(self.attempt, bucket, payload))
         if len(self._stored) == self._buckets:
             self._out.add(Assemble(self.attempt))
+        elif self._stored.issuperset(self._open):
+            self._open = range(self._open.stop, self._buckets)
+            self._begin()
 
     def on_assembled(self, done: Assembled) -> Prepared:
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
@@ -155,11 +168,11 @@ class Reduction:
     def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:
         wanted: dict[Actor, list[Key]] = {}
         for bucket, held in self._parts.items():
-            if bucket not in self._summing:
+            if bucket in self._open and bucket not in self._summing:
                 for actor in self._roster:
                     if actor != self._me and actor not in held:
                         wanted.setdefault(actor, []).append(PartKey(self.attempt, bucket, actor))
-        for bucket in range(self._buckets):
+        for bucket in self._open:
             if bucket not in self._stored and self._owner(bucket) != self._me:
                 wanted.setdefault(self._owner(bucket), []).append(SumKey(self.attempt, bucket))
         for actor, keys in wanted.items():

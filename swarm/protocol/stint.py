@@ -44,6 +44,7 @@ class Stint:
         settings: Settings,
         stage: StageIndex,
         buckets: int,
+        first_round: int,
         opening: Open,
         carry: Carry | None,
         crossings: Crossings,
@@ -60,6 +61,7 @@ class Stint:
         self._coordinator = coordinator
         self._settings = settings
         self._buckets = buckets
+        self._first_round = first_round
         self._carry = carry
         self._fence_said = False
         """Several ways lead out of a pass; only the first is news."""
@@ -169,6 +171,7 @@ class Stint:
             receipt=walk.crossings.receipt,
             microbatches=self._settings.microbatches,
             buckets=self._buckets,
+            first_round=self._first_round,
             carry=self._carry,
             budget_s=self._settings.step_budget_s,
             out=self._out,

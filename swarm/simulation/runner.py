@@ -65,7 +65,14 @@ class Run:
     def __init__(self, plan: Plan, *, tracing: bool = False) -> None:
         self.plan = plan
         visits = Cycle(plan.blocks) if plan.blocks else None
-        self.world = World(plan.settings, plan.seed, visits=visits, choosing=plan.choosing, tracing=tracing)
+        self.world = World(
+            plan.settings,
+            plan.seed,
+            visits=visits,
+            choosing=plan.choosing,
+            first_round=plan.first_round,
+            tracing=tracing,
+        )
         self._incarnations: Counter[str] = Counter()
         self.world.network.weather = plan.weather
         self.injector = Injector(self.world, plan.faults, self.respawn)

@@ -46,6 +46,8 @@ class Plan:
     """Reconstructions of earlier visits that a peer keeps."""
     choosing: bool = False
     """Codecs are chosen from step to step."""
+    first_round: int = 0
+    """Buckets that are reduced before the others can be computed."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -103,7 +105,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         )
     blocks = rng.choice((1, 1, 2)) if delta else 0 if auto else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
-    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity, auto)
+    first_round = rng.choice((0, 1)) if averaging else 0
+    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity, auto, first_round)
 
 
 def small_settings(

@@ -300,6 +300,10 @@ class SimPeer(Process):
         self.feed(act.BucketSummed(action.attempt, action.bucket, total))
 
     def _share(self, action: act.EncodePart | act.SumBucket) -> int:
+        first = set(range(self.world.first_round))
+        summed = self._buffer if self._buffer_of == action.attempt else {}
+        if action.bucket not in first and not first.issubset(summed):
+            raise Violation("contract", f"{self.label} is to compute bucket {action.bucket} before the first round")
         return self._compressed(action, bucket_share(self._accumulator, action.bucket), of_sum=False)
 
     def _compressed(self, action: act.EncodePart | act.SumBucket, value: int, *, of_sum: bool) -> int:
@@ -440,7 +444,7 @@ class SimPeer(Process):
         self._buffer_of, self._buffer = None, {}
         self._residuals, self._residuals_for = {}, None
         self.world.watch.holds(self)
-        self.feed(act.StateLoaded(action.stage, action.version, buckets_of(action.stage)))
+        self.feed(act.StateLoaded(action.stage, action.version, buckets_of(action.stage), self.world.first_round))
         if self.alive:
             self.world.on_phase("before open", self)
 

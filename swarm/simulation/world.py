@@ -148,9 +148,12 @@ class World:
         *,
         visits: Visits | None = None,
         choosing: bool = False,
+        first_round: int = 0,
         tracing: bool = False,
     ) -> None:
         self.settings = settings
+        self.first_round = first_round
+        """Buckets that are reduced before the others can be computed."""
         self.visits = visits
         """Given when the peers' codec builds on earlier visits."""
         self.choosing = choosing

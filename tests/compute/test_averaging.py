@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from swarm import codecs
-from swarm.compute.averaging import CodedReduction, buckets_of, largest_bucket
+from swarm.compute.averaging import buckets_of, largest_bucket
 from swarm.compute.body import FrameError
+from swarm.compute.coded import CodedReduction
 from swarm.compute.reduction import BUCKET_ELEMENTS
 from swarm.compute.sums import Accumulator, Layout, SumOverflow
 from swarm.manifest import SumSection

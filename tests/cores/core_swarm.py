@@ -138,7 +138,7 @@ class Peer:
             if source is None or source.engine is None or source.engine.version != action.version:
                 return act.StateFailed(action.stage, action.version, "not there")
             self.engine.load_state(source.engine.snapshot().result(WAIT_S)).result(WAIT_S)
-        return act.StateLoaded(action.stage, action.version, self.engine.buckets)
+        return act.StateLoaded(action.stage, action.version, self.engine.buckets, self.engine.first_round)
 
 
 Hook = Callable[["Swarm", Actor, object], None]
