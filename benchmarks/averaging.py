@@ -22,10 +22,11 @@ from benchmarks.results import write_results
 from peers.reference import ReferenceModel
 from peers.replay import StepReplay
 from peers.resolved_run import ResolvedRun, resolve_run
-from swarm.compute.averaging import largest_bucket
-from swarm.compute.reduction import BUCKET_ELEMENTS
+from swarm.compute.averaging import sent_bytes
+from swarm.compute.sums import Layout
 from swarm.data.reader import CorpusReader
 from swarm.manifest import RunManifest
+from swarm.models.kinds import build_stage
 from swarm.protocol.messages import Contribution
 
 RUN = """
@@ -51,7 +52,7 @@ backward = "none"
 [evaluation]
 microbatches = 16
 """
-CODECS = ("none", "bf16", "int8", "int4", "int2", "topk:0.1", "topk:0.01")
+CODECS = ("none", "bf16", "int8", "int4", "int2", "topk:0.1", "powersgd:4")
 
 
 def main() -> None:
@@ -100,15 +101,23 @@ def _measure(run: ResolvedRun, codec: str, replicas: int) -> dict[str, object]:
     for step in range(manifest.run.steps):
         replay = _undisturbed(manifest, replicas, step) if manifest.sums.compresses else None
         model.train(step, reader, replay)
-    size = largest_bucket(manifest.sums) / BUCKET_ELEMENTS if manifest.sums.compresses else None
     return {
         "averaging": codec,
         "replicas": replicas,
-        "bytes a number at most": None if size is None else round(size, 3),
+        "bytes a parameter": round(_bytes(manifest), 3) if manifest.sums.compresses else None,
         "steps": manifest.run.steps,
         "loss": round(model.heldout_loss(reader), 4),
         "cpu_s": round(time.process_time() - began, 1),
     }
+
+
+def _bytes(manifest: RunManifest) -> float:
+    """Of the sums of all stages, once, by parameter."""
+    layouts = [
+        Layout.of(dict(build_stage(manifest.model, stage, seed=None).named_parameters()), with_loss=False)
+        for stage in range(manifest.model.stages)
+    ]
+    return sum(sent_bytes(layout, manifest.sums) for layout in layouts) / sum(layout.length for layout in layouts)
 
 
 def _undisturbed(manifest: RunManifest, replicas: int, step: int) -> StepReplay:

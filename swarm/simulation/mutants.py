@@ -348,6 +348,17 @@ def _chosen_while_open() -> list[Patch]:
     return [(Mending, "tell", with_the_newest)]
 
 
+def _rounds_at_once() -> list[Patch]:
+    """The second round is computed before the first is summed."""
+    begin = Reduction._begin
+
+    def all_open(self: Reduction) -> None:
+        self._open = range(self._buckets)
+        begin(self)
+
+    return [(Reduction, "_begin", all_open)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -367,6 +378,7 @@ MUTANTS = (
     ),
     Mutant("copies mixed", "the stages of a step have computed with the same copies", _copies_mixed, "delta"),
     Mutant("own copy kept", "a sender builds on what its receiver has used", _own_copy_kept, "delta"),
+    Mutant("rounds at once", "the second round of a reduce builds on the first", _rounds_at_once, "averaging"),
     Mutant("residuals ungranted", "only those residuals count that the table names", _residuals_ungranted, "averaging"),
     Mutant("residuals settled early", "residuals of an attempt are pending", _residuals_settled_early, "averaging"),
     Mutant("residuals of another term", "residuals end with their term", _residuals_of_another_term, "averaging"),

@@ -82,6 +82,11 @@ def test_compressed_averaging_is_sent_in_few_bytes_and_its_residuals_take_memory
     assert int8.stages[0].reduce_sent == pytest.approx(1.03 * number, rel=0.01)
     assert int4.stages[0].reduce_sent == pytest.approx(0.53 * number, rel=0.01)
     assert int4.stages[0].memory - exact.stages[0].memory == int4.stages[0].residuals == 12 * number
+    power = dry_run(manifest(sums={"averaging": "powersgd:4"}))
+    assert 4 * 4 * 4 * 192 < power.stages[1].reduce_sent < 0.2 * number
+    assert power.stages[1].residuals == int4.stages[1].residuals
+    with pytest.raises(ValueError, match=r'sums.averaging = "powersgd:0" needs a rank from 1 to 64: write powersgd:4'):
+        manifest(sums={"averaging": "powersgd:0"})
     alone = dry_run(manifest(sums={"averaging": "int4"}, swarm={"replicas": 1}))
     assert (alone.stages[0].reduce_sent, alone.stages[0].residuals) == (0, 0)
     for name in ("int9", "delta:4", "log4", "int8-channel", "ef:int4", "fp32"):

@@ -19,9 +19,9 @@ NOBODY, BOTH = (-1, -1), (0, 1)
 Reference = Callable[[Swarm], tuple[str, ...]]
 
 
-@pytest.fixture
-def swarm(make_swarm: MakeSwarm) -> Swarm:
-    return make_swarm("int8", "sums.averaging=int4", "run.steps=7", "timing.step_budget_s=600")
+@pytest.fixture(params=["int4", "powersgd:2"])
+def swarm(request: pytest.FixtureRequest, make_swarm: MakeSwarm) -> Swarm:
+    return make_swarm("int8", f"sums.averaging={request.param}", "run.steps=7", "timing.step_budget_s=600")
 
 
 def carried(swarm: Swarm, stage: int) -> list[tuple[int, ...]]:
@@ -41,7 +41,7 @@ def test_a_replica_is_killed_while_it_averages(swarm: Swarm, reference: Referenc
     swarm.join("p1")
     swarm.finish()
     assert [event.actor for event in swarm.coordinator.of(PeerFenced, pass_id="1:3")] == [victim]
-    assert [event.source == "own checkpoint" for event in p1.of(StateFetched)] == [False]
+    assert all(event.source != "own checkpoint" for event in p1.of(StateFetched)), "its disk may be of another history"
     assert carried(swarm, 0) == [NOBODY] + [BOTH] * 6
     assert carried(swarm, 1)[:3] == [NOBODY, BOTH, BOTH]
     assert len(carried(swarm, 1)[3]) == 1, "its sibling has done all of that step, and compressed nothing"
