@@ -293,14 +293,14 @@ class Swarm:
                 done = act.RecordWritten(decision)
             case act.PassClosed(_, kind, loss_sum, _) if kind is PassKind.EVALUATE:
                 self.losses.append(loss_sum / self.manifest.batch.tokens_per_microbatch)
-            case act.CollectCheckpoint(version, holders, _):
+            case act.CollectCheckpoint(version, term, holders, _):
                 for stage, actors in enumerate(holders):
                     held = [peer.engine for actor in actors if (peer := self.peers.get(actor)) is not None]
                     states = [e.snapshot().result(WAIT_S) for e in held if e is not None and e.version == version]
                     if not states:
                         return
                     self.archive[stage, version] = states[0]
-                done = act.ArchiveStored(version)
+                done = act.ArchiveStored(version, term)
         if done is not None:
             self._queue.append((COORDINATOR, done))
 
