@@ -97,8 +97,8 @@ def dry_run(manifest: RunManifest) -> DryRun:
     from swarm.models.kinds import count_parameters
 
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
-    forward, backward = ladder.names(manifest)
     try:
+        forward, backward = ladder.names(manifest)
         pair = codecs.pair(forward[0], backward[0])
         chosen_from = ladders(manifest)
         sums = [sent_bytes(_layout(manifest, stage), manifest.sums) for stage in range(manifest.model.stages)]

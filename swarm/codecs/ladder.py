@@ -5,6 +5,8 @@ Why these: docs/codecs.md. `int2` and sparse codecs are not among them: they cos
 
 from __future__ import annotations
 
+from swarm.codecs import UnknownCodec
+from swarm.codecs.topk import TopKShared
 from swarm.manifest import AUTO, RunManifest
 
 FORWARD = ("none", "bf16", "int8", "int6", "int5", "int4")
@@ -19,8 +21,16 @@ NARROW_START = "int8-channel"
 
 
 def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What may cross in this run, of activations and of their gradients. A codec that the manifest names is alone."""
+    """What may cross in this run, of activations and of their gradients. A codec that the manifest names is alone.
+
+    Raises UnknownCodec.
+    """
     codec, narrow = manifest.codec, _narrow(manifest)
+    if codec.forward == AUTO and codec.backward == TopKShared.name:
+        raise UnknownCodec(
+            f"codec.backward = {codec.backward!r} takes its positions from activations in topk, which codec.forward = "
+            f'"{AUTO}" never chooses: set codec.forward = "topk:0.1", or codec.backward = "{AUTO}"'
+        )
     forward = (NARROW_FORWARD if narrow else FORWARD) if codec.forward == AUTO else (codec.forward,)
     backward = (NARROW_BACKWARD if narrow else BACKWARD) if codec.backward == AUTO else (codec.backward,)
     return forward, backward

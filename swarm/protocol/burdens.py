@@ -7,8 +7,9 @@ it (docs/slow-links.md).
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.protocol.ids import Actor, Direction
@@ -44,47 +45,55 @@ def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) ->
     An uplink carries at least what the fastest of its links does. Who has a limit is taken at its word, since frames
     that share it come in more slowly than it is; unless all come in at less than half of it.
     """
-    count = len(tables[0].assignment)
     limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
-    found = []
-    for stage, table in enumerate(tables):
-        for actor in table.roster:
-            share = len(table.assigned_to(actor)) / count
-            slots = [(stage + 1, Direction.FORWARD)] if stage + 1 < len(tables) else []
-            slots += [(stage, Direction.BACKWARD)] if stage else []
-            rate = _fastest(actor, measured)
-            if actor in limits:
-                rate = limits[actor] if rate is None else min(limits[actor], 2 * rate)
-            if slots and share:
-                found.append(Burden(f"the uplink of {actor}", dict.fromkeys(slots, share), rate))
-    for boundary in range(1, len(tables)):
-        before, after = tables[boundary - 1], tables[boundary]
-        pairs = zip(before.assignment, after.assignment, strict=True)
-        for (one, other), frames in sorted(Counter(pairs).items()):
-            here, there = before.roster[one], after.roster[other]
-            for sender, receiver, direction in (
-                (here, there, Direction.FORWARD),
-                (there, here, Direction.BACKWARD),
-            ):
-                link = measured[receiver].links.get(sender) if receiver in measured else None
-                if link is not None and sender not in limits:
-                    slot = {(boundary, direction): frames / count}
-                    found.append(Burden(f"the link from {sender} to {receiver}", slot, link))
-    return found
+    return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]
 
 
 def pace(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> float | None:
     """Seconds in which the slowest peer computes its share of one microbatch of the run. None: not all are measured."""
     slowest = 0.0
     for table in tables:
-        for actor in table.roster:
+        for actor, share in _shares(table):
             seconds = measured[actor].seconds_per_microbatch if actor in measured else None
-            share = len(table.assigned_to(actor)) / len(table.assignment)
-            if share and seconds is None:
+            if seconds is None:
                 return None
-            slowest = max(slowest, share * (seconds or 0.0))
+            slowest = max(slowest, share * seconds)
     return slowest or None
 
 
-def _fastest(sender: Actor, measured: Mapping[Actor, Measured]) -> float | None:
-    return max((m.links[sender] for m in measured.values() if sender in m.links), default=None)
+def _uplinks(
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], limits: Mapping[Actor, float]
+) -> Iterator[Burden]:
+    fastest: dict[Actor, float] = {}
+    for known in measured.values():
+        for sender, rate in known.links.items():
+            fastest[sender] = max(rate, fastest.get(sender, 0.0))
+    for stage, table in enumerate(tables):
+        slots = [(stage + 1, Direction.FORWARD)] if stage + 1 < len(tables) else []
+        slots += [(stage, Direction.BACKWARD)] if stage else []
+        for actor, share in _shares(table) if slots else ():
+            carried = fastest.get(actor)
+            if actor in limits:
+                carried = limits[actor] if carried is None else min(limits[actor], 2 * carried)
+            yield Burden(f"the uplink of {actor}", dict.fromkeys(slots, share), carried)
+
+
+def _links(
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], limits: Mapping[Actor, float]
+) -> Iterator[Burden]:
+    for boundary, (before, after) in enumerate(itertools.pairwise(tables), 1):
+        pairs = Counter(zip(before.assignment, after.assignment, strict=True))
+        for (one, other), frames in sorted(pairs.items()):
+            here, there = before.roster[one], after.roster[other]
+            both = ((here, there, Direction.FORWARD), (there, here, Direction.BACKWARD))
+            for sender, receiver, direction in both:
+                carried = measured[receiver].links.get(sender) if receiver in measured else None
+                if carried is not None and sender not in limits:
+                    carries = {(boundary, direction): frames / len(before.assignment)}
+                    yield Burden(f"the link from {sender} to {receiver}", carries, carried)
+
+
+def _shares(table: StageTable) -> list[tuple[Actor, float]]:
+    """Whoever has microbatches, and which part of all."""
+    counts = Counter(table.assignment)
+    return [(table.roster[who], counts[who] / len(table.assignment)) for who in sorted(counts)]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 import torch
@@ -160,7 +161,14 @@ def to_text(plan) -> str:
     return printed.getvalue().partition("bytes in a step")[2]
 
 
-@pytest.mark.parametrize(("forward", "backward"), [("auto", "topk-shared"), ("delta:4", "auto2"), ("int3", "auto")])
-def test_what_cannot_be_chosen_beside_is_refused(forward: str, backward: str):
-    with pytest.raises(ManifestError, match="codec"):
+@pytest.mark.parametrize(
+    ("forward", "backward", "text"),
+    [
+        ("auto", "topk-shared", 'which codec.forward = "auto" never chooses: set codec.forward = "topk:0.1"'),
+        ("delta:4", "auto2", "codec.backward: unknown codec 'auto2': did you mean 'auto'"),
+        ("int3", "auto", "codec.forward: unknown codec 'int3'"),
+    ],
+)
+def test_what_cannot_be_chosen_beside_is_refused(forward: str, backward: str, text: str):
+    with pytest.raises(ManifestError, match=re.escape(text)):
         dry_run(manifest(codec={"forward": forward, "backward": backward}, batch={"order": "steps"}))

@@ -17,7 +17,8 @@ from swarm.protocol.messages import CodecPair
 
 PEERS = ("p0", "p1", "p2", "p3")
 SLOW = "--max-rate=1Mbit"
-"""A microbatch of 64 tokens is computed in milliseconds; in int8 both ways it takes 35 ms to send."""
+"""A frame of 512 tokens takes 150 ms in int8, many times as long as it takes to compute."""
+LARGE = "batch.sequences=16"
 START = CodecPair("int8", "int8")
 
 Reference = Callable[[Swarm], tuple[str, ...]]
@@ -30,7 +31,7 @@ def crossed(swarm: Swarm) -> list[CodecPair]:
 
 
 def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: MakeSwarm, reference: Reference) -> None:
-    swarm = make_swarm("auto", "run.steps=6", "timing.step_budget_s=120")
+    swarm = make_swarm("auto", LARGE, "run.steps=6", "timing.step_budget_s=120")
     swarm.coordinate()
     options = {name: (SLOW,) for name in PEERS}
     options["p1"] = (SLOW, "--fault=kill@MicrobatchAccumulated:2,pass_id=1:3")
@@ -39,7 +40,7 @@ def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: Make
     assert swarm.peers["p1"].code == -signal.SIGKILL and swarm.coordinator.of(PeerFenced, pass_id="1:3")
     codecs = crossed(swarm)
     assert len(codecs) == 6 and codecs[0] == START
-    assert codecs[-1] == CodecPair("int4", "log4")
+    assert codecs[-1].forward in ("int6", "int5", "int4")
     chosen = swarm.coordinator.of(CodecChosen)
     assert [(event.step, event.before) for event in chosen[:2]] == [(0, ""), (0, "")]
     assert all("the uplink of" in event.reason and "0.125 MB/s" in event.reason for event in chosen[2:])
@@ -52,7 +53,7 @@ def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: Make
 
 
 def test_a_coordinator_that_comes_back_goes_on_with_its_choice(make_swarm: MakeSwarm, reference: Reference) -> None:
-    swarm = make_swarm("auto", "run.steps=8", "timing.step_budget_s=120")
+    swarm = make_swarm("auto", LARGE, "run.steps=8", "timing.step_budget_s=120")
     swarm.coordinate("--fault=kill@StepDecided:4")
     swarm.join_stages(PEERS, {name: (SLOW,) for name in PEERS})
     assert swarm.coordinator.wait_end() == -signal.SIGKILL
