@@ -146,7 +146,7 @@ def estimate(
             moments=8 * number,
             accumulator=sum_bytes * number,
             reduced=sum_bytes * number,
-            residuals=8 * (number + number // replicas) if manifest.sums.compresses and replicas > 1 else 0,
+            residuals=_residuals(manifest, number) if replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
             reduce_sent=2 * (replicas - 1) * (sums[stage] if sums else sum_bytes * number) // replicas,
         )
@@ -207,6 +207,13 @@ def show(plan: DryRun, console: Console) -> None:
         say(f"{direction}, as the links allow: {', '.join(named)}")
     for warning in plan.warnings:
         say(f"warning: {warning}", "yellow")
+
+
+def _residuals(manifest: RunManifest, number: int) -> int:
+    """Of `number` parameters."""
+    if manifest.sums.rank:
+        return 12 * number
+    return 8 * (number + number // manifest.swarm.replicas) if manifest.sums.compresses else 0
 
 
 def _layout(manifest: RunManifest, stage: int) -> Layout:

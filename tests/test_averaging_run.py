@@ -64,14 +64,15 @@ def test_residuals_keep_training_near_the_exact_run(run) -> None:
     assert coded[-1] == pytest.approx(exact[-1], rel=0.02)
 
 
-def test_one_replica_sends_nothing_and_compresses_nothing(run) -> None:
+@pytest.mark.parametrize("averaging", ["int4", "powersgd:2"])
+def test_one_replica_sends_nothing_and_compresses_nothing(run, averaging: str) -> None:
     sent: list[object] = []
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         if isinstance(action, act.Send) and isinstance(action.message, ReducePart | ReducedPart):
             sent.append(action)
 
-    swarm = run(averaged(replicas=1), hook=hook)
+    swarm = run(averaged(averaging, replicas=1), hook=hook)
     assert not sent and carried(swarm) == [(-1,)] + [(0,)] * (STEPS - 1)
     assert swarm.digests() == swarm.plain() == swarm.reference()
 
@@ -180,7 +181,8 @@ def test_evaluations_between_steps_change_nothing(run) -> None:
     assert swarm.digests() == swarm.reference()
 
 
-def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_nothing(run) -> None:
+@pytest.mark.parametrize("averaging", ["int4", "powersgd:2"])
+def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_nothing(run, averaging: str) -> None:
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         """One of stage 0's replicas, whenever it reduces in step 2."""
         if isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 2 and actor.peer == "peer0":
@@ -188,7 +190,7 @@ def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_no
             assert engine is not None and engine._stage is not None
             engine._stage._accumulator.flat[-1] = math.inf
 
-    swarm = run(averaged(), hook=hook)
+    swarm = run(averaged(averaging), hook=hook)
     assert [decision.skip for decision in swarm.decisions.values()] == [False, False, True, False, False, False]
     assert carried(swarm) == [NOBODY, BOTH, NOBODY, NOBODY, BOTH, BOTH]
     assert len(swarm.digests()) == 2, "replicas agree"

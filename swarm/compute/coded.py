@@ -182,7 +182,7 @@ def added(shares: Sequence[tuple[Tensor | None, float]]) -> tuple[Tensor | None,
     finite = [values for values, _ in shares if values is not None]
     if len(finite) < len(shares):
         return None, loss
-    total = finite[0].to(torch.float64)
+    total = finite[0].to(torch.float64, copy=True)
     for values in finite[1:]:
         total += values
     return total, loss
