@@ -185,7 +185,9 @@ def test_evaluations_between_steps_change_nothing(run) -> None:
 def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_nothing(run, averaging: str) -> None:
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         """One of stage 0's replicas, whenever it reduces in step 2."""
-        if isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 2 and actor.peer == "peer0":
+        if not isinstance(action, act.EncodePart | act.SumBucket) or actor.peer != "peer0":
+            return
+        if action.attempt.pass_id.step == 2:
             engine = swarm.peers[actor].engine
             assert engine is not None and engine._stage is not None
             engine._stage._accumulator.flat[-1] = math.inf
