@@ -1,8 +1,8 @@
 """A stage's sums in the reference, when a swarm's replicas have averaged their gradients compressed.
 
-The same arithmetic as in swarm/compute/averaging.py, over whole vectors and written down a second time. Who added what
-in a step, and whose residuals counted, is in the decision record. Without a record there is one replica a stage, which
-compresses nothing.
+The same arithmetic as in swarm/compute/coded.py and low_rank_reduction.py, over whole vectors and written down a second
+time. Who added what in a step, and whose residuals counted, is in the decision record. Without a record there is one
+replica a stage, which compresses nothing.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Reduction:
 
     def on_sum(self, sender: Actor, part: ReducedPart) -> None:
         bucket = part.key.bucket
-        if not 0 <= bucket < self._buckets or bucket in self._stored or sender != self._owner(bucket):
+        if bucket not in self._open or bucket in self._stored or sender != self._owner(bucket):
             return
         self._totals[bucket] = part.receipt
         self._store(bucket, part.payload)
