@@ -7,6 +7,7 @@ knows nothing of peers, frames or the protocol.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -158,6 +159,8 @@ class ReferenceModel:
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
         for optimizer, flat in zip(self.optimizers, reduced, strict=True):
             optimizer.apply(flat, scale)
+        if self._memory is not None and scale == 0.0:
+            self._memory.forget(step)
         total = reduced[-1][-1].item()
         chains = tuple(optimizer.chain for optimizer in self.optimizers)
         return ReferenceStep(step, total / targets, total, norm, scale, chains)
@@ -249,16 +252,31 @@ class _Memory:
     def keep(self, boundary: int, m: int, left: Tensor) -> None:
         self._kept[self._step, boundary, m] = left
 
+    def forget(self, step: int) -> None:
+        """It was skipped: nothing builds on it."""
+        self._kept = {key: left for key, left in self._kept.items() if key[0] != step}
+
 
 class _Boundary(torch.autograd.Function):
     """What a cut does to what crosses it and, on the way back, to its gradient."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, forward: codecs.Codec, backward: codecs.Codec) -> Tensor:
-        frame = forward.encode(hidden)
+        frame, crossed = _crossed(forward, hidden)
         ctx.codec = backward.beside(frame)
-        return forward.decode(frame, hidden.shape)
+        return crossed
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.codec.decode(ctx.codec.encode(gradient), gradient.shape), None, None
+        return _crossed(ctx.codec, gradient)[1], None, None
+
+
+def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:
+    """Its frame, and what that says. What is not finite crosses as NaN throughout, and the step is skipped."""
+    try:
+        frame = codec.encode(tensor)
+    except codecs.CodecError as error:
+        if error.reason is not codecs.Reason.NOT_FINITE:
+            raise
+        return b"", torch.full_like(tensor, math.nan)
+    return frame, codec.decode(frame, tensor.shape)

@@ -9,6 +9,9 @@ or its coefficients. Backward: their encoded gradient. Every body starts with a 
 Some codecs encode a gradient beside the activation of the same boundary and microbatch: `pack_backward` and
 `unpack_backward` then want the body in which it crossed (`needs_forward`).
 
+In a pass whose step was not finite before (`nonfinite`), NOT_FINITE stands for an encoded activation or gradient that
+holds NaN or infinity. Whoever receives it computes with NaN throughout: so do all others, and so does the reference.
+
 The shape follows from the manifest, so a received body is compared with what it must be, never believed.
 """
 
@@ -37,6 +40,8 @@ Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct("<BBH")
 HEADER_BYTES = _HEADER.size
 """Of every body but a prompt's."""
+NOT_FINITE = b"not finite"
+"""Shorter than the header of any codec's frame."""
 _COLUMNS = struct.Struct("<I")
 
 
@@ -75,10 +80,13 @@ class ForwardBody:
 class BodyFormat:
     """Packs and unpacks the bodies of one run; where codecs are chosen as it goes, of one pass. Thread-safe."""
 
-    def __init__(self, manifest: RunManifest, chosen: Sequence[CodecPair] = ()) -> None:
+    def __init__(self, manifest: RunManifest, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
         """`chosen`: by boundary 1, 2, …, as in Open. Without it, where the manifest leaves the choice, only tokens
         are packed. Raises codecs.UnknownCodec for what such a run cannot choose.
+
+        `nonfinite`: NOT_FINITE is packed and taken.
         """
+        self._nonfinite = nonfinite
         self._manifest = manifest
         self._model = manifest.model
         self._batch = manifest.batch
@@ -93,9 +101,9 @@ class BodyFormat:
         self.needs_forward = backward.needs_forward
         """Whether a gradient is packed and unpacked beside the forward body of its boundary and microbatch."""
 
-    def of_pass(self, chosen: Sequence[CodecPair]) -> BodyFormat:
-        """The format of a pass that opens with these codecs. Raises codecs.UnknownCodec."""
-        return BodyFormat(self._manifest, chosen)
+    def of_pass(self, chosen: Sequence[CodecPair], nonfinite: bool = False) -> BodyFormat:
+        """The format of a pass that opens with these. Raises codecs.UnknownCodec."""
+        return BodyFormat(self._manifest, chosen, nonfinite)
 
     def codecs_at(self, boundary: int) -> tuple[codecs.Codec, codecs.Codec]:
         """What activations and gradients cross `boundary` with. Raises FrameError when that is not chosen yet."""
@@ -120,7 +128,7 @@ class BodyFormat:
 
         `base` (rows, T, width) fp16: only the change from it is packed.
         """
-        return self.pack_encoded(boundary, kind, tokens, self._changing(boundary, base).encode(hidden.cpu()))
+        return self.pack_encoded(boundary, kind, tokens, self._encode(self._changing(boundary, base), hidden))
 
     def pack_encoded(self, boundary: int, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
         """The body of boundary > 0 whose activation is encoded already."""
@@ -128,7 +136,7 @@ class BodyFormat:
 
     def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> bytes:
         """gradient: (sequences, sequence_length, width) fp32. Raises codecs.CodecError."""
-        encoded = self._beside(boundary, forward).encode(gradient.cpu())
+        encoded = self._encode(self._beside(boundary, forward), gradient)
         return self._pack(BodyKind.GRADIENT, boundary, None, encoded)
 
     def unpack_forward(
@@ -138,7 +146,8 @@ class BodyFormat:
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if boundary == 0:
             return ForwardBody(found, tokens, None)
-        return ForwardBody(found, tokens, _decode(self._changing(boundary, base), encoded, self._shape(found, tokens)))
+        hidden = self._decode(self._changing(boundary, base), encoded, self._shape(found, tokens))
+        return ForwardBody(found, tokens, hidden)
 
     def check_change(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> None:
         """Raise FrameError unless `buffer` is a forward body that a stage can compute with if it has the base."""
@@ -146,8 +155,9 @@ class BodyFormat:
         codec, _ = self._candidates[0]
         if not isinstance(codec, codecs.Delta) or found is not BodyKind.BATCH or boundary == 0:
             raise FrameError(f"the change of an earlier frame, in a body of kind {found.name} at boundary {boundary}")
-        with _refusing(codec):
-            codec.check_change(encoded, self._shape(found, tokens))
+        if self._is_finite(encoded):
+            with _refusing(codec):
+                codec.check_change(encoded, self._shape(found, tokens))
 
     def _opened(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> tuple[BodyKind, Tensor, memoryview]:
         """(kind, token ids, encoded activation) of a forward body."""
@@ -173,7 +183,7 @@ class BodyFormat:
 
     def unpack_backward(self, boundary: int, buffer: Buffer, forward: Buffer | None = None) -> Tensor:
         """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError."""
-        return _decode(self._beside(boundary, forward), self._gradient(boundary, buffer), self._batch_shape)
+        return self._decode(self._beside(boundary, forward), self._gradient(boundary, buffer), self._batch_shape)
 
     def check(
         self,
@@ -192,9 +202,10 @@ class BodyFormat:
         if direction is Direction.FORWARD:
             self.unpack_forward(boundary, buffer, kind)
             return
-        codec = self._beside(boundary, forward)
-        with _refusing(codec):
-            codec.check(self._gradient(boundary, buffer), self._batch_shape)
+        codec, encoded = self._beside(boundary, forward), self._gradient(boundary, buffer)
+        if self._is_finite(encoded):
+            with _refusing(codec):
+                codec.check(encoded, self._batch_shape)
 
     def max_bytes(self, boundary: int, direction: Direction) -> int:
         """The largest body over a boundary, of any pass and any choice: what a receiver may allocate."""
@@ -239,6 +250,23 @@ class BodyFormat:
             return codec
         ids = _HEADER.size + math.prod(self._batch_columns) * self._ids.itemsize
         return codec.beside(memoryview(forward).cast("B")[ids:])
+
+    def _encode(self, codec: codecs.Codec, tensor: Tensor) -> bytes:
+        try:
+            return codec.encode(tensor.cpu())
+        except codecs.CodecError as error:
+            if self._nonfinite and error.reason is codecs.Reason.NOT_FINITE:
+                return NOT_FINITE
+            raise
+
+    def _decode(self, codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...]) -> Tensor:
+        if not self._is_finite(encoded):
+            return torch.full(shape, math.nan)
+        with _refusing(codec):
+            return codec.decode(encoded, shape)
+
+    def _is_finite(self, encoded: memoryview) -> bool:
+        return not (self._nonfinite and encoded == NOT_FINITE)
 
     def _kind(self, kind: PassKind) -> BodyKind:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
@@ -313,11 +341,6 @@ def _chosen(manifest: RunManifest, chosen: Sequence[CodecPair]) -> tuple[tuple[c
                 f"{', '.join(forward)}, and {', '.join(backward)} back. Peers and coordinator need the same release"
             )
     return tuple(codecs.pair(pair.forward, pair.backward) for pair in chosen)
-
-
-def _decode(codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...]) -> Tensor:
-    with _refusing(codec):
-        return codec.decode(encoded, shape)
 
 
 @contextlib.contextmanager

@@ -69,8 +69,8 @@ class _EmulatedStage(Stage):
         """What the bodies are coded with; None before there are any."""
         self._of_weights = GRADIENT * torch.randn(parameters, generator=torch.Generator().manual_seed(index))
 
-    def begin(self, chosen: Sequence[CodecPair] = ()) -> None:
-        super().begin(chosen)
+    def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
+        super().begin(chosen, nonfinite)
         if chosen == self._coded_for or (self._auto and not chosen):
             return
         self._coded_for = chosen

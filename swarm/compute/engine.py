@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from swarm.codecs import UnknownCodec
+from swarm.codecs import CodecError, Reason, UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, Buffer, FrameError
@@ -194,7 +194,7 @@ class StageEngine:
         """Frames and work of this pass are taken from now on; of none, if its codecs cannot be used."""
         self._begun = None
         try:
-            self._format = self._format.of_pass(action.codecs)
+            self._format = self._format.of_pass(action.codecs, action.nonfinite)
         except UnknownCodec as error:
             self._post(ComputeFailed(action.pass_id, None, str(error)))
         else:
@@ -235,7 +235,7 @@ class StageEngine:
                 done = self._carry_out(task)
             except Exception as error:
                 _log.exception("%s failed", type(task).__name__)
-                done = ComputeFailed(*_subject(task), f"{type(task).__name__}: {error or type(error).__name__}")
+                done = failure(task, error)
             if done is not None:
                 try:
                     self._post(done)
@@ -246,7 +246,7 @@ class StageEngine:
         stage = self._held()
         match action:
             case Begin():
-                stage.begin(action.codecs)
+                stage.begin(action.codecs, action.nonfinite)
             case Discard():
                 stage.discard(action)
             case Forward():
@@ -300,6 +300,14 @@ class _Call:
                 self.future.set_result(self._run())
             except Exception as error:
                 self.future.set_exception(error)
+
+
+def failure(action: ComputeAction, error: Exception) -> ComputeFailed:
+    """What the core is told of an exception."""
+    unsendable = isinstance(error, CodecError) and error.reason is Reason.NOT_FINITE
+    return ComputeFailed(
+        *_subject(action), f"{type(action).__name__}: {error or type(error).__name__}", nonfinite=unsendable
+    )
 
 
 def _timed(compute: Callable, action: Forward | Backward) -> PeerInput:

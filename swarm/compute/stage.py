@@ -54,9 +54,12 @@ class Stage:
             manifest.model.subspace_id,
         )
 
-    def begin(self, chosen: Sequence[CodecPair] = ()) -> None:
-        """A new pass, with codecs as in Open: nothing of an older one stays. Raises codecs.UnknownCodec."""
-        self._format = self._format.of_pass(chosen)
+    def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
+        """A new pass, with codecs as in Open: nothing of an older one stays. Raises codecs.UnknownCodec.
+
+        `nonfinite`: what is not finite crosses the boundaries too.
+        """
+        self._format = self._format.of_pass(chosen, nonfinite)
         self._accumulator.zero()
         self._graphs.clear()
         self._received.clear()

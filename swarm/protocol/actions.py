@@ -120,6 +120,8 @@ class ComputeFailed:
     pass_id: PassId
     microbatch: Microbatch | None
     reason: str
+    nonfinite: bool = False
+    """As in Failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,8 @@ class Begin:
     kind: PassKind
     codecs: tuple[CodecPair, ...] = ()
     """As in Open: what crosses a boundary otherwise than with these is refused."""
+    nonfinite: bool = False
+    """As in Open. Otherwise what is not finite is a ComputeFailed, and refused when it comes."""
 
 
 @dataclass(frozen=True, slots=True)

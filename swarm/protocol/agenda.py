@@ -88,6 +88,7 @@ class Agenda:
             window=max(experience.window, 2 * self._settings.stages * max(len(roster) for roster in rosters)),
             now=now,
             codecs=self._choice.current,
+            nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
         )
 
     def completed(self, kind: PassKind) -> None:

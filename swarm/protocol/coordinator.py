@@ -267,6 +267,8 @@ class CoordinatorCore:
             self._new_term(survey.new_term)
         elif survey.ready and version == settings.steps and not over:
             self._wait_for_archive(now)
+        elif survey.ready and now < self._experience.rest_until:
+            self._pause(f"step {version} failed {self._experience.failed_attempts} times: the next attempt waits")
         elif survey.ready:
             self._paused = ""
             kind = self._agenda.due()

@@ -28,6 +28,7 @@ class Ledger:
         window: int,
         now: float,
         codecs: tuple[CodecPair, ...] = (),
+        nonfinite: bool = False,
     ) -> None:
         self.pass_id = pass_id
         self.kind = kind
@@ -37,6 +38,8 @@ class Ledger:
         """Of the step before: told again with every Open."""
         self.codecs = codecs
         """As in Open: the same for all of the pass."""
+        self.nonfinite = nonfinite
+        """As in Open."""
         self.opened_at = now
         self.judged_from = now
         """As `opened_at`, but later by the time in which the coordinator itself stood still."""

@@ -164,5 +164,6 @@ class Mending:
         ledger = self._ledger
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
-        opening = Open(ledger.pass_id, ledger.kind, tuple(ledger.tables), ledger.decision, ledger.codecs)
+        tables = tuple(ledger.tables)
+        opening = Open(ledger.pass_id, ledger.kind, tables, ledger.decision, ledger.codecs, ledger.nonfinite)
         self._out.send(actor, opening)

@@ -187,6 +187,10 @@ class Open:
     decision: Decision | None
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: what everything crosses with in this pass. Empty where the manifest says it all."""
+    nonfinite: bool = False
+    """Something was not finite when this step was tried before: now it crosses the boundaries too, and spoils the
+    gradients of all stages, so that the step can be decided as a SKIP.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +339,8 @@ class Failed:
     pass_id: PassId
     microbatch: Microbatch | None
     reason: str
+    nonfinite: bool = False
+    """What `microbatch` was to send to a neighbour holds NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Unworkable:
-    """A microbatch of a step has failed on two peers: it would on others too."""
+    """A step has failed on two peers, or again and again: it would on others too, and another time."""
 
     reason: str
 
@@ -95,8 +95,8 @@ class OpenPass:
                 self._on_result(sender, message, now)
             case Released(_, number, microbatches):
                 self._mending.released(sender, number, microbatches)
-            case Failed(_, m, reason):
-                self._on_failed(sender, m, reason)
+            case Failed():
+                self._on_failed(sender, message, now)
 
     def on_status(self, status: Status, now: float) -> None:
         """The newest status of an actor: what it did in this pass, and whether it is still in it."""
@@ -107,7 +107,7 @@ class OpenPass:
         self.ledger.on_status(status, now)
         self._feed(now)
         if status.fenced:
-            self.exclude(status.actor, "it fenced itself")
+            self._exclude_failed(status.actor, "it fenced itself", now)
         elif status.prepared is not None:
             self._on_prepared(status.actor, status.prepared)
 
@@ -193,20 +193,39 @@ class OpenPass:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
         if decision.skip and self._experience.nonfinite == 0:
-            self._experience.nonfinite = 1
+            self._experience.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again with other replicas")
             return
         self._experience.window = self.ledger.fitting_window() or self._experience.window
         self.outcome = Decided(decision, without)
 
-    def _on_failed(self, sender: Actor, m: Microbatch | None, reason: str) -> None:
-        if m is None or not self._failed_before(sender, m):
-            self.exclude(sender, f"it failed: {reason}")
+    def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
+        """A sibling takes over. If there is none, or it has failed on the same microbatch, the pass cannot go on."""
+        m, reason = failed.microbatch, failed.reason
+        twice = m is not None and self._failed_before(sender, m)
+        what = f"microbatch {m} of step {self.ledger.pass_id.step}"
+        if failed.nonfinite and self._experience.nonfinite == 0 and self.ledger.kind is PassKind.TRAIN:
+            if not twice:
+                self.exclude(sender, f"it failed: {reason}")
+            if twice or isinstance(self.outcome, GiveUp):
+                self._experience.not_finite()
+                self.outcome = GiveUp(f"{what} is not finite: run again to be skipped if that is so. {reason}")
+        elif not twice:
+            self._exclude_failed(sender, f"it failed: {reason}", now)
         elif self.ledger.kind is PassKind.TRAIN:
-            step = self.ledger.pass_id.step
-            self.outcome = Unworkable(f"microbatch {m} of step {step} has failed on two peers: {reason}")
+            self.outcome = Unworkable(f"{what} has failed on two peers: {reason}")
         else:
             self.outcome = GiveUp(f"microbatch {m} has failed on two peers: {reason}")
+
+    def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
+        """Go on without it. A step that must be run again for that reason is so a few times, later and later."""
+        self.exclude(actor, reason)
+        if not isinstance(self.outcome, GiveUp) or self.ledger.kind is not PassKind.TRAIN:
+            return
+        why = self.outcome.reason
+        if not self._experience.attempt_failed(now, self._settings.heartbeat_s):
+            times, step = self._experience.failed_attempts, self.ledger.pass_id.step
+            self.outcome = Unworkable(f"step {step} was tried {times} times and failed each time: {why}")
 
     def _failed_before(self, sender: Actor, m: Microbatch) -> bool:
         """Whether `m`, the sender's own, has failed on another peer of its stage too."""

@@ -346,10 +346,13 @@ class PeerCore:
             return
         if self.stint is not None and self.settings.averages_compressed:
             self._carry = Carry.of(self.actor, self.stint.walk.table, self._applying)
+        skipped = self._applying.skip
         self._applying = None
         self.holding.applied(step)
-        if self.stint is not None and (settled := self._bases.settle(step, self.stint.walk.crossings)) is not None:
-            self._out.add(settled)
+        if self.stint is not None:
+            crossings = Crossings() if skipped else self.stint.walk.crossings  # nothing builds on what is not finite
+            if (settled := self._bases.settle(step, crossings)) is not None:
+                self._out.add(settled)
         self._leave_pass()
         self._out.emit(StepApplied(step, digest))
         self._save_if_due(now)

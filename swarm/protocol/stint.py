@@ -69,7 +69,7 @@ class Stint:
         self._out = out
         self._early = Early()
         pace.new_pass()
-        out.add(Begin(opening.pass_id, opening.kind, opening.codecs))
+        out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
         self.walk = Walk(
             me=me,
@@ -137,8 +137,8 @@ class Stint:
                 self.reduce_if_sealed(now)
             case ResultDone():
                 self.walk.on_result_done(event, now)
-            case ComputeFailed(pass_id, microbatch, reason):
-                self._out.send(self._coordinator, Failed(pass_id, microbatch, reason))
+            case ComputeFailed(pass_id, microbatch, reason, nonfinite):
+                self._out.send(self._coordinator, Failed(pass_id, microbatch, reason, nonfinite))
                 self.fence(reason)
 
     def on_reduced(self, event: PartEncoded | BucketSummed | Assembled) -> None:

@@ -96,8 +96,10 @@ def nonsense(cell: Cell) -> str | None:
             return "a standby computes nothing and talks to no peer until it joins"
     if kind in ("bit flip", "not finite") and role in ("coordinator", "standby"):
         return "it holds no gradient"
-    if kind in ("bit flip", "not finite") and phase != "reduce":
+    if kind == "bit flip" and phase != "reduce":
         return "a gradient goes wrong while it is reduced"
+    if kind == "not finite" and phase not in ("forward", "backward", "reduce"):
+        return "only what is computed or reduced can be so"
     if kind == "exception" and phase not in ("forward", "backward", "applying"):
         return "an exception is thrown where something is computed"
     return None
@@ -204,7 +206,8 @@ class Injector:
                 target.flips_next = self._has_siblings(target)
             case "not finite":
                 assert isinstance(target, SimPeer)
-                target.spoil_step(for_good=fault.occurrence % 2 == 1)
+                spoil = target.spoil_step if fault.cell.phase == "reduce" else target.overflow
+                spoil(for_good=fault.occurrence % 2 == 1)
             case "stall":
                 target.stall()
                 world.at(world.now + fault.seconds, None, (_resume, target))

@@ -68,8 +68,10 @@ class Watch:
         self.ideal = self._ideal()
         self.spoilt: dict[tuple[int, int], int | None] = {}
         """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
+        self.overflowing: set[tuple[int, int]] = set()
+        """(stage, step): what is computed there for a neighbour is not finite."""
         self._reproduced: set[int] = set()
-        """Steps whose gradient was not finite in two terms."""
+        """Steps of which something was not finite in two terms."""
         self._seen_spoilt: dict[int, int] = {}
         self.decisions: dict[int, Decision] = {}
         """The decisions that stand, by step; a rollback voids those it goes back over."""
@@ -78,7 +80,8 @@ class Watch:
         self.rollbacks = 0
         self.paused = ""
         """Why the run stands still, when it rightly does: a microbatch that has killed two assignees."""
-        self._raised: dict[tuple[int, bool, int], set[Actor]] = defaultdict(set)
+        self._raised: dict[tuple[int, bool, int], dict[Actor, bool]] = defaultdict(dict)
+        """{(step, trains, microbatch): {who: because it was not finite}}"""
         self._passes: dict[int, PassId] = {}
         self._attempts: dict[int, Attempt] = {}
         self._tables: dict[tuple[PassId, int], StageTable] = {}
@@ -101,9 +104,13 @@ class Watch:
         term = self.spoilt.get((stage, pass_id.step), -1)
         if term is not None and term != pass_id.term:
             return True
+        self.found_nonfinite(pass_id)
+        return False
+
+    def found_nonfinite(self, pass_id: PassId) -> None:
+        """Something in this pass is not finite."""
         if self._seen_spoilt.setdefault(pass_id.step, pass_id.term) != pass_id.term:
             self._reproduced.add(pass_id.step)
-        return False
 
     # ------------------------------------------------------------ peers
 
@@ -155,9 +162,9 @@ class Watch:
         if peer.state != self.ideal.states[peer.version][peer.stage]:
             raise Violation("replicas agree", f"{peer.label} holds a wrong state of version {peer.version}")
 
-    def raised(self, peer: SimPeer, pass_id: PassId, microbatch: int) -> None:
+    def raised(self, peer: SimPeer, pass_id: PassId, microbatch: int, nonfinite: bool) -> None:
         """A computation of `microbatch` raised an exception at `peer`."""
-        self._raised[pass_id.step, pass_id.index == 0, microbatch].add(peer.actor)
+        self._raised[pass_id.step, pass_id.index == 0, microbatch][peer.actor] = nonfinite
 
     # ------------------------------------------------------------ coordinator
 
@@ -170,8 +177,8 @@ class Watch:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
-        """A process ends as failed. It may, once a microbatch has killed two assignees."""
-        if not any(len(actors) > 1 for actors in self._raised.values()):
+        """A process ends as failed. It may, once a microbatch has killed two assignees. Not finite is no such end."""
+        if not any(len(by) > 1 and not all(by.values()) for by in self._raised.values()):
             raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
 
     def writes(self, decision: Decision) -> None:

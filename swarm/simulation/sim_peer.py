@@ -77,6 +77,8 @@ class SimPeer(Process):
         """The next computation raises, half way through."""
         self.flips_next = False
         """A bit of the next reduced bucket flips on its way into memory."""
+        self.overflows_next = False
+        """What it computes next for a neighbour is not finite."""
         self.stage: int | None = None
         self.version: int | None = None
         self.holding: int | None = None
@@ -84,6 +86,8 @@ class SimPeer(Process):
         self.state = 0
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
+        self._nonfinite = False
+        """As in Begin."""
         self._accumulator = 0
         self._inputs: dict[Microbatch, int] = {}
         self._queue = ComputeQueue(self)
@@ -155,6 +159,7 @@ class SimPeer(Process):
         self.world.watch.began(self, action)
         self._pass = action.pass_id
         self._codecs = action.codecs
+        self._nonfinite = action.nonfinite
         if action.codecs:
             self.world.at(self.world.now + _SMALL_S, self, self._measured())
         self._accumulator = 0
@@ -192,6 +197,9 @@ class SimPeer(Process):
     def _forwarded(self, action: act.Forward) -> None:
         if self.fails_next:
             self._fail(action)
+            return
+        if self._overflows(action.pass_id):
+            self._fail(action, nonfinite=True)
             return
         assert self.stage is not None
         stages = self.world.settings.stages
@@ -260,6 +268,9 @@ class SimPeer(Process):
     def _backwarded(self, action: act.Backward) -> None:
         if self.fails_next:
             self._fail(action)
+            return
+        if self._overflows(action.pass_id):
+            self._fail(action, nonfinite=True)
             return
         payload = self._inputs.pop(action.microbatch, None)
         if payload is None:
@@ -355,6 +366,24 @@ class SimPeer(Process):
         """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""
         if self.stage is not None and self._pass is not None and self._pass.index == 0:
             self.world.watch.spoilt[self.stage, self._pass.step] = None if for_good else self._pass.term
+
+    def overflow(self, for_good: bool) -> None:
+        """What is computed here for a neighbour is not finite: in this step whoever does it, or this peer and once."""
+        if not for_good:
+            self.overflows_next = True
+        elif self.stage is not None and self._pass is not None and self._pass.index == 0:
+            self.spoil_step(for_good=True)
+            self.world.watch.overflowing.add((self.stage, self._pass.step))
+
+    def _overflows(self, pass_id: PassId) -> bool:
+        """Whether what was just computed cannot be sent."""
+        if pass_id.index or self._nonfinite:
+            return False
+        found = self.overflows_next or (self.stage, pass_id.step) in self.world.watch.overflowing
+        self.overflows_next = False
+        if found:
+            self.world.watch.found_nonfinite(pass_id)
+        return found
 
     def _cancel_reduce(self, action: act.CancelReduce) -> None:
         void = action.attempt
@@ -471,7 +500,7 @@ class SimPeer(Process):
 
     # ------------------------------------------------------------ failing
 
-    def _fail(self, action: act.Forward | act.Backward | act.Apply) -> None:
+    def _fail(self, action: act.Forward | act.Backward | act.Apply, nonfinite: bool = False) -> None:
         """An exception half way: garbage stays behind in the accumulator, or in the parameters."""
         self.fails_next = False
         if isinstance(action, act.Apply):
@@ -479,8 +508,9 @@ class SimPeer(Process):
             self.feed(act.ComputeFailed(action.attempt.pass_id, None, "out of memory"))
         else:
             self._accumulator += 1 << 3
-            self.world.watch.raised(self, action.pass_id, action.microbatch)
-            self.feed(act.ComputeFailed(action.pass_id, action.microbatch, "out of memory"))
+            self.world.watch.raised(self, action.pass_id, action.microbatch, nonfinite)
+            reason = "not finite" if nonfinite else "out of memory"
+            self.feed(act.ComputeFailed(action.pass_id, action.microbatch, reason, nonfinite))
 
     def _payload(self, payload: object) -> int:
         if not isinstance(payload, int):

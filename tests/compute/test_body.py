@@ -1,3 +1,4 @@
+import math
 import struct
 import zlib
 
@@ -7,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm import codecs
 from swarm.compute.body import HEADER_BYTES, BodyFormat, BodyKind, FrameError
 from swarm.protocol.ids import Direction, PassKind
 
@@ -164,6 +166,33 @@ def test_values_that_are_not_finite_are_refused(make_manifest):
     body[4:] = fields + struct.pack("<I", zlib.crc32(payload, zlib.crc32(fields))) + payload
     with pytest.raises(FrameError, match="not finite"):
         fmt.check(1, Direction.BACKWARD, bytes(body), None)
+
+
+@pytest.mark.parametrize("codec", ["none", "bf16", "int8", "int4", "log4"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_crosses_only_where_it_may(make_manifest, codec, bad):
+    usual = BodyFormat(make_manifest(codec=codec))
+    allowing = usual.of_pass((), nonfinite=True)
+    values = HIDDEN.clone()
+    values[1, 2, 3] = bad
+    for fmt in (usual, allowing.of_pass(())):
+        with pytest.raises(codecs.CodecError, match="NaN or infinite"):
+            fmt.pack_forward(1, BodyKind.BATCH, torch.from_numpy(IDS), values)
+        with pytest.raises(codecs.CodecError, match="NaN or infinite"):
+            fmt.pack_backward(1, values)
+    bodies = {
+        Direction.FORWARD: allowing.pack_forward(1, BodyKind.BATCH, torch.from_numpy(IDS), values),
+        Direction.BACKWARD: allowing.pack_backward(1, values),
+    }
+    assert torch.isnan(allowing.unpack_forward(1, bodies[Direction.FORWARD], TRAIN).hidden).all()
+    assert torch.isnan(allowing.unpack_backward(1, bodies[Direction.BACKWARD])).all()
+    for direction, body in bodies.items():
+        allowing.check(1, direction, body, TRAIN)
+        with pytest.raises(FrameError, match="truncated"):
+            usual.check(1, direction, body, TRAIN)
+        with pytest.raises(FrameError, match="truncated"):
+            allowing.check(1, direction, body + b"!", TRAIN)
+    assert allowing.pack_backward(1, HIDDEN) == usual.pack_backward(1, HIDDEN), "what is finite crosses as ever"
 
 
 @given(data=st.data())

@@ -10,7 +10,7 @@ import numpy as np
 
 from peers.reference import train_reference
 from peers.replay import StepReplay
-from swarm.compute.engine import StageEngine
+from swarm.compute.engine import StageEngine, failure
 from swarm.compute.ladders import ladders
 from swarm.data import step_order, visits
 from swarm.events import Event
@@ -119,8 +119,8 @@ class Peer:
         assert self.engine is not None
         try:
             done = self.engine._carry_out(action)  # type: ignore[arg-type]
-        except (ValueError, LookupError) as error:
-            return act.ComputeFailed(action.pass_id, action.microbatch, repr(error))  # type: ignore[union-attr]
+        except (ValueError, LookupError, ArithmeticError) as error:
+            return failure(action, error)  # type: ignore[arg-type]
         if isinstance(done, act.ForwardDone | act.BackwardDone):
             return dataclasses.replace(done, seconds=0.01)  # all are equally fast: shares stay as they are
         return done

@@ -250,18 +250,20 @@ class Assign(_message.Message):
     def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs")
+    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     kind: PassKind
     tables: _containers.RepeatedCompositeFieldContainer[StageTable]
     decision: Decision
     codecs: _containers.RepeatedCompositeFieldContainer[CodecPair]
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ...) -> None: ...
+    nonfinite: bool
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ...) -> None: ...
 
 class Amend(_message.Message):
     __slots__ = ("pass_id", "stage", "table", "reason")
@@ -410,14 +412,16 @@ class Result(_message.Message):
     def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., microbatch: _Optional[int] = ..., loss_sum: _Optional[float] = ..., token: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("pass_id", "microbatch", "reason")
+    __slots__ = ("pass_id", "microbatch", "reason", "nonfinite")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     MICROBATCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NONFINITE_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     microbatch: int
     reason: str
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., microbatch: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    nonfinite: bool
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., microbatch: _Optional[int] = ..., reason: _Optional[str] = ..., nonfinite: _Optional[bool] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("actor", "reason")
