@@ -7,51 +7,70 @@ from collections.abc import Callable
 
 from peers.state_request import StateRequest
 from swarm.events import CheckpointRefused, Event
+from swarm.net.bulk import LEAST_RATE, TooSlow
 from swarm.net.network import Network
 from swarm.protocol.actions import CollectCheckpoint
 from swarm.protocol.ids import Actor
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 
+FIRST_RATE = 64 * 1024.0
+"""Bytes a second that a holder must send at first: who sends less is slow, or only keeps others from being asked."""
 
-async def collect(
-    network: Network, archive: Archive, order: CollectCheckpoint, emit: Callable[[Event], None]
-) -> tuple[str, ...]:
-    """Fetch what the archive lacks of a checkpoint; returns the digests of its stages, in order.
 
-    Empty when some stage could not be had, each holder's reason told: the core orders it again.
-    """
-    for stage, (holders, file_hash) in enumerate(zip(order.holders, order.digests, strict=True)):
-        if archive.holds(stage, order.version, file_hash):
-            continue
+class Collector:
+    """Asks one holder after another. If some were too slow and none did better, less is asked of all from then on."""
+
+    def __init__(self, network: Network, archive: Archive, emit: Callable[[Event], None]) -> None:
+        self._network = network
+        self._archive = archive
+        self._emit = emit
+        self._least_rate = FIRST_RATE
+
+    async def collect(self, order: CollectCheckpoint) -> tuple[str, ...]:
+        """Fetch what the archive lacks of a checkpoint; returns the digests of its stages, in order.
+
+        Empty when some stage could not be had, each holder's reason told: the core orders it again.
+        """
+        archive = self._archive
+        for stage, (holders, file_hash) in enumerate(zip(order.holders, order.digests, strict=True)):
+            if not archive.holds(stage, order.version, file_hash) and not await self._have(
+                holders, stage, order.version, file_hash
+            ):
+                return ()
+        try:
+            return tuple(archive.checkpoint(stage, order.version).digest for stage in range(archive.stages))
+        except StateError as error:
+            self._emit(CheckpointRefused(error.where, error.reason))
+            return ()
+
+    async def _have(self, holders: tuple[Actor, ...], stage: int, version: int, file_hash: str) -> bool:
+        """Whether some holder's copy is archived now."""
+        least_rate, slow = self._least_rate, False
         for holder in holders:
             try:
-                await _fetch(network, archive, holder, stage, order.version, file_hash)
-                break
+                await self._fetch(holder, stage, version, file_hash, least_rate)
+                return True
             except (OSError, ValueError, TimeoutError) as error:
-                what = f"{holder} stage {stage} version {order.version}"
-                emit(CheckpointRefused(what, f"not archived: {error or 'no answer'}"))
-        else:
-            return ()
-    try:
-        return tuple(archive.checkpoint(stage, order.version).digest for stage in range(archive.stages))
-    except StateError as error:
-        emit(CheckpointRefused(error.where, error.reason))
-        return ()
+                slow = slow or isinstance(error, TooSlow)
+                what = f"{holder} stage {stage} version {version}"
+                self._emit(CheckpointRefused(what, f"not archived: {error or 'no answer'}"))
+        if slow:
+            self._least_rate = min(self._least_rate, max(LEAST_RATE, least_rate / 2))
+        return False
 
-
-async def _fetch(network: Network, archive: Archive, holder: Actor, stage: int, version: int, file_hash: str) -> None:
-    request = StateRequest(stage, version, checkpoint=True)
-    writer = archive.receive(stage, version, file_hash)
-    try:
-        transfer = await network.fetch(holder, request.encode())
-        async for chunk in transfer.chunks:
-            writer.feed(chunk)
-        commit = asyncio.ensure_future(asyncio.to_thread(writer.commit))
+    async def _fetch(self, holder: Actor, stage: int, version: int, file_hash: str, least_rate: float) -> None:
+        request = StateRequest(stage, version, checkpoint=True)
+        writer = self._archive.receive(stage, version, file_hash)
         try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError:
-            await commit  # the thread cannot be stopped: who ended us shall not find the file appear later
-            raise
-    finally:
-        writer.abort()
+            transfer = await self._network.fetch(holder, request.encode(), least_rate=least_rate)
+            async for chunk in transfer.chunks:
+                writer.feed(chunk)
+            commit = asyncio.ensure_future(asyncio.to_thread(writer.commit))
+            try:
+                await asyncio.shield(commit)
+            except asyncio.CancelledError:
+                await commit  # the thread cannot be stopped: who ended us shall not find the file appear later
+                raise
+        finally:
+            writer.abort()

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from peers.coordinator.collector import collect
+from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.record import DecisionRecord
 from peers.core_loop import CoreLoop
@@ -55,6 +55,7 @@ class CoordinatorDriver:
         self._archive = archive
         self._log = log
         self._network: Network | None = None
+        self._collector: Collector | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer = ThreadPoolExecutor(1, "record")
         self._collecting: dict[int, asyncio.Task[None]] = {}
@@ -65,6 +66,7 @@ class CoordinatorDriver:
 
     def attach(self, network: Network) -> None:
         self._network = network
+        self._collector = Collector(network, self._archive, self._log.append)
 
     async def run(self) -> str:
         try:
@@ -122,9 +124,9 @@ class CoordinatorDriver:
         self.loop.post(RecordWritten(decision))
 
     async def _collect(self, order: CollectCheckpoint) -> None:
-        assert self._network is not None
+        assert self._collector is not None
         try:
-            digests = await collect(self._network, self._archive, order, self._log.append)
+            digests = await self._collector.collect(order)
             if digests:
                 self._log.append(CheckpointArchived(order.version, list(digests)))
                 self.loop.post(ArchiveStored(order.version, order.term))

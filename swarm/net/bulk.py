@@ -29,6 +29,8 @@ MAX_REQUEST = 64 << 10
 MAX_CHUNK = 4 << 20
 DEFAULT_MAX_TRANSFER = 64 << 30
 IDLE_TIMEOUT_S = 60.0
+LEAST_RATE = 50.0
+"""Bytes a second, after the first IDLE_TIMEOUT_S: the share of one answer of several, on the least uplink there is."""
 MAX_ANSWERS = 8
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 2
@@ -38,6 +40,10 @@ _MANIFEST = re.compile(rb"manifest(?: ([0-9a-f]{64}))?")
 
 class BulkError(ConnectionError):
     """A transfer that was refused, is out of bounds, or broke; the text says why."""
+
+
+class TooSlow(BulkError):
+    """A transfer that goes on, but takes too long."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +95,17 @@ class Answers:
 
 
 async def request(
-    stream: Stream, what: bytes, max_bytes: int = DEFAULT_MAX_TRANSFER, idle_timeout: float = IDLE_TIMEOUT_S
+    stream: Stream,
+    what: bytes,
+    max_bytes: int = DEFAULT_MAX_TRANSFER,
+    idle_timeout: float = IDLE_TIMEOUT_S,
+    least_rate: float = LEAST_RATE,
 ) -> Transfer:
     """Ask on a stream that was accepted for bulk. The stream is closed with the last chunk, or on an error.
 
     `max_bytes`: a larger announcement is refused. `idle_timeout`: longest wait, in seconds, for the answer and between
-    chunks. Raises BulkError, also from the chunks.
+    chunks. `least_rate`: bytes a second that must come, on average since the answer but for one `idle_timeout`; time
+    in which nobody asks for the next chunk does not count. Raises BulkError, also from the chunks.
     """
     try:
         async with asyncio.timeout(idle_timeout):
@@ -109,7 +120,7 @@ async def request(
     if head.total > max_bytes:
         stream.abort()
         raise BulkError(f"{head.total} bytes are announced; at most {max_bytes} are taken")
-    return Transfer(head.total, _download(stream, head.total, idle_timeout))
+    return Transfer(head.total, _download(stream, head.total, idle_timeout, least_rate))
 
 
 async def answer(
@@ -217,12 +228,23 @@ async def _write(stream: Stream, header: bytes, payload: Buffer = b"", lane: Lan
         raise StreamClosed(f"the asker took nothing for {IDLE_TIMEOUT_S:g} s") from None
 
 
-async def _download(stream: Stream, total: int, idle_timeout: float) -> AsyncGenerator[Buffer, None]:
+async def _download(stream: Stream, total: int, idle_timeout: float, least_rate: float) -> AsyncGenerator[Buffer, None]:
     received = 0
+    waited = 0.0
+    loop = asyncio.get_running_loop()
     try:
         while received < total:
-            async with asyncio.timeout(idle_timeout):
-                head, chunk = await stream.read_frame(_MAX_HEAD, min(MAX_CHUNK, total - received))
+            began = loop.time()
+            left = idle_timeout + received / least_rate - waited
+            try:
+                async with asyncio.timeout(min(idle_timeout, left)):
+                    head, chunk = await stream.read_frame(_MAX_HEAD, min(MAX_CHUNK, total - received))
+            except TimeoutError:
+                if left < idle_timeout:
+                    came = f"{received} of {total} bytes came in {waited + left:.0f} s"
+                    raise TooSlow(f"{came}, at least {least_rate:.0f} a second are wanted") from None
+                raise
+            waited += loop.time() - began
             if head:
                 _head(head)
             if not chunk:
@@ -251,4 +273,14 @@ async def _pieces(view: memoryview) -> AsyncGenerator[Buffer, None]:
         yield view[offset : offset + MAX_CHUNK]
 
 
-__all__ = ["Answers", "BulkError", "BulkHandler", "DialError", "Transfer", "answer", "fetch_manifest", "request"]
+__all__ = [
+    "Answers",
+    "BulkError",
+    "BulkHandler",
+    "DialError",
+    "TooSlow",
+    "Transfer",
+    "answer",
+    "fetch_manifest",
+    "request",
+]

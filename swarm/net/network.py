@@ -189,14 +189,20 @@ class Network:
         """Have `handler(requester, request)` answer bulk requests; it raises BulkError to refuse."""
         self._handler = handler
 
-    async def fetch(self, who: Actor | str, request: bytes, max_bytes: int = bulk.DEFAULT_MAX_TRANSFER) -> Transfer:
-        """Ask an actor, or whatever incarnation a peer id has, for bulk data.
+    async def fetch(
+        self,
+        who: Actor | str,
+        request: bytes,
+        max_bytes: int = bulk.DEFAULT_MAX_TRANSFER,
+        least_rate: float = bulk.LEAST_RATE,
+    ) -> Transfer:
+        """Ask an actor, or whatever incarnation a peer id has, for bulk data. The limits are those of bulk.request.
 
         Raises BulkError (its chunks too), DialError, Refused, StreamClosed, TimeoutError.
         """
         peer_id, target = (who.peer, who.incarnation) if isinstance(who, Actor) else (who, None)
         stream = await self._open(peer_id, target, Channel.BULK)
-        transfer = await bulk.request(stream, request, max_bytes)
+        transfer = await bulk.request(stream, request, max_bytes, least_rate=least_rate)
 
         async def counted() -> AsyncGenerator[Buffer, None]:
             async with aclosing(transfer.chunks):

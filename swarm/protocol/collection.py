@@ -1,7 +1,8 @@
 """Which checkpoints are on the volunteers' disks, and when one is complete enough to be fetched into the archive.
 
 Only those are believed whose work is in the version: the roster that decided it. Where that is not known (this process
-has decided nothing yet) or nobody of it is left, those are asked who hold the version now.
+has decided nothing yet) or nobody of it is left, those are asked who hold the version now. Most of them must say the
+same; who has not saved it yet is waited for, a step budget at most, so that the quickest alone decides nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ class _Copies:
     refused: set[Actor] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Believed:
+    peers: frozenset[str]
+    awaited: int
+    """How many of them may still say what they have."""
+
+
 class Collection:
     """Fed with every Status. Orders a version once every stage of it is stored somewhere, and again while it lacks."""
 
@@ -48,6 +56,8 @@ class Collection:
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
         """(version, when)"""
+        self._orders = 0
+        """How many there were. Each asks another holder first: the one before may be slow."""
 
     def decided(self, version: int, ledger: Ledger, without: frozenset[Actor]) -> None:
         """A step is decided: from now on its rosters are who is believed about `version`."""
@@ -65,7 +75,7 @@ class Collection:
             return
         if not status.checkpoint_digest:
             return
-        if peer not in self._believed(version, stage)[0]:
+        if peer not in self._believed(version, stage).peers:
             return
         copies = self._copies.setdefault(version, _Copies(now))
         copies.by_stage.setdefault(stage, {})[peer] = (status.actor, status.checkpoint_digest)
@@ -98,29 +108,28 @@ class Collection:
     def _is_archived(self, version: int) -> bool:
         return self._history.archived is not None and version <= self._history.archived
 
-    def _believed(self, version: int, stage: int) -> tuple[frozenset[str], bool]:
-        """Whose copies of a stage count, and whether it is known that they made it."""
+    def _believed(self, version: int, stage: int) -> _Believed:
+        """Whose copies of a stage count."""
         crew = self._members.of_stage(stage)
         makers = self._rosters[version][stage] if version in self._rosters else frozenset[str]()
-        if any(member.actor.peer in makers for member in crew):
-            return makers, True
+        here = sum(peer in makers for peer in {member.actor.peer for member in crew})
+        if here:
+            return _Believed(makers, here)
         if version != self._history.version:
-            return frozenset(), False
-        return frozenset(member.actor.peer for member in crew if member.version == version), False
+            return _Believed(frozenset(), 0)
+        holders = frozenset(member.actor.peer for member in crew if member.version == version)
+        return _Believed(holders, max(len(holders), self._settings.replicas))
 
     def _agreed(self, version: int, stage: int, copies: _Copies, now: float) -> str | None:
-        """The digest that most of those say who are believed.
-
-        Of its makers, those who have reported; of mere holders a whole stage, until a step budget has passed.
-        """
-        believed, made = self._believed(version, stage)
-        votes = Counter(digest for peer, (_, digest) in copies.by_stage[stage].items() if peer in believed)
+        """The digest that most of those say who are believed: of all of them, until a step budget has passed."""
+        believed = self._believed(version, stage)
+        votes = Counter(digest for peer, (_, digest) in copies.by_stage[stage].items() if peer in believed.peers)
         if not votes:
             return None
         digest, agreeing = votes.most_common(1)[0]
         voters = votes.total()
-        if not made and now - copies.since < self._settings.step_budget_s:
-            voters = max(len(believed), self._settings.replicas)
+        if now - copies.since < self._settings.step_budget_s:
+            voters = max(voters, believed.awaited)
         return digest if 2 * agreeing > voters else None
 
     # ------------------------------------------------------------ ordering
@@ -139,7 +148,10 @@ class Collection:
                 copies.refused.add(actor)
                 what = f"{actor} stage {stage} version {version}"
                 self._out.emit(CheckpointRefused(what, "differs from its siblings'"))
-            holders.append(tuple(actor for actor, digest in said if digest == common))
+            agreeing = [actor for actor, digest in said if digest == common]
+            first = self._orders % len(agreeing)
+            holders.append((*agreeing[first:], *agreeing[:first]))
+        self._orders += 1
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed)))
 
     def _forget(self) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peers.coordinator import driver as driver_module
 from peers.coordinator import feeder as feeder_module
-from peers.coordinator.collector import collect
+from peers.coordinator.collector import FIRST_RATE, Collector
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.process import KeyDamaged, organiser_key
 from peers.home import Home
 from swarm.events import CheckpointRefused, Event, EventLog
+from swarm.net.bulk import LEAST_RATE, TooSlow, Transfer
 from swarm.net.host import DialError
 from swarm.protocol.actions import CollectCheckpoint, Stop, TermWritten, WriteTerm
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
@@ -29,7 +29,7 @@ HOLDERS = (Actor("one", 1), Actor("two", 1))
 
 
 class Unreachable:
-    async def fetch(self, who: Actor, request: bytes) -> object:
+    async def fetch(self, who: Actor, request: bytes, least_rate: float) -> object:
         raise DialError(f"{who.peer} is behind a wall")
 
 
@@ -37,11 +37,46 @@ async def test_each_holders_failure_is_an_event(tmp_path: Path) -> None:
     network: Any = Unreachable()
     told: list[Event] = []
     order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
-    assert await collect(network, Archive(tmp_path, RUN, 1, 1), order, told.append) == ()
+    assert await Collector(network, Archive(tmp_path, RUN, 1, 1), told.append).collect(order) == ()
     assert told == [
         CheckpointRefused(f"{holder} stage 0 version 10", f"not archived: {holder.peer} is behind a wall")
         for holder in HOLDERS
     ]
+
+
+class Crawling:
+    """Each holder sends so many bytes a second. Writes down what was asked of whom."""
+
+    def __init__(self, **rates: float) -> None:
+        self.rates = rates
+        self.asked: list[tuple[str, float]] = []
+
+    async def fetch(self, who: Actor, request: bytes, least_rate: float) -> Transfer:
+        self.asked.append((who.peer, least_rate))
+        if self.rates[who.peer] < least_rate:
+            raise TooSlow("7 of 8 bytes came")
+        return Transfer.of(b"")
+
+
+async def test_who_is_too_slow_is_passed_over_and_less_is_asked_when_all_are(tmp_path: Path) -> None:
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
+    network: Any = Crawling(one=0.1, two=FIRST_RATE / 3)
+    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None)
+    for _ in range(3):
+        await collector.collect(order)
+    asked = [FIRST_RATE, FIRST_RATE, FIRST_RATE / 2, FIRST_RATE / 2, FIRST_RATE / 4, FIRST_RATE / 4]
+    assert network.asked == [(peer, rate) for peer, rate in zip(["one", "two"] * 3, asked, strict=True)]
+    for _ in range(20):
+        await collector.collect(order)
+    assert network.asked[-1] == ("two", LEAST_RATE)
+
+
+async def test_who_fails_otherwise_is_asked_no_less(tmp_path: Path) -> None:
+    network: Any = Crawling(one=FIRST_RATE, two=FIRST_RATE)  # sends nothing, and quickly
+    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None)
+    for _ in range(3):
+        assert await collector.collect(CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))) == ()
+    assert {rate for _, rate in network.asked} == {FIRST_RATE}
 
 
 async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_path: Path) -> None:
@@ -49,7 +84,8 @@ async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_pa
     archive.holds = lambda *_: True  # type: ignore[method-assign]  # and pruned before it was looked at
     told: list[Event] = []
     unused: Any = None
-    assert await collect(unused, archive, CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,)), told.append) == ()
+    order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
+    assert await Collector(unused, archive, told.append).collect(order) == ()
     assert [type(event) for event in told] == [CheckpointRefused]
 
 
@@ -57,14 +93,12 @@ async def test_the_end_of_an_older_collection_does_not_unmark_a_newer_one(monkey
     gates = {10: asyncio.Event(), 20: asyncio.Event()}
     begun: list[int] = []
 
-    async def collecting(
-        _network: object, _archive: object, order: CollectCheckpoint, _emit: object
-    ) -> tuple[str, ...]:
+    async def collecting(_collector: object, order: CollectCheckpoint) -> tuple[str, ...]:
         begun.append(order.version)
         await gates[order.version].wait()
         return ()
 
-    monkeypatch.setattr(driver_module, "collect", collecting)
+    monkeypatch.setattr(Collector, "collect", collecting)
     orders = {version: CollectCheckpoint(version, Term(1), (), ()) for version in gates}
 
     class Core:
@@ -99,9 +133,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
 ) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def collecting(
-        _network: object, archive: Archive, order: CollectCheckpoint, _emit: object
-    ) -> tuple[str, ...]:
+    async def collecting(_collector: object, order: CollectCheckpoint) -> tuple[str, ...]:
         (archive.directory / f"{order.version:08d}").mkdir()
         begun.set()
         try:
@@ -110,7 +142,7 @@ async def test_a_rollback_ends_what_is_collected_of_the_history_it_leaves(
             ended.set()
         return ()
 
-    monkeypatch.setattr(driver_module, "collect", collecting)
+    monkeypatch.setattr(Collector, "collect", collecting)
     told: list[Any] = []
 
     class Core:

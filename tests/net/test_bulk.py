@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarm.manifest import DataSection, ManifestError, RunManifest, Shard, SignedManifest, key_fingerprint
 from swarm.net import bulk
-from swarm.net.bulk import MAX_CHUNK, PROTOCOL, Answers, BulkError, Transfer, fetch_manifest
+from swarm.net.bulk import MAX_CHUNK, PROTOCOL, Answers, BulkError, TooSlow, Transfer, fetch_manifest
 from swarm.net.handshake import Admission, Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import DialError, Host
 from swarm.net.proto import link_pb2
@@ -149,6 +149,44 @@ async def test_an_asker_that_takes_nothing_is_given_up(pair: Pair, monkeypatch: 
         with pytest.raises(BulkError, match="the transfer broke after"):
             async for _ in transfer.chunks:
                 pass
+
+
+async def test_a_donor_that_only_drips_is_given_up(pair: Pair) -> None:
+    """It is never silent for long."""
+    a, b = await pair.start()
+
+    async def drips() -> AsyncGenerator[bytes, None]:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.02)
+
+    async def handler(_requester: Actor, _request: bytes) -> Transfer:
+        return Transfer(1 << 20, drips())
+
+    b.serve(handler)
+    stream = await a._open(b.me.peer, b.me.incarnation, Channel.BULK)
+    transfer = await bulk.request(stream, b"x", idle_timeout=1.0, least_rate=1000.0)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TooSlow, match=r"of 1048576 bytes came in 1 s, at least 1000 a second are wanted"):
+            await transfer.read()
+
+
+async def test_time_in_which_nobody_reads_is_not_the_donors(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = await pair.start()
+
+    async def handler(_requester: Actor, _request: bytes) -> Transfer:
+        return Transfer.of(bytes(3 * MAX_CHUNK))
+
+    b.serve(handler)
+    stream = await a._open(b.me.peer, b.me.incarnation, Channel.BULK)
+    transfer = await bulk.request(stream, b"x", idle_timeout=DEADLINE_S, least_rate=2**40)
+    loop = asyncio.get_running_loop()
+    clock, got, late = loop.time, 0, 0.0
+    monkeypatch.setattr(loop, "time", lambda: clock() + late)
+    async for chunk in transfer.chunks:
+        got += len(chunk)
+        late += DEADLINE_S
+    assert got == 3 * MAX_CHUNK
 
 
 async def test_only_so_many_transfers_are_answered_at_once(

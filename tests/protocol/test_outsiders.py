@@ -349,9 +349,54 @@ def test_a_stranger_puts_nothing_into_the_archive() -> None:
     run.decide(ONE, TWO)
     run.versions[STRANGER], run.saved[STRANGER] = None, (1, "its own")
     assert not collected(run.heartbeats(1.0)) and not run.core._collection._copies
+    run.saved[ONE] = run.saved[TWO] = (1, "file")
+    assert not collected(run.report(ONE)), "one of two says it"
+    (order,) = collected(run.report(TWO))
+    assert order == CollectCheckpoint(1, run.core.history.term, ((ONE, TWO),), ("file",))
+
+
+def test_the_first_of_its_makers_alone_decides_nothing() -> None:
+    run = Run(settings(replicas=3), (ONE, TWO, THREE))
+    run.load(ONE, TWO, THREE)
+    run.decide(ONE, TWO, THREE)
+    run.saved[ONE] = (1, "its own")
+    assert not collected(run.heartbeats(1.0))
+    run.saved[TWO] = run.saved[THREE] = (1, "file")
+    orders = run.heartbeats(0.2)
+    assert [(order.holders, order.digests) for order in collected(orders)] == [(((TWO, THREE),), ("file",))]
+    assert len([o for o in orders if isinstance(o, Emit) and isinstance(o.event, CheckpointRefused)]) == 1
+
+
+def test_makers_that_do_not_save_are_waited_for_a_step_budget() -> None:
+    run = Run(settings())
+    run.load(ONE, TWO)
+    run.decide(ONE, TWO)
     run.saved[ONE] = (1, "file")
-    (order,) = collected(run.report(ONE))
-    assert order == CollectCheckpoint(1, run.core.history.term, ((ONE,),), ("file",))
+    assert not collected(run.heartbeats(run.core.settings.step_budget_s - 0.5))
+    assert collected(run.heartbeats(1.0))[0].holders == ((ONE,),)
+
+
+def test_makers_that_have_gone_are_not_waited_for() -> None:
+    run = Run(settings())
+    run.load(ONE, TWO)
+    run.decide(ONE, TWO)
+    run.saved[ONE] = (1, "file")
+    run.hear(TWO, m.Leave(TWO, "goodbye"))
+    del run.versions[TWO]
+    assert collected(run.report(ONE))[0].holders == ((ONE,),)
+
+
+def test_an_order_that_is_repeated_begins_with_the_next_holder() -> None:
+    run = Run(settings(steps=4))
+    run.load(ONE, TWO)
+    run.decide(ONE, TWO)
+    run.saved[ONE] = run.saved[TWO] = (1, "file")
+    orders = collected(run.heartbeats(25 * run.core.settings.heartbeat_s))
+    assert [order.holders for order in orders[:3]] == [((ONE, TWO),), ((TWO, ONE),), ((ONE, TWO),)]
+    run.decide(ONE, TWO)
+    run.saved[ONE] = run.saved[TWO] = (2, "next")
+    (later,) = collected(run.heartbeats(0.2))
+    assert (later.version, later.holders[0]) == (2, ((ONE, TWO), (TWO, ONE))[len(orders) % 2])
 
 
 def test_reports_of_other_stages_and_versions_are_not_taken() -> None:
@@ -398,8 +443,9 @@ def test_a_last_checkpoint_that_does_not_come_is_named_and_asked_for_again() -> 
     orders = run.heartbeats(1.0)
     assert not paused(orders) and not sent(orders, m.Decide)
     run.saved[ONE] = (1, "file")
-    orders = run.heartbeats(run.core.settings.step_budget_s)
-    assert paused(orders) == ["checkpoint 1 is not archived: its copies could not be fetched or stored so far"]
+    orders = run.heartbeats(run.core.settings.step_budget_s + 1.5)
+    what = "checkpoint 1 of stage 0 is not archived: its replicas' copies differ, or some have not saved it"
+    assert paused(orders) == [what, "checkpoint 1 is not archived: its copies could not be fetched or stored so far"]
     assert m.Decide(decision) in sent(orders, m.Decide, TWO) and not sent(orders, m.Decide, ONE)
     orders = run.take(ArchiveStored(1, run.core.history.term)) + run.heartbeats(0.5)
     assert m.Decide(decision, finished=True) in sent(orders, m.Decide, ONE)
