@@ -5,6 +5,7 @@ Imports numpy, not torch.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from swarm.manifest import ManifestError, RunManifest
 from swarm.state.archive import Archive
 from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
+from swarm.state.folder import VersionFolder
 
 MANIFEST_FILE = "run.json"
 
@@ -26,6 +28,23 @@ class ArchivedRun:
     version: int
     tokenizer: Path
     """A file of text runs alone."""
+
+
+def check_archive(directory: Path, run_hash: str) -> None:
+    """Refuse an archive in which another run has trained: its checkpoints would be pruned. Raises StateError, OSError.
+
+    Version 0 alone does not count: nobody has worked for it.
+    """
+    path = directory / MANIFEST_FILE
+    if not path.exists() or not any(VersionFolder(directory, run_hash).versions()):
+        return
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != run_hash:
+        raise StateError(
+            directory,
+            f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: give this run its own "
+            "--home, or restore the RUN.toml and corpus it was started with",
+        )
 
 
 def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | None) -> None:

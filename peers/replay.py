@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from peers.coordinator.record import DecisionRecord
+from peers.coordinator.record import read_decisions
 from peers.home import Home
 from swarm.protocol.messages import CodecPair, Contribution, Decision
 
@@ -38,8 +38,4 @@ def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:
     """By step, all that stand in a coordinator's record; empty where there is none. Raises RecordError."""
     if not home.decisions.exists():
         return {}
-    record = DecisionRecord(home.decisions, run_hash)
-    try:
-        return {decision.step: StepReplay.of(decision) for decision in record.decisions()}
-    finally:
-        record.close()
+    return {decision.step: StepReplay.of(decision) for decision in read_decisions(home.decisions, run_hash)}

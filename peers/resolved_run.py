@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,9 @@ class ResolvedRun:
 
 
 def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
-    """Read RUN.toml at `path`; directories are relative to it. Raises ManifestError, CorpusError, StateError.
+    """Read RUN.toml at `path`; directories are relative to it.
+
+    Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec.
 
     Imported parameters are checked whole against their hash, which takes seconds for each gigabyte.
     """
@@ -33,10 +36,25 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
     corpus = path.parent / run.data.directory
     section = read_corpus(corpus)
     if not run.initial.sha256:
-        return ResolvedRun(run.resolve(section), corpus)
+        manifest = run.resolve(section)
+        _check_codecs(manifest)
+        return ResolvedRun(manifest, corpus)
 
     from peers.first_version import first_digests
     from swarm.state.initial import InitialParameters
 
     initial = InitialParameters(path.parent / run.initial.directory, run.model, run.initial.sha256)
-    return ResolvedRun(run.resolve(section, first_digests(initial, run.model)), corpus, initial)
+    manifest = run.resolve(section, first_digests(initial, run.model))
+    _check_codecs(manifest)
+    return ResolvedRun(manifest, corpus, initial)
+
+
+def _check_codecs(manifest: RunManifest) -> None:
+    """Raises UnknownCodec: here, before a home is taken or a key is made for a run that cannot be."""
+    from swarm import codecs
+    from swarm.codecs import ladder
+
+    for forward, backward in itertools.product(*ladder.names(manifest)):
+        codecs.pair(forward, backward)
+    if manifest.sums.compresses:
+        codecs.averaging(manifest.sums.averaging)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peers.archived_run import describe_archive
+from peers.archived_run import check_archive, describe_archive
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.record import DecisionRecord
@@ -89,13 +89,14 @@ def organiser_key(home: OpenHome) -> Ed25519PrivateKey:
 async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> str:
     """Run the coordinator until the run is finished or a signal comes; returns why it ended.
 
-    Raises CorpusError, RecordError, HostError and the like before anything has started.
+    Raises CorpusError, RecordError, StateError, HostError and the like before anything has started.
     """
     run_hash = manifest.hash
     reader = CorpusReader(options.corpus, manifest)
     tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
     key = organiser_key(home)
     signed = SignedManifest.sign(manifest, key)
+    check_archive(home.archive, run_hash)
     record = DecisionRecord(home.decisions, run_hash)
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
@@ -18,24 +20,21 @@ class DecisionRecord:
     """`write_*` return when the data is on disk (SQLite, synchronous=FULL). Used from one thread at a time."""
 
     def __init__(self, path: Path, run_hash: str) -> None:
+        """Open or make the record of a run. One of another run in which nothing has happened yet becomes this run's.
+
+        Raises RecordError.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with _refusing(path), contextlib.ExitStack() as stack:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            stack.callback(self._db.close)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO run(id, hash, term) VALUES (0, ?, 0)", (run_hash,))
-            (found,) = self._db.execute("SELECT hash FROM run").fetchone()
-        except sqlite3.DatabaseError as error:
-            raise RecordError(
-                f"{path} is not a decision record: {error}; move it and archive/ away to start the run anew"
-            ) from None
-        if found != run_hash:
-            self._db.close()
-            raise RecordError(
-                f"{path} records run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: "
-                "give this run its own --home, or restore the RUN.toml and corpus it was started with"
-            )
+            self._db.execute(_TAKE_OVER, (run_hash,))
+            _check_run(self._db, path, run_hash)
+            stack.pop_all()
 
     @property
     def term(self) -> int:
@@ -64,12 +63,18 @@ class DecisionRecord:
         """Raises sqlite3.IntegrityError when the step is decided already: a step is never decided twice."""
         self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, _encode(decision)))
 
-    def decisions(self) -> list[Decision]:
-        """All that stand, by step."""
-        return [_decode(body) for (body,) in self._db.execute("SELECT body FROM decision ORDER BY step")]
-
     def close(self) -> None:
         self._db.close()
+
+
+def read_decisions(path: Path, run_hash: str) -> list[Decision]:
+    """All that stand in the record at `path`, by step. Leaves the file and its folder as they are. Raises RecordError."""
+    # Without a log beside it nobody has it open: it is read as it is, else SQLite would make such a log.
+    log = path.with_name(f"{path.name}-wal")
+    mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
+    with _refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
+        _check_run(db, path, run_hash)
+        return [_decode(body) for (body,) in db.execute("SELECT body FROM decision ORDER BY step")]
 
 
 _SCHEMA = """
@@ -77,6 +82,36 @@ CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY CHECK (id = 0), hash TEXT 
 CREATE TABLE IF NOT EXISTS decision(step INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rollback(term INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 """
+
+_TAKE_OVER = """
+UPDATE run SET hash = ? WHERE NOT EXISTS (SELECT 1 FROM decision) AND NOT EXISTS (SELECT 1 FROM rollback)
+"""
+
+
+def _check_run(db: sqlite3.Connection, path: Path, run_hash: str) -> None:
+    row = db.execute("SELECT hash FROM run").fetchone()
+    found = "" if row is None else str(row[0])
+    if found != run_hash:
+        raise RecordError(
+            f"{path} records run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: "
+            "give this run its own --home, or restore the RUN.toml and corpus it was started with"
+        )
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours. Only of a damaged file is it said that it should go: it is the run."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise RecordError(
+            f"{path} cannot be used now: {error}; look whether another program has it open, whether it may be "
+            "written, whether its disk is full or fails, and start again: nothing is lost"
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise RecordError(
+            f"{path} is not a decision record: {error}; move it and archive/ away to start the run anew"
+        ) from None
 
 
 def _encode(decision: Decision) -> str:

@@ -8,6 +8,7 @@ import pytest
 from peers import cli
 from peers.resolved_run import resolve_run
 from peers.run_toml import render
+from swarm.codecs import UnknownCodec
 from swarm.data import CorpusError, CorpusReader, read_corpus
 from swarm.manifest import ManifestError, RunFile
 
@@ -80,3 +81,6 @@ def test_a_run_resolves_over_its_corpus(tmp_path: Path):
     assert CorpusReader(run.corpus, run.manifest).microbatch(0, 0).shape == (4, 17)
     with pytest.raises(ManifestError, match=r"set model\.vocab_size = 300"):
         resolve_run(path, [*small, "model.vocab_size=200"])
+    for wrong in ("codec.forward=int9", "codec.backward=delta:4", "sums.averaging=log4"):
+        with pytest.raises(UnknownCodec):
+            resolve_run(path, [*small, wrong])

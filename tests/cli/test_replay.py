@@ -1,15 +1,20 @@
 """The decision record keeps what the reference must do the same way, and forgets what was rolled back."""
 
 import dataclasses
+import functools
+import hashlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from peers.archived_run import MANIFEST_FILE, check_archive
 from peers.coordinator.record import DecisionRecord, RecordError
 from peers.home import Home
 from peers.replay import StepReplay, read_replay
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
+from swarm.state.error import StateError
 
 RUN = "ab" * 32
 SHARES = (Contribution(2**70 + 5, -1), Contribution(10, 1))
@@ -54,7 +59,62 @@ def test_a_record_from_before_codecs_were_chosen_can_be_read(tmp_path: Path) -> 
     record.close()
 
 
-def test_the_record_of_another_run_is_refused(tmp_path: Path) -> None:
-    DecisionRecord(Home(tmp_path).decisions, "cd" * 32).close()
-    with pytest.raises(RecordError, match="records run cdcdcd"):
-        read_replay(Home(tmp_path), RUN)
+@pytest.mark.parametrize("happened", ["nothing", "a term", "a decision", "a rollback to the start"])
+def test_the_record_of_another_run_is_refused_once_something_has_happened(happened: str, tmp_path: Path) -> None:
+    path = Home(tmp_path).decisions
+    record = DecisionRecord(path, "cd" * 32)
+    if happened == "a decision":
+        record.write_decision(decision(0))
+    elif happened != "nothing":
+        record.write_term(3, rollback_to=None if happened == "a term" else 0)
+    record.close()
+    if happened in ("nothing", "a term"):
+        record = DecisionRecord(path, RUN)
+        assert record.term == (3 if happened == "a term" else 0), "terms never fall"
+        record.close()
+        DecisionRecord(path, RUN).close()
+        return
+    for open_record in (DecisionRecord, lambda path, run: read_replay(Home(path.parent), run)):
+        with pytest.raises(RecordError, match="records run cdcdcd"):
+            open_record(path, RUN)
+
+
+def test_reading_leaves_a_home_as_it_is(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    record = DecisionRecord(home.decisions, RUN)
+    record.write_decision(decision(0))
+    living = {file.name for file in tmp_path.iterdir()}
+    assert len(read_replay(home, RUN)) == 1, "beside a coordinator that lives"
+    assert {file.name for file in tmp_path.iterdir()} == living
+    record.close()
+    before = home.decisions.read_bytes()
+    assert len(read_replay(home, RUN)) == 1
+    assert [file.name for file in tmp_path.iterdir()] == [home.decisions.name] and home.decisions.read_bytes() == before
+
+
+def test_only_a_damaged_record_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, timeout=0))
+    path = Home(tmp_path).decisions
+    record = DecisionRecord(path, RUN)
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RecordError, match=r"cannot be used now: database is locked.*nothing is lost"):
+            DecisionRecord(path, RUN)
+    other.close()
+    record.close()
+    path.write_bytes(b"x" * 4096)
+    for read in (DecisionRecord, lambda path, run: read_replay(Home(path.parent), run)):
+        with pytest.raises(RecordError, match="is not a decision record"):
+            read(path, RUN)
+
+
+def test_an_archive_in_which_another_run_has_trained_is_refused(tmp_path: Path) -> None:
+    check_archive(tmp_path / "none", RUN)
+    (tmp_path / MANIFEST_FILE).write_bytes(b"a manifest")
+    check_archive(tmp_path, RUN)
+    (tmp_path / "00000000").mkdir()
+    check_archive(tmp_path, RUN)
+    (tmp_path / "00000010").mkdir()
+    check_archive(tmp_path, hashlib.sha256(b"a manifest").hexdigest())
+    with pytest.raises(StateError, match=r"holds checkpoints of run .*abababab"):
+        check_archive(tmp_path, RUN)

@@ -9,7 +9,7 @@ import pytest
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
-from peers.coordinator.record import DecisionRecord
+from peers.coordinator.record import read_decisions
 from peers.home import Home
 from swarm.events import PeerFenced, StateFetched
 
@@ -26,9 +26,7 @@ def swarm(request: pytest.FixtureRequest, make_swarm: MakeSwarm) -> Swarm:
 
 def carried(swarm: Swarm, stage: int) -> list[tuple[int, ...]]:
     """By step, from the coordinator's record."""
-    record = DecisionRecord(Home(swarm.coordinator.home).decisions, swarm.manifest.hash)
-    decisions = record.decisions()
-    record.close()
+    decisions = read_decisions(Home(swarm.coordinator.home).decisions, swarm.manifest.hash)
     return [tuple(each.carried for each in d.outcomes[stage].contributions) for d in decisions]
 
 
