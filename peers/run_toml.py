@@ -5,11 +5,13 @@ Keys and values come from `RunFile`; only the meanings are kept here, and a test
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from swarm.manifest import RunFile
+from swarm.manifest import ManifestError, RunFile
+from swarm.state.atomic import atomic_file, write_whole
 
 TABLES: dict[str, str] = {
     "run": "What is run.",
@@ -28,7 +30,7 @@ TABLES: dict[str, str] = {
 }
 
 MEANINGS: dict[str, str] = {
-    "run.name": "letters, digits, dot, dash, underscore; at most 64",
+    "run.name": "letters, digits, dot, dash, underscore; at most 64; a letter or digit first",
     "run.seed": "fixes the order of samples, and initial parameters unless they are imported",
     "run.steps": "optimizer steps in all",
     "model.kind": '"llama": a decoder language model; "resnet": a classifier of square images (docs/images.md)',
@@ -85,6 +87,18 @@ MEANINGS: dict[str, str] = {
     "initial.sha256": "of imported parameters (swarm-peer import); empty: new ones, from run.seed",
     "initial.directory": "folder of imported parameters, relative to this file; nothing is read with an empty sha256",
 }
+
+
+def write_run_file(path: Path, run: RunFile) -> None:
+    """Write RUN.toml of `run`, in place of what was there. Raises ManifestError, OSError: then that is still there."""
+    try:
+        raw = render(run).encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = error.object.count("\n", 0, error.start)
+        key, _, value = error.object.splitlines()[line].partition("  # ")[0].partition(" = ")
+        raise ManifestError(f"{path}: {key} = {value!r} is not text in UTF-8, as TOML must be: name another") from None
+    with atomic_file(path) as file:
+        write_whole(file, raw)
 
 
 def render(run: RunFile) -> str:

@@ -6,6 +6,7 @@ The module's name is a keyword: it is loaded by name, as all commands are.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +14,15 @@ import typer
 
 from peers.event_text import amount
 from peers.options import Json
-from peers.run_toml import render
+from peers.run_toml import MEANINGS, write_run_file
 from swarm.manifest import BatchSection, ManifestError, OptimizerSection, RunFile, RunSection
 
 if TYPE_CHECKING:
     from swarm.state.pretrained.model import PretrainedModel
+
+RUN_FILE = "RUN.toml"
+WRITTEN = ("parameters", "tokenizer.json", RUN_FILE)
+"""In `--out`. The run file comes last: without it there is no run."""
 
 LEARNING_RATE = 2e-5
 """Of fine-tuning: a fiftieth of what training from nothing takes."""
@@ -43,12 +48,15 @@ def command(
     """
     from swarm.models import cuts
     from swarm.state.atomic import atomic_file, write_whole
+    from swarm.state.error import StateError
     from swarm.state.initial import write_initial
     from swarm.state.pretrained.source import open_pretrained
 
-    path = out / "RUN.toml"
-    if path.exists() and not force:
-        raise ManifestError(f"{path} exists: choose another --out, or overwrite it with --force")
+    path = out / RUN_FILE
+    if out.resolve() == source.resolve():
+        raise ManifestError(f"--out {out} is SOURCE itself, whose tokenizer.json would be lost: choose another --out")
+    if not force and (there := [out / name for name in WRITTEN if (out / name).exists()]):
+        raise ManifestError(f"{there[-1]} exists: choose another --out, or overwrite it with --force")
     found = open_pretrained(source, tokenizer)
     if found.tied and not untie:
         raise ManifestError(_tied(source, found))
@@ -61,20 +69,27 @@ def command(
     )
     try:
         described = RunSection(name=name)
-    except ValueError as error:
-        raise ManifestError(f"--name {name!r}: {error}") from None
-    path.unlink(missing_ok=True)
-    sha256 = write_initial(out / "parameters", found.tensors)
-    with atomic_file(out / "tokenizer.json") as file:
-        write_whole(file, found.tokenizer)
-    run = RunFile(
-        run=described,
-        model=model,
-        batch=batch,
-        optimizer=OptimizerSection(learning_rate=LEARNING_RATE),
-        initial=RunFile.Initial(sha256=sha256),
-    )
-    path.write_text(render(run), encoding="utf-8")
+    except ValueError:
+        raise ManifestError(f"--name {name!r}: {MEANINGS['run.name']}") from None
+    side = out / ".importing"
+    shutil.rmtree(side, ignore_errors=True)
+    try:
+        sha256 = write_initial(side / "parameters", found.tensors)
+        with atomic_file(side / "tokenizer.json") as file:
+            write_whole(file, found.tokenizer)
+        run = RunFile(
+            run=described,
+            model=model,
+            batch=batch,
+            optimizer=OptimizerSection(learning_rate=LEARNING_RATE),
+            initial=RunFile.Initial(sha256=sha256),
+        )
+        write_run_file(side / RUN_FILE, run)
+        _publish(side, out)
+    except StateError as error:
+        raise StateError(source, str(error)) from None
+    finally:
+        shutil.rmtree(side, ignore_errors=True)
     if as_json:
         print(json.dumps({"path": str(path), "sha256": sha256, "cuts": model.cuts, "parameters": _count(found)}))
         return
@@ -93,6 +108,18 @@ def _tied(source: Path, found: PretrainedModel) -> str:
         f"--untie to begin with two equal ones that are trained apart; that is {more:,} parameters more, and an "
         "export says tie_word_embeddings = false"
     )
+
+
+def _publish(side: Path, out: Path) -> None:
+    """Swap the new import in: what an earlier one wrote goes only now, and its RUN.toml first."""
+    from swarm.state.atomic import sync_folder
+
+    for name in reversed(WRITTEN):
+        if (out / name).exists():
+            (out / name).replace(side / f"old-{name}")
+    for name in WRITTEN:
+        (side / name).replace(out / name)
+    sync_folder(out)
 
 
 def _count(found: PretrainedModel) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from peers.options import Json
-from peers.run_toml import render
+from peers.run_toml import MEANINGS, write_run_file
 from swarm.manifest import (
     BatchSection,
     CodecSection,
@@ -20,6 +20,7 @@ from swarm.manifest import (
     RunFile,
     RunSection,
     SumSection,
+    apply_overrides,
     explain,
     read_run_tree,
 )
@@ -69,7 +70,7 @@ def command(
         typer.Option(
             "--set",
             metavar="TABLE.KEY=VALUE",
-            help="Write another value than the proposed one; may be repeated. Cuts stay as proposed.",
+            help="Write another value than the preset's; may be repeated. Cuts are proposed for what comes of it.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
@@ -79,7 +80,7 @@ def command(
     if path.exists() and not force:
         raise ManifestError(f"{path} exists: choose another name, or overwrite it with --force")
     narrowed = _narrowed(boundary, boundary_dim, subspace_dim)
-    model, shares = _propose(preset, stages, subspace_dim, narrowed, measure)
+    model = _preset(preset)
     try:
         run = RunFile(
             run=RunSection(name=name),
@@ -90,18 +91,27 @@ def command(
             evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
             data=RunFile.Data(directory=data.as_posix()),
         )
-    except ValueError as error:
-        raise ManifestError(f"--name {name!r}: {error}") from None
-    run = read_run_tree(run.model_dump(mode="json"), str(path), overrides or ())
-    if run.model.cuts != model.cuts:
+    except ValueError:
+        raise ManifestError(f"--name {name!r}: {MEANINGS['run.name']}") from None
+    shape = _shape(model, preset, stages, subspace_dim, narrowed)
+    tree = {**run.model_dump(mode="json"), "model": shape.model_dump(mode="json")}
+    tail = tree["model"].pop("tail_layers")
+    apply_overrides(tree, overrides or ())
+    _check_shape(tree["model"], preset, stages, subspace_dim)
+    whole_tail = subspace_dim is not None and "tail_layers" not in tree["model"]
+    tree["model"].setdefault("tail_layers", tail)
+    run = read_run_tree(tree, str(path))
+    cut, shares = _cut(run, stages, measure, whole_tail)
+    if run.model.cuts not in (shape.cuts, cut.cuts):
         raise ManifestError(
             f"--set model.cuts={list(run.model.cuts)}: cuts are what init proposes, change them in {path}"
         )
-    path.write_text(render(run), encoding="utf-8")
+    run = run.model_copy(update={"model": cut})
+    write_run_file(path, run)
     if as_json:
         print(json.dumps({"path": str(path), "cuts": run.model.cuts, "shares": shares, "measured": measure}))
     else:
-        _show(path, preset, run.model, shares, measure, data)
+        _show(path, preset, run, shares, measure)
 
 
 def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim: int | None) -> dict[str, object]:
@@ -117,43 +127,51 @@ def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim:
     return {"boundary": boundary.value, "boundary_dim": boundary_dim}
 
 
-def _propose(
-    preset: str,
-    stages: int,
-    subspace_dim: int | None,
-    narrowed: dict[str, object],
-    measure: bool,
-) -> tuple[ModelSection, list[float]]:
-    """The model with its cuts, and each stage's share of the cost."""
-    from swarm.models import cuts, presets
+def _preset(name: str) -> ModelSection:
+    from swarm.models import presets
 
-    if preset not in presets.NAMES:
-        raise ManifestError(f"--preset {preset}: no such preset; there are {', '.join(presets.NAMES)}")
-    whole = presets.preset(preset, stages=1)
-    batch = _batch(whole)
-    if subspace_dim is not None:
-        if whole.kind != "llama":
-            raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is no language model, leave it out")
-        if subspace_dim >= whole.dim:
-            raise ManifestError(
-                f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {whole.dim}, stay below"
-            )
-        # one layer of tail while cutting: it becomes the whole last stage
-        whole = whole.model_copy(update={"residual": "subspace", "subspace_dim": subspace_dim, "tail_layers": 1})
-    if stages > whole.layers:
-        raise ManifestError(f"--stages {stages}: preset {preset} has {whole.layers} layers, a stage needs at least one")
+    if name not in presets.NAMES:
+        raise ManifestError(f"--preset {name}: no such preset; there are {', '.join(presets.NAMES)}")
+    return presets.preset(name, stages=1)
+
+
+def _shape(
+    model: ModelSection, preset: str, stages: int, subspace_dim: int | None, narrowed: dict[str, object]
+) -> ModelSection:
+    """The preset as the options change it, not checked, with cuts that only stand for as many."""
+    model = model.model_copy(update={"cuts": tuple(range(1, stages)), **narrowed})
+    if subspace_dim is None:
+        return model
+    if model.kind != "llama":
+        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is no language model, leave it out")
+    # one layer of tail while cutting: it becomes the whole last stage
+    return model.model_copy(update={"residual": "subspace", "subspace_dim": subspace_dim, "tail_layers": 1})
+
+
+def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: int | None) -> None:
+    """What the options, rather than keys, can be blamed for. `model` is not checked yet."""
+    layers, dim = model["layers"], model["dim"]
+    if isinstance(layers, int) and stages > layers > 0:
+        raise ManifestError(f"--stages {stages}: preset {preset} has {layers} layers, a stage needs at least one")
+    if isinstance(dim, int) and subspace_dim is not None and subspace_dim >= dim:
+        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} has model.dim = {dim}, stay below")
+
+
+def _cut(run: RunFile, stages: int, measure: bool, whole_tail: bool) -> tuple[ModelSection, list[float]]:
+    """The run's model with its cuts, and each stage's share of the cost. `whole_tail`: the last stage is all tail."""
+    from swarm.models import cuts
+
+    model, batch = run.model, run.batch
     if measure:
-        costs = cuts.measure_costs(whole, batch.sequences, batch.sequence_length)
+        costs = cuts.measure_costs(model, batch.sequences, batch.sequence_length)
     else:
-        costs = cuts.flop_costs(whole, batch.sequence_length)
-    model = whole.model_copy(update={"cuts": cuts.propose_cuts(whole, stages, costs)})
-    if subspace_dim is not None:
-        model = model.model_copy(update={"tail_layers": len(model.layer_range(stages - 1))})
-    if narrowed:
-        try:
-            model = ModelSection(**{**model.model_dump(), **narrowed})
-        except ValueError as error:
-            raise ManifestError(f"preset {preset} in {stages} stages: {explain(error)}") from None
+        costs = cuts.flop_costs(model, batch.sequence_length)
+    model = model.model_copy(update={"cuts": cuts.propose_cuts(model, stages, costs)})
+    tail = len(model.layer_range(stages - 1)) if whole_tail else model.tail_layers
+    try:
+        model = ModelSection(**{**model.model_dump(), "tail_layers": tail})
+    except ValueError as error:
+        raise ManifestError(explain(error)) from None
     each = cuts.stage_costs(model, costs)
     return model, [cost / sum(each) for cost in each]
 
@@ -162,11 +180,12 @@ def _batch(model: ModelSection) -> BatchSection:
     return BatchSection() if model.kind == "llama" else BatchSection(sequences=16, sequence_length=64)
 
 
-def _show(path: Path, preset: str, model: ModelSection, shares: list[float], measured: bool, data: Path) -> None:
+def _show(path: Path, preset: str, run: RunFile, shares: list[float], measured: bool) -> None:
+    model = run.model
     how = "measured" if measured else "counted"
     print(f"wrote {path}: preset {preset} in {model.stages} stages, {how} cost")
     for stage, share in enumerate(shares):
         layers = model.layer_range(stage)
         print(f"  stage {stage}: layers {layers.start}–{layers.stop - 1}, {share:.0%} of the work")
     what = f"--vocab-size {model.vocab_size}" if model.kind == "llama" else "--images digits"
-    print(f"next: swarm-peer prepare {what} --out {path.parent / data}")
+    print(f"next: swarm-peer prepare {what} --out {path.parent / run.data.directory}")

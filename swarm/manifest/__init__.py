@@ -9,7 +9,7 @@ Unknown keys are errors that name the nearest known key.
 
 from swarm.manifest.data import DataSection, InitialSection, Shard
 from swarm.manifest.model import ModelSection
-from swarm.manifest.run_file import RunFile, load_run_file, read_run_tree
+from swarm.manifest.run_file import RunFile, apply_overrides, load_run_file, read_run_tree
 from swarm.manifest.run_manifest import MAX_MANIFEST_BYTES, PROTOCOL_VERSION, RunManifest
 from swarm.manifest.section import ManifestError, Section, explain
 from swarm.manifest.signed import SignedManifest, key_fingerprint
@@ -48,6 +48,7 @@ __all__ = [
     "SumSection",
     "SwarmSection",
     "TimingSection",
+    "apply_overrides",
     "explain",
     "key_fingerprint",
     "load_run_file",

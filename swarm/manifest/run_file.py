@@ -62,13 +62,18 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
 
 def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = ()) -> RunFile:
     """The run file of nested tables, which `overrides` change. `where`: what errors call it. Raises ManifestError."""
-    for override in overrides:
-        _override(tree, override)
+    apply_overrides(tree, overrides)
     _reject_unknown_keys(tree, RunFile, where)
     try:
         return RunFile.model_validate(tree)
     except ValidationError as error:
         raise ManifestError(f"{where}: {explain(error)}") from None
+
+
+def apply_overrides(tree: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Change nested tables by `a.b=c` texts. Raises ManifestError."""
+    for override in overrides:
+        _override(tree, override)
 
 
 def _override(tree: dict[str, Any], override: str) -> None:

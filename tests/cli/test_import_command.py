@@ -123,6 +123,41 @@ def test_mistakes_are_told_before_anything_is_written(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["cuts"] == [2]
 
 
+def test_an_import_that_fails_leaves_the_one_before(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run("import", source, "--out", out) == 0
+    (out / "data").mkdir()
+    before = {path.relative_to(out): path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
+    assert len(before) == 3
+    values = safetensors.torch.load_file(source / "model.safetensors")
+    values["model.norm.weight"][3] = float("nan")
+    safetensors.torch.save_file(values, source / "model.safetensors")
+    assert run("import", source, "--out", out, "--force") == 2
+    assert f"error: {source}: model.norm.weight: holds NaN" in capsys.readouterr().err
+    assert {path.relative_to(out): path.read_bytes() for path in out.rglob("*.*") if path.is_file()} == before
+    values["model.norm.weight"][3] = 5.0
+    safetensors.torch.save_file(values, source / "model.safetensors")
+    assert run("import", source, "--out", out, "--force") == 0
+    after = {path.relative_to(out): path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
+    assert after.keys() == before.keys() and after[Path("RUN.toml")] != before[Path("RUN.toml")]
+    assert sorted(path.name for path in out.iterdir()) == ["RUN.toml", "data", "parameters", "tokenizer.json"]
+
+
+@pytest.mark.parametrize("there", ["tokenizer.json", "parameters"])
+def test_what_another_program_wrote_is_not_overwritten(
+    there: str, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / there).write_text("mine")
+    assert run("import", source, "--out", tmp_path / "run") == 2
+    assert f"{tmp_path / 'run' / there} exists" in capsys.readouterr().err
+    for force in ((), ("--force",)):
+        assert run("import", source, "--out", source, *force) == 2
+    assert (tmp_path / "run" / there).read_text() == "mine"
+
+
 @pytest.mark.hf
 def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(tokenizer: bytes, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")

@@ -102,6 +102,33 @@ def test_a_run_that_is_compressed_from_end_to_end_is_one_option(tmp_path: Path, 
     assert f'averaging = "{codec}"' in path.read_text()
 
 
+def test_cuts_and_words_are_those_of_the_keys_that_are_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    sets = ("model.layers=12", "model.vocab_size=8000", "model.receiver_hidden=8", "data.directory=there")
+    assert exit_code("init", str(path), "--no-measure", *(word for key in sets for word in ("--set", key))) == 0
+    assert f"prepare --vocab-size 8000 --out {tmp_path / 'there'}" in capsys.readouterr().out
+    assert load_run_file(path).model.cuts == (3, 7, 11)
+    assert exit_code("init", str(path), "--no-measure", "--force", "--set", "model.layers=12") == 0
+    assert load_run_file(path).model.cuts == (3, 6, 10), "half the vocabulary: the head is worth a layer less"
+
+
+def test_a_tail_that_is_set_stays(tmp_path: Path):
+    path = tmp_path / "RUN.toml"
+    options = ("--preset", "15m", "--stages", "2", "--subspace-dim", "16", "--no-measure")
+    assert exit_code("init", str(path), *options, "--set", "model.tail_layers=1") == 0
+    model = load_run_file(path).model
+    assert model.tail_layers == 1 < len(model.layer_range(1))
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    path.write_text("mine")
+    assert exit_code("init", str(path), "--no-measure", "--force", "--data", "d\udcff") == 2
+    assert path.read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+    assert exit_code("init", str(tmp_path / "none" / "RUN.toml"), "--no-measure") == 2
+    assert f"{tmp_path / 'none' / 'RUN.toml'}: No such file or directory" in capsys.readouterr().err
+
+
 def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "RUN.toml"
     path.write_text("mine")
@@ -117,7 +144,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
     [
         (["--preset", "6m"], "--preset 6m: no such preset; there are 1m, 5m"),
         (["--stages", "9"], "--stages 9: preset 5m has 8 layers"),
-        (["--name", "two words"], "--name 'two words'"),
+        (["--name", "two words"], "--name 'two words': letters, digits, dot"),
         (["--subspace-dim", "192"], "--subspace-dim 192: preset 5m has model.dim = 192"),
         (["--boundary-dim", "8"], "--boundary-dim 8 means nothing alone"),
         (["--boundary", "maxout"], "--boundary maxout needs a width"),
@@ -127,7 +154,10 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
         (["--boundary", "projector", "--boundary-dim", "8", "--subspace-dim", "8"], "exclude each other"),
         (["--set", "model.width=8"], "unknown key model.width; the nearest known key is model."),
         (["--set", "model.cuts=[1]"], "cuts are what init proposes"),
-        (["--set", "model.layers=3"], "must grow strictly from 1 to model.layers"),
+        (["--set", "model.layers=3"], "--stages 4: preset 5m has 3 layers"),
+        (["--set", "model.layers=-3"], "model.layers: Input should be greater than 0"),
+        (["--data", "d\udcff"], "directory = '\"d\\udcff\"' is not text in UTF-8"),
+        (["--subspace-dim", "16", "--set", "model.tail_layers=6"], "model.tail_layers = 6 must lie in the last stage"),
     ],
 )
 def test_bad_options_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str):
