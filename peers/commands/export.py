@@ -28,6 +28,7 @@ def command(
         Format, typer.Option("--format", help="hf: for transformers.LlamaForCausalLM; native: tensors and manifest.")
     ] = Format.HF,
     version: Version = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that OUT holds.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a trained model as files that other programs read, from the coordinator's archive."""
@@ -36,9 +37,9 @@ def command(
 
     trained = open_archived(archive or HomeFolder(home).archive, version)
     if kind is Format.HF:
-        written = export_hf(trained.archive, trained.manifest, trained.tokenizer, out, trained.version)
+        written = export_hf(trained.archive, trained.manifest, trained.tokenizer, out, trained.version, force=force)
     else:
-        written = export_native(trained.archive, trained.manifest, out, trained.version)
+        written = export_native(trained.archive, trained.manifest, out, trained.version, force=force)
     if as_json:
         print(json.dumps({"directory": str(out), "format": kind, "version": trained.version, "nbytes": written.nbytes}))
     else:

@@ -44,6 +44,7 @@ def command(
     ),
     name: Annotated[str, typer.Option("--name", help="Name of the corpus. Default: from the input.")] = "",
     licence: Annotated[str, typer.Option("--licence", help="Licence of the text, to be shown with the run.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace another corpus that --out holds.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn text into a tokenizer and hashed token shards, or images into shards.
@@ -56,7 +57,7 @@ def command(
         if inputs or tokenizer is not None:
             raise ManifestError(f"--images {images}: text has no place beside it; drop --input and --tokenizer")
         found = digits() if images == "digits" else read_images(Path(images), name, licence)
-        section = prepare_images(found, out, **({} if heldout is None else {"heldout_fraction": heldout}))
+        section = prepare_images(found, out, heldout_fraction=0.2 if heldout is None else heldout, force=force)
         _report(section, out, as_json)
         return
     if inputs:
@@ -72,6 +73,7 @@ def command(
             vocab_size=vocab_size,
             tokenizer=tokenizer,
             heldout_fraction=0.02 if heldout is None else heldout,
+            force=force,
             on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
         )
     _report(section, out, as_json)

@@ -68,7 +68,7 @@ class DecisionRecord:
 
 
 def read_decisions(path: Path, run_hash: str) -> list[Decision]:
-    """All that stand in the record at `path`, by step. Leaves the file and its folder as they are. Raises RecordError."""
+    """By step, all that stand in the record at `path`. Leaves it and its folder as they are. Raises RecordError."""
     # Without a log beside it nobody has it open: it is read as it is, else SQLite would make such a log.
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"

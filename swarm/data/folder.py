@@ -6,6 +6,7 @@ corpus.json, or the one that was there.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from swarm.data.corpus import CorpusError
+from swarm.data.shards import naming
 from swarm.manifest import DataSection
 
 CORPUS_FILE = "corpus.json"
@@ -35,13 +37,18 @@ def read_corpus(directory: Path) -> DataSection:
         raise CorpusError(f"{path} cannot be read ({error}): run `swarm-peer prepare` again") from None
 
 
-def open_side_folder(out_dir: Path) -> Path:
-    """A fresh folder inside `out_dir`, to write a corpus to. Raises CorpusError, OSError."""
+def open_side_folder(out_dir: Path, name: str, force: bool) -> Path:
+    """A fresh folder inside `out_dir`, to write the corpus `name` to. Raises CorpusError, OSError.
+
+    A corpus of another name that is there is refused now, before there is any work: unless `force`.
+    """
     if out_dir.exists() and not out_dir.is_dir():
         raise CorpusError(f"{out_dir} is a file: name a folder to write the corpus to")
     foreign = [] if not out_dir.is_dir() else [p for p in out_dir.iterdir() if not _is_ours(p.name)]
     if foreign:
         raise CorpusError(f"{out_dir} holds other files ({foreign[0].name}): name an empty folder with --out")
+    if not force and (held := _held(out_dir)) is not None and held.name != name:
+        raise _another(out_dir, held)
     side = out_dir / _SIDE_FOLDER
     shutil.rmtree(side, ignore_errors=True)
     side.mkdir(parents=True)
@@ -54,10 +61,30 @@ def _is_ours(name: str) -> bool:
     )
 
 
-def publish(side: Path, out_dir: Path, section: DataSection) -> None:
-    """Swap the new corpus in. From the first unlink to the last rename the folder has no corpus.json."""
+def _held(out_dir: Path) -> DataSection | None:
+    """The corpus that is there, if it can be used."""
+    with contextlib.suppress(CorpusError):
+        return read_corpus(out_dir)
+    return None
+
+
+def _another(out_dir: Path, held: DataSection) -> CorpusError:
+    tokens = sum(shard.tokens for shard in (*held.train, *held.heldout))
+    return CorpusError(
+        f"{out_dir} holds another corpus, {held.name} of {tokens:,} ids, and a run may need it: choose another --out, "
+        "or replace it with --force"
+    )
+
+
+def publish(side: Path, out_dir: Path, section: DataSection, force: bool) -> None:
+    """Swap the new corpus in. From the first unlink to the last rename the folder has no corpus.json.
+
+    Raises CorpusError when `out_dir` holds another one, unless `force`; OSError.
+    """
+    if not force and (held := _held(out_dir)) is not None and held != section:
+        raise _another(out_dir, held)
     description = side / CORPUS_FILE
-    with description.open("w", encoding="utf-8") as file:
+    with naming(out_dir / CORPUS_FILE), description.open("w", encoding="utf-8") as file:
         json.dump(section.model_dump(mode="json"), file, indent=2)
         file.write("\n")
         file.flush()

@@ -78,10 +78,10 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
     return found
 
 
-def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0.2) -> DataSection:
+def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0.2, force: bool = False) -> DataSection:
     """Write a corpus to `out_dir` and describe it. Equal images never end up on both sides of the split.
 
-    Raises CorpusError, OSError.
+    Another corpus in `out_dir` is replaced only with `force`. Raises CorpusError, OSError.
     """
     check_fraction(heldout_fraction)
     held = np.array([is_heldout(row[:-1].astype("<u2").tobytes(), heldout_fraction) for row in images.rows])
@@ -90,7 +90,7 @@ def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0
         if not len(rows):
             raise CorpusError(f"the {split} split of {images.name}, {len(held)} images, is empty: change --heldout")
     vocabulary = max(images.levels, images.classes)
-    side = open_side_folder(out_dir)
+    side = open_side_folder(out_dir, images.name, force)
     try:
         writers = {split: ShardWriter(side, split, dtype_for(vocabulary), SHARD_IDS) for split in parts}
         for split, rows in parts.items():
@@ -108,7 +108,7 @@ def prepare_images(images: Images, out_dir: Path, *, heldout_fraction: float = 0
             heldout=writers["heldout"].close(),
             unigram_entropy=unigram_entropy(counts["heldout"], counts["train"]),
         )
-        publish(side, out_dir, section)
+        publish(side, out_dir, section, force)
     finally:
         shutil.rmtree(side, ignore_errors=True)
     return section

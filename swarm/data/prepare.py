@@ -13,7 +13,7 @@ import numpy as np
 
 from swarm.data.corpus import CorpusError, Source
 from swarm.data.folder import TOKENIZER_FILE, open_side_folder, publish
-from swarm.data.shards import ShardWriter, dtype_for
+from swarm.data.shards import ShardWriter, dtype_for, naming
 from swarm.data.split import check_fraction, is_heldout, unigram_entropy
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import DataSection, Shard
@@ -38,15 +38,16 @@ def prepare(
     tokenizer: Path | None = None,
     heldout_fraction: float = 0.02,
     shard_tokens: int = SHARD_TOKENS,
+    force: bool = False,
     on_progress: Progress = lambda what, done, total: None,
 ) -> DataSection:
     """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use as it is.
 
     A document goes to the held-out split if its hash falls below `heldout_fraction`: equal documents never end up on
-    both sides. Raises CorpusError, OSError.
+    both sides. Another corpus in `out_dir` is replaced only with `force`. Raises CorpusError, OSError.
     """
     check_fraction(heldout_fraction)
-    side = open_side_folder(out_dir)
+    side = open_side_folder(out_dir, source.name, force)
     try:
         total: int | None = None
         if tokenizer is not None:
@@ -55,9 +56,10 @@ def prepare(
             texts = _TrainingTexts(source, heldout_fraction, on_progress)
             used = Tokenizer.train(texts, vocab_size)
             total = texts.documents if texts.complete else None
-        (side / TOKENIZER_FILE).write_bytes(used.raw)
+        with naming(out_dir / TOKENIZER_FILE):
+            (side / TOKENIZER_FILE).write_bytes(used.raw)
         section = _encode(source, side, used, heldout_fraction, shard_tokens, total, on_progress)
-        publish(side, out_dir, section)
+        publish(side, out_dir, section, force)
     finally:
         shutil.rmtree(side, ignore_errors=True)
     return section

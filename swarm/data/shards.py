@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal
 
@@ -25,8 +27,20 @@ def disk_dtype(dtype: Dtype) -> np.dtype[np.unsignedinteger]:
     return np.dtype(dtype).newbyteorder("<")
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of writing say that they are about `path`: the disk is full, and what is on it?"""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 class ShardWriter:
-    """Writes `prefix`-00000.bin, `prefix`-00001.bin, … into `folder`; a new one after `limit` tokens."""
+    """Writes `prefix`-00000.bin, `prefix`-00001.bin, … into `folder`; a new one after `limit` tokens.
+
+    Its methods raise OSError naming the file.
+    """
 
     def __init__(self, folder: Path, prefix: str, dtype: Dtype, limit: int) -> None:
         assert limit > 0
@@ -46,7 +60,8 @@ class ShardWriter:
                 self._file = (self._folder / self._name()).open("wb")
             part = ids[: self._limit - self._tokens]
             raw = part.astype(self._dtype).tobytes()
-            self._file.write(raw)
+            with naming(self._folder / self._name()):
+                self._file.write(raw)
             self._hash.update(raw)
             self._tokens += len(part)
             ids = ids[len(part) :]
@@ -62,7 +77,8 @@ class ShardWriter:
     def abandon(self) -> None:
         """Close the open file; what was written does not count."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # closing writes what is left, to a disk that may be full
+                self._file.close()
             self._file = None
 
     def _name(self) -> str:
@@ -70,9 +86,10 @@ class ShardWriter:
 
     def _finish_shard(self) -> None:
         assert self._file is not None
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with naming(self._folder / self._name()):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
         self.shards.append(Shard(file=self._name(), sha256=self._hash.hexdigest(), tokens=self._tokens))
         self._file, self._hash, self._tokens = None, hashlib.sha256(), 0
 

@@ -16,7 +16,8 @@ TEMPORARY = ".tmp"
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that appears as `path` when the block ends: written, synced, renamed, folder synced.
 
-    If the block raises, or the disk is full (OSError), `path` is what it was before and nothing is left behind.
+    If the block raises, or the disk is full (OSError, naming `path`), `path` is what it was before and nothing is left
+    behind.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -25,8 +26,12 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        # write() and fsync() say what is wrong, but not of which file
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swarm.data.tokenizer import Tokenizer
@@ -21,14 +21,26 @@ from swarm.state.error import StateError
 from swarm.state.shard import WrittenFile, file_parts, write_parts
 from swarm.state.whole import Source, whole_parameters
 
+_MODEL = "model.safetensors"
+_HF_FILES = (_MODEL, "tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
+_NATIVE_FILES = (_MODEL, "manifest.json")
+_OF_A_MODEL = (*_HF_FILES, "manifest.json", "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
+"""Whatever reads a folder would take these together."""
+
 
 def export_hf(
-    source: Source, manifest: RunManifest, tokenizer_path: Path, out_dir: Path, version: int | None = None
+    source: Source,
+    manifest: RunManifest,
+    tokenizer_path: Path,
+    out_dir: Path,
+    version: int | None = None,
+    *,
+    force: bool = False,
 ) -> WrittenFile:
     """Write config.json, generation_config.json, tokenizer files and model.safetensors (fp32) into `out_dir`.
 
     Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json comes last: a folder
-    without it is unfinished.
+    without it is unfinished. A model that is in `out_dir` is replaced, all of it, only with `force`.
     """
     if manifest.model.kind != "llama":
         raise StateError(
@@ -43,11 +55,11 @@ def export_hf(
             f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: "
             "use --format native, which `swarm-peer generate` and this program's own code can run",
         )
+    _check_free(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest)
     parameters = fold(whole_parameters(source, manifest, version), manifest.model)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    (out_dir / "config.json").unlink(missing_ok=True)
-    written = write_parts(out_dir / "model.safetensors", file_parts(parameters, {"format": "pt"}))
+    _clear(out_dir, _HF_FILES)
+    written = write_parts(out_dir / _MODEL, file_parts(parameters, {"format": "pt"}))
     with atomic_file(out_dir / "tokenizer.json") as file:
         write_whole(file, tokenizer.raw)
     end = tokenizer.end_of_text
@@ -57,17 +69,39 @@ def export_hf(
     return written
 
 
-def export_native(source: Source, manifest: RunManifest, out_dir: Path, version: int | None = None) -> WrittenFile:
+def export_native(
+    source: Source, manifest: RunManifest, out_dir: Path, version: int | None = None, *, force: bool = False
+) -> WrittenFile:
     """Write model.safetensors (fp32 parameters by name) and manifest.json, the run's canonical manifest.
 
-    Returns the model file's hash and size. Raises StateError, OSError.
+    Returns the model file's hash and size. Raises StateError, OSError. As to `force` see `export_hf`.
     """
+    _check_free(out_dir, force)
     parameters = whole_parameters(source, manifest, version)
-    out_dir.mkdir(parents=True, exist_ok=True)
-    written = write_parts(out_dir / "model.safetensors", file_parts(parameters, {"run_hash": manifest.hash}))
+    _clear(out_dir, _NATIVE_FILES)
+    written = write_parts(out_dir / _MODEL, file_parts(parameters, {"run_hash": manifest.hash}))
     with atomic_file(out_dir / "manifest.json") as file:
         write_whole(file, manifest.canonical())
     return written
+
+
+def _check_free(out_dir: Path, force: bool) -> None:
+    if not force and (found := _of_a_model(out_dir)):
+        raise StateError(
+            out_dir, f"holds a model already ({found[0]}): name another folder, or replace it with --force"
+        )
+
+
+def _clear(out_dir: Path, kept: Sequence[str]) -> None:
+    """Make the folder, without a config.json and without what the files to come would be mixed with."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    for name in _of_a_model(out_dir):
+        if name not in kept or name == "config.json":
+            (out_dir / name).unlink()
+
+
+def _of_a_model(folder: Path) -> list[str]:
+    return sorted({path.name for pattern in _OF_A_MODEL for path in folder.glob(pattern)})
 
 
 def _tokenizer(path: Path, manifest: RunManifest) -> Tokenizer:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from swarm.data import CorpusError, Source, Tokenizer, open_source, prepare, read_corpus
+from swarm.data.shards import ShardWriter
 
 TEXTS = [f"document {i}: the swarm trains {i % 7} models on {i % 13} machines" for i in range(400)]
 SOURCE = Source("toy", "CC0", lambda: iter(TEXTS))
@@ -68,7 +69,7 @@ def test_shards_are_capped_and_their_number_changes_nothing_else(tmp_path: Path)
     assert all(shard.tokens == 1000 for shard in section.train[:-1])
     joined = b"".join((tmp_path / "many" / shard.file).read_bytes() for shard in section.train)
     assert joined == (tmp_path / "one" / "train-00000.bin").read_bytes()
-    prepare(SOURCE, tmp_path / "many", vocab_size=300, heldout_fraction=0.1)
+    prepare(SOURCE, tmp_path / "many", vocab_size=300, heldout_fraction=0.1, force=True)
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
 
 
@@ -98,7 +99,7 @@ def test_a_failing_source_leaves_the_old_corpus_alone(tmp_path: Path):
         raise CorpusError("broken")
 
     with pytest.raises(CorpusError, match="broken"):
-        prepare(Source("bad", "", documents), tmp_path, vocab_size=300, heldout_fraction=0.1)
+        prepare(Source(SOURCE.name, "", documents), tmp_path, vocab_size=300, heldout_fraction=0.1)
     assert contents(tmp_path) == before
 
 
@@ -124,6 +125,31 @@ def test_a_killed_prepare_leaves_nothing_that_passes_for_done(tmp_path: Path):
         read_corpus(out)
     prepare(open_source([text]), out, vocab_size=300, heldout_fraction=0.1)
     assert sorted(contents(out)) == ["corpus.json", "heldout-00000.bin", "tokenizer.json", "train-00000.bin"]
+
+
+def test_another_corpus_is_replaced_only_by_force(tmp_path: Path):
+    prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1)
+    before = contents(tmp_path)
+    prepare(SOURCE, tmp_path, vocab_size=300, heldout_fraction=0.1)
+    for source, vocab_size in ((SOURCE, 290), (Source("other", "", SOURCE.documents), 300)):
+        with pytest.raises(CorpusError, match=r"holds another corpus, toy of .* --force"):
+            prepare(source, tmp_path, vocab_size=vocab_size, heldout_fraction=0.1)
+        assert contents(tmp_path) == before
+    prepare(SOURCE, tmp_path, vocab_size=290, heldout_fraction=0.1, force=True)
+    assert read_corpus(tmp_path).vocab_size == 290
+
+
+@pytest.mark.parametrize("size", [100_000, 5])
+def test_a_full_disk_is_named(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With and without room in the buffer: the last bytes fail when the file is closed."""
+    writer = ShardWriter(tmp_path, "train", "uint16", 1 << 20)
+    full = Path("/dev/full")
+    monkeypatch.setattr(Path, "open", lambda path, mode, opened=Path.open: opened(full, mode))
+    with pytest.raises(OSError, match="No space left") as caught:
+        writer.write(np.zeros(size, dtype=np.int64))
+        writer.close()
+    assert caught.value.filename == str(tmp_path / "train-00000.bin")
+    writer.abandon()
 
 
 def test_other_peoples_files_are_not_touched(tmp_path: Path):

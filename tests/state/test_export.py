@@ -71,6 +71,27 @@ def test_native_export_holds_parameters_and_manifest(manifest: RunManifest, stat
     assert tensors.keys() == whole_parameters(states, manifest).keys()
 
 
+def test_a_model_is_replaced_whole_and_only_by_force(
+    manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    export_hf(states, manifest, tokenizer_path, out)
+    (out / "model.safetensors.index.json").write_text("{}")
+    (out / "README.md").write_text("mine")
+    before = sorted(path.name for path in out.iterdir())
+    for export in (
+        lambda: export_hf(states, manifest, tokenizer_path, out),
+        lambda: export_native(states, manifest, out),
+    ):
+        with pytest.raises(StateError, match=r"holds a model already \(config.json\): .*--force"):
+            export()
+    assert sorted(path.name for path in out.iterdir()) == before
+    export_native(states, manifest, out, force=True)
+    assert sorted(path.name for path in out.iterdir()) == ["README.md", "manifest.json", "model.safetensors"]
+    export_hf(states, manifest, tokenizer_path, out, force=True)
+    assert sorted({*before} - {"model.safetensors.index.json"}) == sorted(path.name for path in out.iterdir())
+
+
 def test_export_from_the_archive_equals_export_from_memory(
     manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
 ) -> None:
