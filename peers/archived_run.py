@@ -6,6 +6,7 @@ Imports numpy, not torch.
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from swarm.manifest import ManifestError, RunManifest
 from swarm.state.archive import Archive
 from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
-from swarm.state.folder import VersionFolder
+from swarm.state.folder import OnRefused, VersionFolder
 
 MANIFEST_FILE = "run.json"
 
@@ -28,6 +29,18 @@ class ArchivedRun:
     version: int
     tokenizer: Path
     """A file of text runs alone."""
+
+
+class Refused:
+    """Checkpoints of an archive that were passed over: said on stderr when found, and kept as `texts`."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, path: Path, reason: str) -> None:
+        text = f"checkpoint {path} refused: {reason}"
+        self.texts.append(text)
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def check_archive(directory: Path, run_hash: str) -> None:
@@ -56,8 +69,11 @@ def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | 
             write_whole(file, content)
 
 
-def open_archived(directory: Path, version: int | None = None) -> ArchivedRun:
-    """Open the archive in `directory` at `version`, or at its newest whole one. Raises StateError."""
+def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -> ArchivedRun:
+    """Open the archive in `directory` at `version`, or at its newest whole one. Raises StateError.
+
+    `on_refused` is told of damaged ones that are newer.
+    """
     path = directory / MANIFEST_FILE
     try:
         manifest = RunManifest.from_canonical(path.read_bytes())
@@ -69,15 +85,18 @@ def open_archived(directory: Path, version: int | None = None) -> ArchivedRun:
         ) from None
     except (ManifestError, CorpusError) as error:
         raise StateError(directory, f"not a usable archive: {error}") from None
-    archive = Archive(directory, manifest.hash, manifest.model.stages, manifest.checkpoint.keep)
+    archive = Archive(
+        directory,
+        manifest.hash,
+        manifest.model.stages,
+        manifest.checkpoint.keep,
+        on_refused=on_refused,
+    )
     found = archive.complete_versions()
-    if version is None:
-        version = archive.newest()
-    if version is None or version not in found:
-        which = f"version {version}" if version is not None else "no complete checkpoint"
+    if version is None and (version := archive.newest()) is None:
+        why = f"damaged are: {', '.join(map(str, found))}" if found else "complete are: none"
+        raise StateError(directory, f"holds no complete checkpoint of run {manifest.hash[:16]}…; {why}")
+    if version not in found:
         held = ", ".join(map(str, found)) or "none"
-        raise StateError(
-            directory,
-            f"holds {'no ' if version is not None else ''}{which} of run {manifest.hash[:16]}…; complete are: {held}",
-        )
+        raise StateError(directory, f"holds no version {version} of run {manifest.hash[:16]}…; complete are: {held}")
     return ArchivedRun(manifest, archive, version, directory / TOKENIZER_FILE)

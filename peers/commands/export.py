@@ -32,16 +32,18 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Write a trained model as files that other programs read, from the coordinator's archive."""
-    from peers.archived_run import open_archived
+    from peers.archived_run import Refused, open_archived
     from swarm.state.export import export_hf, export_native
 
-    trained = open_archived(archive or HomeFolder(home).archive, version)
+    refused = Refused()
+    trained = open_archived(archive or HomeFolder(home).archive, version, refused)
     if kind is Format.HF:
         written = export_hf(trained.archive, trained.manifest, trained.tokenizer, out, trained.version, force=force)
     else:
         written = export_native(trained.archive, trained.manifest, out, trained.version, force=force)
     if as_json:
-        print(json.dumps({"directory": str(out), "format": kind, "version": trained.version, "nbytes": written.nbytes}))
+        facts = {"directory": str(out), "format": kind, "version": trained.version, "nbytes": written.nbytes}
+        print(json.dumps({**facts, "refused": refused.texts}))
     else:
         print(f"wrote version {trained.version} to {out}: {amount(written.nbytes)}")
         print(f"the text it was trained on: {trained.manifest.data.name}, licence {trained.manifest.data.licence}")

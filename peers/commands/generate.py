@@ -26,11 +26,12 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Continue a text with a trained model, from the coordinator's archive."""
-    from peers.archived_run import open_archived
+    from peers.archived_run import Refused, open_archived
     from swarm.data.tokenizer import Tokenizer
     from swarm.state.generate import generate
 
-    trained = open_archived(archive or HomeFolder(home).archive, version)
+    refused = Refused()
+    trained = open_archived(archive or HomeFolder(home).archive, version, refused)
     if trained.manifest.data.kind != "text":
         raise ManifestError(f"{trained.manifest.data.name} holds {trained.manifest.data.kind}: there is no text in it")
     tokenizer = Tokenizer.load(trained.tokenizer)
@@ -38,6 +39,6 @@ def command(
         trained.archive, trained.manifest, tokenizer, prompt, tokens, temperature, seed, version=trained.version
     )
     if as_json:
-        print(json.dumps({"version": trained.version, "prompt": prompt, "text": text}))
+        print(json.dumps({"version": trained.version, "prompt": prompt, "text": text, "refused": refused.texts}))
     else:
         print(text)

@@ -25,6 +25,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Train the same run in one process, plain torch and the whole model: what the swarm must equal."""
+    from peers.archived_run import Refused
     from peers.first_version import first_states
     from peers.home import Home
     from peers.reference import ReferenceStep, train_reference
@@ -36,7 +37,8 @@ def command(
     if against is not None and steps is not None:
         raise typer.BadParameter("--steps means nothing with --against: it stops at the archive's newest checkpoint")
     run = resolve_run(path, overrides or ())
-    version, archived = archived_digests(against, run.manifest) if against is not None else (steps, None)
+    refused = Refused()
+    version, archived = archived_digests(against, run.manifest, refused) if against is not None else (steps, None)
     replay = read_replay(Home(against), run.manifest.hash) if against is not None else None
     if run.manifest.codec.auto and replay is None and not as_json:
         print('codec "auto": every step crosses as the first does; --against HOME repeats what a swarm has chosen')
@@ -54,7 +56,7 @@ def command(
     result = train_reference(
         run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state, replay=replay
     )
-    verdict = compare(archived, result.digests) if archived is not None else None
+    verdict = compare(archived, result.digests, refused.texts) if archived is not None else None
     if as_json:
         print(
             json.dumps(
@@ -65,6 +67,7 @@ def command(
                     "digests": result.digests,
                     "losses": [step.loss for step in result.steps],
                     "equal": None if verdict is None else verdict.equal,
+                    "refused": refused.texts,
                 }
             )
         )

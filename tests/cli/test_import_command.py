@@ -1,6 +1,7 @@
 """import: from somebody else's model to a run of ours, and back out as what it was."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,36 @@ def test_what_another_program_wrote_is_not_overwritten(
     for force in ((), ("--force",)):
         assert run("import", source, "--out", source, *force) == 2
     assert (tmp_path / "run" / there).read_text() == "mine"
+
+
+def test_a_damaged_checkpoint_is_told_wherever_it_is_passed_over(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, home = tmp_path / "run", tmp_path / "home"
+    assert run("import", source, "--out", out) == 0
+    prepare(out, tmp_path)
+    archived(out, home)
+    folder = Home(home).archive
+    shutil.copytree(folder / "00000000", folder / "00000010")
+    capsys.readouterr()
+    for command in (
+        ("reference", out / "RUN.toml", "--against", home),
+        ("export", tmp_path / "exported", "--home", home),
+        ("generate", "Hello", "--tokens", "1", "--home", home),
+    ):
+        assert run(*command, "--json") == 0
+        printed = capsys.readouterr()
+        (told,) = json.loads(printed.out)["refused"]
+        assert f"{folder / '00000010'}" in told and printed.err == f"warning: {told}\n"
+    assert run("reference", out / "RUN.toml", "--against", home) == 0
+    assert "single-process run; not compared, for it is damaged: checkpoint " in capsys.readouterr().out
+    (shard, *_) = (folder / "00000000").glob("*.safetensors")
+    raw = bytearray(shard.read_bytes())
+    raw[-1] ^= 1
+    shard.write_bytes(raw)
+    assert run("generate", "--home", home) == 2
+    error = capsys.readouterr().err
+    assert "holds no complete checkpoint" in error and "damaged are: 0" in error and str(shard) in error
 
 
 @pytest.mark.hf
