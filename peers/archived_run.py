@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from peers.event_text import printable
 from swarm.data.corpus import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
@@ -40,7 +41,7 @@ class Refused:
     def __call__(self, path: Path, reason: str) -> None:
         text = f"checkpoint {path} refused: {reason}"
         self.texts.append(text)
-        print(f"warning: {text}", file=sys.stderr)
+        print(f"warning: {printable(text)}", file=sys.stderr)
 
 
 def check_archive(directory: Path, run_hash: str) -> None:

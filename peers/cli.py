@@ -110,5 +110,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _complain(message: str) -> None:
+    from peers.event_text import printable  # other peers' words may be in it
+
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-    print(f"{red}error: {message}{plain}", file=sys.stderr)
+    print(f"{red}error: {printable(message)}{plain}", file=sys.stderr)

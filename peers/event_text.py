@@ -9,8 +9,16 @@ from swarm import events as e
 
 
 def describe(event: e.Event) -> str:
-    """One line, without time or line breaks."""
-    return " ".join(_describe(event).split())
+    """One line, without time or line breaks, and printable: whoever sent a part of it."""
+    return printable(_describe(event))
+
+
+def printable(text: str) -> str:
+    """`text` in one line, with U+FFFD for all that is no letter, sign or space.
+
+    Terminals obey some of that (titles, colours, the order of reading), and halves of characters cannot be printed.
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
 
 def step_line(decided: e.StepDecided, measured: e.StepMeasured | None, steps: int | None = None) -> str:
@@ -28,7 +36,7 @@ def step_line(decided: e.StepDecided, measured: e.StepMeasured | None, steps: in
     if decided.scale == 0.0:
         parts.append("SKIPPED: non-finite gradient")
     if decided.without:
-        parts.append(f"without {', '.join(decided.without)}, lost after the others were prepared")
+        parts.append(f"without {printable(', '.join(decided.without))}, lost after the others were prepared")
     return "  ".join(parts)
 
 

@@ -4,7 +4,7 @@ identity.key     libp2p identity; made by the network layer at the first start
 incarnation      number of the present start; grows, never used twice
 events.jsonl     everything that happened (swarm/events.py)
 metrics.jsonl    figures by step (peers/metrics.py)
-checkpoints/     shards this process keeps
+checkpoints/     shards this process keeps, in a folder for each run, named by its hash
 archive/         the coordinator's verified copy of each stage
 peers.json       where the coordinator found its peers last (peers/directory.py)
 lock             held while the process lives

@@ -6,9 +6,11 @@ The dashboard, the CLI, metrics, tests and a bug report are views of that log, l
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -375,23 +377,38 @@ class EventLog:
         self._clock = clock
         self._file: IO[bytes] | None = None
         self.listeners: list[Listener] = []
+        self._failed: list[Listener] = []
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             mend_torn_tail(path)
             self._file = path.open("ab", buffering=0)
 
     def append(self, event: Event) -> None:
-        """Raises OSError naming the log when it cannot be written; it then ends with the event before."""
+        """Raises OSError naming the log when it cannot be written; it then ends with the event before.
+
+        A listener that fails does not end what the log is of: its first failure is told on stderr.
+        """
         at = self._clock()
         if self._file is not None:
             self._write(json.dumps(to_record(event, at), separators=(",", ":")).encode() + b"\n")
         for listener in self.listeners:
-            listener(event, at)
+            try:
+                listener(event, at)
+            except Exception:
+                self._tell(listener)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _tell(self, listener: Listener) -> None:
+        """Called while its exception is handled."""
+        if listener in self._failed:
+            return
+        self._failed.append(listener)
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed, or broken as well
+            traceback.print_exc()
 
     def _write(self, line: bytes) -> None:
         """One write call, as a rule: another reader sees whole lines, save after a crash."""

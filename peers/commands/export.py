@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from peers.event_text import amount
+from peers.event_text import amount, printable
 from peers.home import COORDINATOR_HOME
 from peers.home import Home as HomeFolder
 from peers.options import Archive, Home, Json, Version
@@ -46,4 +46,5 @@ def command(
         print(json.dumps({**facts, "refused": refused.texts}))
     else:
         print(f"wrote version {trained.version} to {out}: {amount(written.nbytes)}")
-        print(f"the text it was trained on: {trained.manifest.data.name}, licence {trained.manifest.data.licence}")
+        data = trained.manifest.data
+        print(printable(f"the text it was trained on: {data.name}, licence {data.licence}"))

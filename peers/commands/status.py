@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peers.event_text import rate, replicas
+from peers.event_text import printable, rate, replicas
 from peers.home import logged_home
 from peers.options import AnyHome, Json
 from peers.run_status import RunStatus, summarise
@@ -33,7 +33,7 @@ def command(home: AnyHome = None, as_json: Json = False) -> None:
 def _show(status: RunStatus, process: int | None) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in _rows(status, process):
-        table.add_row(Text(name, "bold"), Text(value))
+        table.add_row(Text(name, "bold"), Text(printable(value)))
     Console(highlight=False, soft_wrap=True).print(table)
 
 

@@ -26,6 +26,9 @@ from swarm.state.layout import ShardMeta, state_shapes
 from swarm.state.shard import Shard, Tensors
 from swarm.state.transfer import ShardReceiver, iter_chunks, iter_file_chunks
 
+_NAME_LENGTH = 16
+"""Digits of the run hash that name a run's folder."""
+
 Fetch = Callable[[Actor, bytes], AsyncIterator[bytes]]
 
 
@@ -34,7 +37,10 @@ class NewEngine(Protocol):
 
 
 class Keeper:
-    """One engine at a time. All methods are called from the event loop; disk work happens in threads."""
+    """One engine at a time. All methods are called from the event loop; disk work happens in threads.
+
+    Checkpoints lie in a folder of the run's own in `folder`: one run never prunes those of another.
+    """
 
     def __init__(
         self,
@@ -52,7 +58,7 @@ class Keeper:
         self._fetch = fetch
         self._emit = emit
         self._store = CheckpointStore(
-            folder,
+            folder / self._run_hash[:_NAME_LENGTH],
             self._run_hash,
             manifest.checkpoint.keep,
             lambda path, reason: emit(CheckpointRefused(str(path), reason)),

@@ -28,6 +28,8 @@ MAX_HEAD_BYTES = 16 << 20
 LENGTH = struct.Struct("<Q")
 
 _MAX_DIMS = 8
+_MAX_NAME = 256
+"""Characters. Names are told in errors: what cannot be printed, such as halves of characters, is no name."""
 _COUNT = re.compile(r"[0-9]{1,15}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -183,10 +185,12 @@ def shard_limit(parameters: Shapes) -> int:
 
 
 def _entry(name: str, entry: object) -> tuple[tuple[int, ...], int, int]:
+    if not name.isprintable() or len(name) > _MAX_NAME:
+        raise ValueError(f"{name!r:.80} is no name of a tensor")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{name} needs dtype, shape and data_offsets")
     if entry["dtype"] != "F32":
-        raise ValueError(f"{name} has dtype {entry['dtype']!r}, expected F32")
+        raise ValueError(f"{name} has dtype {entry['dtype']!r:.80}, expected F32")
     shape, offsets = entry["shape"], entry["data_offsets"]
     for numbers in (shape, offsets):
         if not isinstance(numbers, list) or any(type(n) is not int or not 0 <= n < 2**62 for n in numbers):

@@ -43,6 +43,19 @@ def test_an_event_that_does_not_fit_on_the_disk_is_said_and_leaves_no_torn_line(
     assert path.read_bytes().count(b"\n") == 2
 
 
+def test_a_listener_that_fails_is_told_once_and_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(event: object, at: float) -> None:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    seen: list[object] = []
+    log = EventLog(None, lambda: 0.0)
+    log.listeners.extend((broken, lambda event, at: seen.append(event)))
+    for reason in ("first", "second"):
+        log.append(ProcessStopped(reason))
+    assert seen == [ProcessStopped("first"), ProcessStopped("second")]
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
 class Caught:
     """What the network is made with."""
 

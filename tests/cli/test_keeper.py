@@ -14,7 +14,7 @@ import torch
 from peers.stage.keeper import Keeper
 from peers.state_request import StateRequest
 from swarm.compute.optimizer import StageState
-from swarm.manifest import DataSection, RunManifest, Shard
+from swarm.manifest import DataSection, RunManifest, RunSection, Shard
 from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import StageIndex
 from swarm.state.error import StateError
@@ -45,13 +45,15 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def keeper_of(engine: Engine, folder: Path) -> Keeper:
+def keeper_of(engine: Engine, folder: Path, run: str = "swarm") -> Keeper:
     shard = (Shard(file="train.bin", sha256="0" * 64, tokens=100_000),)
     data = DataSection(
         tokenizer_sha256="1" * 64, vocab_size=4096, train=shard, heldout=shard, unigram_entropy=7.0, bytes_per_token=3.5
     )
     unused: Any = None
-    keeper = Keeper(RunManifest(data=data), folder, unused, unused, unused, lambda event: None)
+    keeper = Keeper(
+        RunManifest(data=data, run=RunSection(name=run)), folder, unused, unused, unused, lambda event: None
+    )
     keeper.engine, keeper.stage = engine, 0  # type: ignore[assignment]
     return keeper
 
@@ -109,3 +111,14 @@ async def test_an_order_that_replaces_another_gets_the_engine_that_is_kept(tmp_p
     used = await second
     await asyncio.get_running_loop().shutdown_default_executor()  # all threads are done
     assert used is keeper.engine and len(made) == 1  # type: ignore[comparison-overlap]
+
+
+async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Path) -> None:
+    engine = Engine(10)
+    await keeper_of(engine, tmp_path).save(10)
+    another = keeper_of(engine, tmp_path, "another")
+    assert another.newest_saved() is None
+    for engine.version in (20, 30, 40, 50):
+        await another.save(engine.version)
+    found = [keeper_of(engine, tmp_path, run).newest_saved() for run in ("swarm", "another")]
+    assert [saved.version for saved in found if saved is not None] == [10, 50]

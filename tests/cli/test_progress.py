@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from peers import cli
 from peers.event_text import amount, describe, step_line
 from peers.metrics import Metrics
 from peers.progress import Progress
@@ -34,6 +35,19 @@ def test_a_step_is_one_line():
     [line] = shown(DECIDED, MEASURED, steps=30)
     assert line.endswith("step 4/30  loss 6.2500  norm 1.23  4,096 tok/s  efficiency 0.88  peers 2·1·2")
     assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("sent", ["\x1b]0;title\x07", "\x9b2J", "\u202eabc", "\ud800"])
+def test_what_others_send_does_not_move_the_terminal(sent: str, capsys: pytest.CaptureFixture[str]):
+    without = dataclasses.replace(DECIDED, without=[sent])
+    for event in (e.PeerLost(sent, 0, sent), e.FrameRefused(sent, sent, 1), without):
+        assert describe(event).isprintable()
+        for line in shown(event, MEASURED, terminal=True):
+            assert sent not in line
+    with pytest.raises(SystemExit):
+        cli.main([sent])
+    cli._complain(sent)
+    assert capsys.readouterr().err.splitlines()[-1].isprintable()
 
 
 def test_colours_only_on_a_terminal():

@@ -188,6 +188,14 @@ def test_metadata_that_no_shard_has_is_refused(lie: dict[str, str]) -> None:
         parse_shard(bytearray(raw), "x")
 
 
+@pytest.mark.parametrize("name", ["param/\ud800", "param/\x1b]0;x", "p" * 300])
+def test_a_name_that_cannot_be_printed_is_refused_in_words_that_can(name: str) -> None:
+    raw = head_bytes(to_metadata(META), {name: (2,)}) + bytes(8)
+    with pytest.raises(StateError, match="is no name of a tensor") as caught:
+        parse_shard(bytearray(raw), "x")
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 200
+
+
 def test_overlapping_tensors_are_refused() -> None:
     raw = head_bytes(to_metadata(META), {"param/a": (2,), "param/b": (2,)})
     raw = raw.replace(b'"data_offsets":[8,16]', b'"data_offsets":[4,12]')
