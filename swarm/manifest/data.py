@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from swarm.manifest.section import MaybeSha256, Positive, Section, Sha256
+from swarm.manifest.section import Count, MaybeSha256, Section, Sha256
 
 
 class Shard(Section):
@@ -14,7 +14,7 @@ class Shard(Section):
 
     file: str
     sha256: Sha256
-    tokens: Positive
+    tokens: int = Field(gt=0, lt=1 << 53)
 
 
 class DataSection(Section):
@@ -25,7 +25,7 @@ class DataSection(Section):
     kind: Literal["text", "images"] = "text"
     tokenizer_sha256: MaybeSha256 = ""
     """Empty for images."""
-    vocab_size: Positive
+    vocab_size: Count
     pixels: int = Field(default=0, ge=0)
     """Of an image; its class follows them in the row of ids. 0 for text."""
     classes: int = Field(default=0, ge=0)

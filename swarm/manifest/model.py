@@ -17,6 +17,9 @@ _BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz
 """What swarm/models/boundary.py does that no parameter tells. Changes whenever it would come out otherwise."""
 
 
+CHANNELS_OF_NORM = 8
+"""That a norm of a classifier takes together; all of them where there are fewer than two such groups."""
+
 _LLAMA_KEYS = (
     "heads",
     "kv_heads",
@@ -40,16 +43,16 @@ class ModelSection(Section):
     """The model and where it is cut: a decoder language model in the Llama shape, or a residual image classifier."""
 
     kind: Literal["llama", "resnet"] = "llama"
-    vocab_size: Positive = 4096
+    vocab_size: Positive = Field(default=4096, le=1 << 24)
     """Different ids: tokens, or levels of a pixel."""
-    dim: Positive = 192
-    layers: Positive = 8
-    heads: Positive = 6
-    kv_heads: Positive = 2
-    ffn_dim: Positive = 512
-    context: Positive = 256
-    rope_theta: float = Field(default=10_000.0, gt=0)
-    norm_eps: float = Field(default=1e-5, gt=0)
+    dim: Positive = Field(default=192, le=1 << 17)
+    layers: Positive = Field(default=8, le=1 << 12)
+    heads: Positive = Field(default=6, le=1 << 12)
+    kv_heads: Positive = Field(default=2, le=1 << 12)
+    ffn_dim: Positive = Field(default=512, le=1 << 20)
+    context: Positive = Field(default=256, le=1 << 20)
+    rope_theta: float = Field(default=10_000.0, gt=0, le=1e12)
+    norm_eps: float = Field(default=1e-5, gt=0, le=1)
     cuts: tuple[int, ...] = (2, 4, 6)
     """First layer of stages 1 … S−1; stage 0 also embeds, the last stage also holds the final norm and the head."""
     residual: Literal["dense", "subspace"] = "dense"
@@ -62,11 +65,11 @@ class ModelSection(Section):
     boundary_dim: int = Field(default=0, ge=0)
     anchor: Literal["auto", "frozen", "none"] = "auto"
     """The frozen anchor F[t] under the embedding; "auto": of a subspace, a bottleneck, a projector."""
-    receiver_hidden: int = Field(default=0, ge=0)
+    receiver_hidden: int = Field(default=0, ge=0, le=1 << 20)
     """Width of the MLP with which every stage but the first refines what it received; 0: none."""
     token_table_dim: int = Field(default=0, ge=0)
     """Rank of the trained token table that every stage but the first adds to what it received; 0: none."""
-    classes: int = Field(default=0, ge=0)
+    classes: int = Field(default=0, ge=0, le=1 << 16)
     """Of an image classifier."""
 
     @model_validator(mode="after")
@@ -88,6 +91,11 @@ class ModelSection(Section):
             raise ValueError(
                 f'model.classes = {self.classes} and model.vocab_size = {self.vocab_size}: model.kind = "resnet" needs '
                 "two classes and two levels of a pixel at least"
+            )
+        if self.dim % self.norm_groups:
+            raise ValueError(
+                f'model.dim = {self.dim}: the norms of model.kind = "resnet" take {CHANNELS_OF_NORM} channels '
+                f"together; set a multiple of {CHANNELS_OF_NORM}, such as {self.dim + -self.dim % CHANNELS_OF_NORM}"
             )
         return self
 
@@ -194,6 +202,11 @@ class ModelSection(Section):
     def idle_keys(self) -> tuple[str, ...]:
         """Keys that mean nothing for this kind of model."""
         return _LLAMA_KEYS if self.kind == "resnet" else ()
+
+    @property
+    def norm_groups(self) -> int:
+        """Of a classifier: the groups of channels in each of its norms."""
+        return max(1, self.dim // CHANNELS_OF_NORM)
 
     @property
     def stages(self) -> int:

@@ -68,8 +68,9 @@ class RunManifest(Tables):
                 f"{self.model.classes}; set model.classes = {self.data.classes}"
             )
         if self.data.vocab_size > self.model.vocab_size:
+            what = "tokenizer has" if wanted == "text" else f"images of {self.data.name}, levels and classes, take"
             raise ValueError(
-                f"the tokenizer has {self.data.vocab_size} tokens but model.vocab_size = {self.model.vocab_size}; "
+                f"the {what} {self.data.vocab_size} ids but model.vocab_size = {self.model.vocab_size}; "
                 f"set model.vocab_size = {self.data.vocab_size}"
             )
         need = self.batch.tokens_per_microbatch + self.batch.sequences

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, lt=1 << 31)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 MaybeSha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
@@ -17,9 +18,9 @@ class ManifestError(ValueError):
 
 
 class Section(BaseModel):
-    """Base of every manifest table: frozen, strict about keys."""
+    """Base of every manifest table: frozen, strict about keys, numbers finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 def explain(error: Exception) -> str:

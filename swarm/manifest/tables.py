@@ -8,15 +8,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from swarm.manifest.model import ModelSection
-from swarm.manifest.section import Fraction, Positive, Section
+from swarm.manifest.section import Count, Fraction, Positive, Section
 
 
 class BatchSection(Section):
     """One optimizer step: `microbatches` × `sequences` × `sequence_length` tokens."""
 
     microbatches: Positive = Field(default=16, le=65_535)
-    sequences: Positive = 4
-    sequence_length: Positive = 128
+    sequences: Positive = Field(default=4, le=65_535)
+    sequence_length: Positive = Field(default=128, le=1 << 20)
     order: Literal["samples", "steps"] = "samples"
     """What each epoch shuffles. "steps": a step's microbatches keep their samples for good, as codec `delta` needs."""
 
@@ -33,7 +33,7 @@ class OptimizerSection(Section):
     """AdamW with linear warm-up and cosine decay to `min_ratio`; one clip by the global norm."""
 
     learning_rate: float = Field(default=1e-3, gt=0)
-    warmup_steps: int = Field(default=10, ge=0)
+    warmup_steps: int = Field(default=10, ge=0, lt=1 << 31)
     min_ratio: Fraction = 0.1
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -101,17 +101,17 @@ class SumSection(Section):
 class TimingSection(Section):
     """One budget; every deadline is derived from it and from measured quantiles (swarm/protocol/deadlines.py)."""
 
-    step_budget_s: float = Field(default=60.0, gt=0)
-    recruit_after_s: float = Field(default=10.0, ge=0)
+    step_budget_s: float = Field(default=60.0, ge=0.01, le=1e6)
+    recruit_after_s: float = Field(default=10.0, ge=0, le=1e6)
 
 
 class CheckpointSection(Section):
-    every: Positive = 10
-    keep: Positive = 3
+    every: Count = 10
+    keep: Count = 3
 
 
 class EvaluationSection(Section):
-    every: int = Field(default=10, ge=0, description="0: never")
+    every: int = Field(default=10, ge=0, lt=1 << 31, description="0: never")
     microbatches: Positive = Field(default=4, le=65_535)
     sample_tokens: int = Field(default=24, ge=0, le=4096)
     prompt: str = "The "
@@ -120,16 +120,16 @@ class EvaluationSection(Section):
 class SwarmSection(Section):
     """How many peers a stage wants before step 0 opens; more stand by."""
 
-    replicas: Positive = 2
+    replicas: Positive = Field(default=2, le=65_535)
     start_timeout_s: float = Field(
-        default=600.0, gt=0, description="then start with what is there, if every stage is held"
+        default=600.0, gt=0, le=1e9, description="then start with what is there, if every stage is held"
     )
 
 
 class RunSection(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "swarm"
     seed: int = Field(default=1337, ge=0, lt=2**63)
-    steps: Positive = 30
+    steps: Count = 30
 
 
 class Tables(Section):

@@ -17,9 +17,6 @@ from swarm.manifest import ModelSection
 from swarm.models.initial import seeded_normal
 from swarm.models.stage_module import StageModule
 
-_GROUP = 8
-"""Channels that a norm takes together."""
-
 
 class ResNetStage(StageModule):
     """The first stage also has the stem, the last also norms, averages over the pixels and projects to classes.
@@ -34,9 +31,9 @@ class ResNetStage(StageModule):
         if self.first:
             self.model.stem = nn.Conv2d(1, model.dim, 3, padding=1, bias=False)
         # keyed by the block's number in the whole model, so that names do not depend on the cuts
-        self.model.layers = nn.ModuleDict({str(i): _Block(model.dim) for i in model.layer_range(stage)})
+        self.model.layers = nn.ModuleDict({str(i): _Block(model) for i in model.layer_range(stage)})
         if self.last:
-            self.model.norm = _norm(model.dim)
+            self.model.norm = _norm(model)
             self.head = nn.Linear(model.dim, model.classes, bias=False)
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
@@ -70,11 +67,12 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
 
 
 class _Block(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, model: ModelSection) -> None:
         super().__init__()
-        self.first_norm = _norm(channels)
+        channels = model.dim
+        self.first_norm = _norm(model)
         self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.second_norm = _norm(channels)
+        self.second_norm = _norm(model)
         self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,5 +80,5 @@ class _Block(nn.Module):
         return x + self.second(F.relu(self.second_norm(inner)))
 
 
-def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(max(1, channels // _GROUP), channels)
+def _norm(model: ModelSection) -> nn.GroupNorm:
+    return nn.GroupNorm(model.norm_groups, model.dim)

@@ -191,6 +191,20 @@ def test_overrides_take_toml_values_and_bare_words(tmp_path: Path):
         load(tmp_path, "", "run.steps=0")
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(f"model.{key}={1 << 30}" for key in ("vocab_size", "dim", "layers", "heads", "ffn_dim", "context")),
+        *("run.steps=2147483648", "batch.sequences=100000", "swarm.replicas=100000", "model.rope_theta=1e300"),
+        *("optimizer.learning_rate=inf", "optimizer.eps=nan", "timing.step_budget_s=1e-300"),
+        *("swarm.start_timeout_s=inf", "timing.recruit_after_s=1e300"),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused_by_name(tmp_path: Path, key: str):
+    with pytest.raises(ManifestError, match=rf"{key.partition('=')[0]}: Input should be "):
+        load(tmp_path, "", key)
+
+
 def test_bad_toml_and_missing_files_are_named(tmp_path: Path):
     with pytest.raises(ManifestError, match=r"RUN\.toml is not valid TOML: .*line 1"):
         load(tmp_path, "[run\n")

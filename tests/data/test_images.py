@@ -16,6 +16,7 @@ from swarm.manifest import (
     RunFile,
     RunManifest,
 )
+from swarm.models.kinds import count_parameters
 
 MODEL = {"kind": "resnet", "vocab_size": 17, "dim": 8, "layers": 2, "classes": 10, "cuts": (1,)}
 SILENT = EvaluationSection(microbatches=2, sample_tokens=0)
@@ -99,6 +100,8 @@ def test_a_run_must_fit_its_images(tmp_path: Path) -> None:
     assert run_of(section).targets_per_step == 16
     with pytest.raises(ManifestError, match=r"set model\.classes = 10"):
         run_of(section, classes=9)
+    with pytest.raises(ManifestError, match=r"images of digits, levels and classes, take 17 ids .*vocab_size = 17"):
+        run_of(section, vocab_size=16)
     with pytest.raises(ManifestError, match="trains on text, but the corpus digits holds images"):
         RunFile().resolve(section)
     with pytest.raises(ManifestError, match=r"set batch\.sequence_length = 81"):
@@ -112,12 +115,19 @@ def test_a_run_must_fit_its_images(tmp_path: Path) -> None:
         ({**MODEL, "boundary": "maxout", "boundary_dim": 4}, "means nothing"),
         ({**MODEL, "residual": "subspace", "subspace_dim": 4}, "means nothing"),
         ({**MODEL, "classes": 1}, "two classes"),
+        ({**MODEL, "dim": 100}, "set a multiple of 8, such as 104"),
+        ({**MODEL, "dim": 17}, "set a multiple of 8, such as 24"),
         ({"classes": 3}, "model.classes = 3 means nothing"),
     ],
 )
 def test_keys_of_the_other_kind_of_model_are_refused(model: dict[str, object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         ModelSection(**model)
+
+
+@pytest.mark.parametrize("dim", [1, 15, 16, 20, 64])
+def test_a_width_that_is_accepted_can_be_built(dim: int) -> None:
+    assert count_parameters(ModelSection(**{**MODEL, "dim": dim})) > 0
 
 
 def test_a_classifier_takes_squares_and_generates_nothing() -> None:
