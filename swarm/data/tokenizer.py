@@ -19,6 +19,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
 _BYTES = 256
+_MAX_TOKENS = 1 << 24
+"""Of a tokenizer: as many as a model may have (model.vocab_size)."""
 
 
 class Tokenizer:
@@ -28,7 +30,9 @@ class Tokenizer:
         """Parse a tokenizer.json. Raises CorpusError naming `origin`."""
         try:
             inner = tokenizers.Tokenizer.from_str(raw.decode("utf-8"))
-        except Exception as error:  # the library raises bare Exception
+        except BaseException as error:
+            if not is_of_library(error):
+                raise
             raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
         inner.no_truncation()
         inner.no_padding()
@@ -38,10 +42,13 @@ class Tokenizer:
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
         if not ends:
             raise CorpusError(f"{origin} has no end-of-text token: add one of {', '.join(_KNOWN_ENDS)}")
+        if (highest := max(vocabulary.values())) >= _MAX_TOKENS:
+            raise CorpusError(f"{origin} has a token {highest}, the limit is {_MAX_TOKENS} tokens: take another")
         self._inner = inner
+        self._origin = origin
         self.raw = raw
         self.sha256 = hashlib.sha256(raw).hexdigest()
-        self.vocab_size = max(vocabulary.values()) + 1
+        self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]]
 
     @classmethod
@@ -68,9 +75,19 @@ class Tokenizer:
         return cls(inner.to_str().encode("utf-8"), "the trained tokenizer")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens."""
-        return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        """Token ids of each text, without special tokens. Raises CorpusError for a text that has none."""
+        try:
+            return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except BaseException as error:
+            if not is_of_library(error):
+                raise
+            raise CorpusError(f"{self._origin} cannot encode the text: {error}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids; bytes that are not UTF-8 become U+FFFD. The end-of-text token is left out."""
         return self._inner.decode(list(ids), skip_special_tokens=True)
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Whether the tokenizers library may have raised it: bare Exception, and when it panics not even that."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -1,6 +1,7 @@
 """The tokenizer: deterministic training, lossless round trips, foreign files."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,5 +58,18 @@ def test_bad_tokenizers_are_named(tmp_path: Path):
     path.write_bytes(TOKENIZER.raw.replace(b"<|endoftext|>", b"<|stop_here|>"))
     with pytest.raises(CorpusError, match="no end-of-text token"):
         Tokenizer.load(path)
+    tree = json.loads(TOKENIZER.raw)
+    panics = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    path.write_text(json.dumps({**tree, "normalizer": panics}))
+    with pytest.raises(CorpusError, match=r"odd\.json is not a tokenizer\.json: Precompiled"):
+        Tokenizer.load(path)
+    words = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1, "<s>": 1 << 24}, "unk_token": "[UNK]"}
+    path.write_text(json.dumps({**tree, "added_tokens": [], "model": words}))
+    with pytest.raises(CorpusError, match=r"has a token 16777216, the limit is"):
+        Tokenizer.load(path)
+    del words["vocab"]["<s>"]
+    path.write_text(json.dumps({**tree, "added_tokens": [], "model": words}))
+    with pytest.raises(CorpusError, match=r"odd\.json cannot encode the text"):
+        Tokenizer.load(path).encode(["no word of it"])
     with pytest.raises(CorpusError, match="vocab_size = 100"):
         Tokenizer.train(TEXTS, 100)

@@ -220,6 +220,8 @@ def test_a_quantised_model_is_what_its_blocks_stand_for(
         ({"llama.attention.sliding_window": 8}, "sliding_window = 8"),
         ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "norm_eps"),
         ({"general.alignment": 0}, "general.alignment is 0"),
+        ({"llama.rope.freq_base": float("inf")}, "rope_theta: Input should be"),
+        ({"llama.block_count": 20_001}, "layers: Input should be less"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -248,6 +250,7 @@ def test_tensors_that_are_wrong_are_named(values: dict[str, np.ndarray], tokeniz
     refused(
         "tensor blk.0.attn_q.bias has no place|self_attn.q_proj.bias", **{"blk.0.attn_q.bias": ((32,), 0, bytes(128))}
     )
+    refused("says it has 2 layers, its tensors are of 3", **{"blk.20000.attn_q.weight": ((32, 32), 0, bytes(4096))})
     refused("ends at byte .* it is torn", torn=32)
     refused("GGUF of version 1, known are 2, 3", version=1)
     refused(r"q_proj.weight is \[8, 32\], expected", **{"blk.0.attn_q.weight": ((8, 32), 0, bytes(1024))})
@@ -327,6 +330,7 @@ def test_tokenizers_that_would_be_guessed_are_refused(tokenizer_path: Path, tmp_
 
     refused('model "llama", pre "gpt-2"', model="llama")
     refused('pre "qwen2"', pre="qwen2")
+    refused("pre .* cannot be built", pre=["gpt-2", "gpt-2"])
     tokens = good["tokenizer.ggml.tokens"]
     refused("tokens has some tokens twice", tokens=[*tokens[:-1], tokens[0]])
     refused("tokens is not a list of texts", tokens=[1, 2])

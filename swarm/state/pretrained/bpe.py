@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from swarm.data.tokenizer import is_of_library
 from swarm.state.error import StateError
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -36,10 +37,11 @@ _SPLITTERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {"gpt-2": _gp
 def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
     """A tokenizer.json from the metadata of the GGUF file `path`. Raises StateError naming --tokenizer."""
     kind, splitter = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or splitter not in _SPLITTERS:
+    if kind != "gpt2" or not isinstance(splitter, str) or splitter not in _SPLITTERS:
         raise StateError(
             path,
-            f'its tokenizer (model "{kind}", pre "{splitter}") cannot be built from the file with certainty: {_ADVICE}',
+            f'its tokenizer (model "{kind!s:.40}", pre "{splitter!s:.40}") cannot be built from the file with certainty: '
+            f"{_ADVICE}",
         )
     tokens, merges = (_texts(metadata, f"tokenizer.ggml.{key}", path) for key in ("tokens", "merges"))
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
@@ -54,7 +56,9 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
     pairs = [tuple(merge.split(" ")) for merge in merges]
     try:
         inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))  # type: ignore[arg-type]
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
         raise StateError(path, f"its tokenizer cannot be built: {error}: {_ADVICE}") from None
     inner.pre_tokenizer = _SPLITTERS[splitter]()
     inner.decoder = decoders.ByteLevel()

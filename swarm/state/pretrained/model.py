@@ -14,8 +14,6 @@ from swarm.state.initial import LazyTensor
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
-_MAX_CONTEXT = 1 << 20
-
 
 @dataclass(frozen=True)
 class PretrainedModel:
@@ -48,8 +46,8 @@ def assemble(
         raise StateError(where, f"no Llama of this program: {explain(error)}") from None
     if section.layers != layers:
         raise StateError(where, f"says it has {section.layers} layers, its tensors are of {layers}")
-    if section.context > _MAX_CONTEXT:
-        raise StateError(where, f"a context of {section.context} tokens, the limit is {_MAX_CONTEXT}")
+    if EMBEDDING in tensors and (shape_of := tensors[EMBEDDING].shape) != (section.vocab_size, section.dim):
+        raise StateError(where, f"tensor {EMBEDDING} is {list(shape_of)}, expected {[section.vocab_size, section.dim]}")
     if tied and EMBEDDING in tensors:
         tensors = {**tensors, HEAD: tensors[EMBEDDING]}
     wanted = parameter_shapes(section, 0)
@@ -79,6 +77,5 @@ def read_tokenizer(path: Path) -> bytes:
 
 
 def count_layers(names: list[str]) -> int:
-    """One more than the highest layer among our names."""
-    numbers = [name.split(".")[2] for name in names if name.startswith("model.layers.")]
-    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+    """How many layers our names are of: never more than there are names, whatever numbers are in them."""
+    return len({name.split(".")[2] for name in names if name.startswith("model.layers.")})
