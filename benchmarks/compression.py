@@ -230,7 +230,7 @@ def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunM
         "control": control,
         "seeds": len(runs),
         "loss": round(statistics.mean(final), 4),
-        "loss_spread": round(max(final) - min(final), 4),
+        "loss_spread": round(max(final) - min(final), 4) if math.isfinite(max(final)) else 0.0,
         "bits_per_byte": round(statistics.mean(final) / math.log(2) / manifest.data.bytes_per_token, 4),
         "loss_codec_off": round(statistics.mean(run.loss_uncoded for run in runs.values()), 4),
         "gap_percent_at_thirds": [_gap(pairs, third / 3) for third in (1, 2, 3)],
@@ -247,8 +247,11 @@ def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunM
 
 
 def _gap(pairs: Sequence[tuple[Trained, Trained]], share: float) -> float | None:
-    """Mean percentage by which rows are worse than controls after `share` of the tokens. None without a control."""
-    if not pairs:
+    """Mean percentage by which rows are worse than controls after `share` of the tokens.
+
+    None without a control, and if one diverged.
+    """
+    if not pairs or any(math.isinf(run.loss[-1]) for run, _ in pairs):
         return None
     places = [math.ceil(len(run.loss) * share) - 1 for run, _ in pairs]
     gaps = [run.loss[at] / other.loss[at] - 1 for at, (run, other) in zip(places, pairs, strict=True)]
@@ -257,6 +260,8 @@ def _gap(pairs: Sequence[tuple[Trained, Trained]], share: float) -> float | None
 
 def _pace(pairs: Sequence[tuple[Trained, Trained]]) -> float | None:
     """Tokens of the row ÷ tokens after which the control had the row's final loss. None where it never had."""
+    if any(math.isinf(row.loss[-1]) for row, _ in pairs):
+        return None
     ratios = []
     for row, other in pairs:
         points = list(zip(other.tokens, other.loss, strict=True))

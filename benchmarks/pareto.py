@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def draw(table: Table, file: Path) -> None:
     axes.margins(x=0.15)
     axes.grid(alpha=0.3, which="both")
     if hidden:
-        words = "\n".join(f"{row['row']}: {row['loss']:.2f} at {_bytes(row):.0f} bytes" for row in hidden)
+        words = "\n".join(f"{row['row']}: {_loss(row['loss'])} at {_bytes(row):.0f} bytes" for row in hidden)
         axes.text(0.99, 0.99, f"not drawn:\n{words}", transform=axes.transAxes, ha="right", va="top", fontsize=6.5)
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None})
@@ -68,9 +69,9 @@ def markdown(table: Table) -> str:
             f"{row['bytes_forward']:.1f}",
             f"{row['bytes_backward']:.1f}",
             f"{row['times_fewer_bytes']:.1f}",
-            f"{row['loss']:.3f}{spread}",
-            f"{row['bits_per_byte']:.3f}",
-            f"{row['loss_codec_off']:.3f}",
+            f"{_loss(row['loss'])}{spread}",
+            _loss(row["bits_per_byte"]),
+            _loss(row["loss_codec_off"]),
             "" if own else row["control"],
             *("" if own else _percent(gap) for gap in row["gap_percent_at_thirds"]),
             "" if own else "–" if row["tokens_for_equal_loss"] is None else f"{row['tokens_for_equal_loss']:.2f}",
@@ -80,6 +81,10 @@ def markdown(table: Table) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _loss(loss: float) -> str:
+    return f"{loss:.3f}" if math.isfinite(loss) else "diverged"
 
 
 def _percent(gap: float | None) -> str:
