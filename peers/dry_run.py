@@ -148,7 +148,9 @@ def estimate(
             reduced=sum_bytes * number,
             residuals=_residuals(manifest, number) if replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
-            reduce_sent=2 * (replicas - 1) * (sums[stage] if sums else sum_bytes * number) // replicas,
+            reduce_sent=_reduce_sent(
+                sums[stage] if sums else sum_bytes * number, sum_bytes * _shared(manifest, stage), replicas
+            ),
         )
         for stage, number in enumerate(parameters)
     )
@@ -156,6 +158,17 @@ def estimate(
     efficiency = count / (count + stages - 1)
     with_replicas = count / (count + replicas * (stages - 1))
     return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, efficiency))
+
+
+def _shared(manifest: RunManifest, stage: int) -> int:
+    """Parameters of a stage that another one holds too."""
+    model = manifest.model
+    return model.vocab_size * model.dim if model.shares_embedding and stage in (0, model.stages - 1) else 0
+
+
+def _reduce_sent(sums: int, shared: int, replicas: int) -> int:
+    """Bytes that a replica sends in a reduce, at most. `shared`: of `sums`, what goes round the peers of two stages."""
+    return (2 * (replicas - 1) * (sums - shared) + (2 * replicas - 1) * shared) // replicas
 
 
 def to_json(plan: DryRun) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from swarm import codecs
 from swarm.codecs import ladder
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.optimizer import StageOptimizer, StageState
-from swarm.compute.sums import Layout, squared_norm
+from swarm.compute.sums import Layout, combine, squared_norm
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
@@ -113,7 +113,7 @@ class ReferenceModel:
         self._modules = [build_stage(manifest.model, stage, seed=manifest.run.seed) for stage in stages]
         self._parameters = [dict(module.named_parameters()) for module in self._modules]
         self._layouts = [
-            Layout.of(parameters, with_loss=module.last)
+            Layout.of(parameters, with_loss=module.last, shared=module.shared)
             for module, parameters in zip(self._modules, self._parameters, strict=True)
         ]
         self._sums = [AveragedSums(layout, manifest.sums) for layout in self._layouts]
@@ -153,7 +153,7 @@ class ReferenceModel:
         self._pairs = _pairs(self._manifest, () if replay is None else replay.codecs)
         for m in range(self._manifest.batch.microbatches):
             self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
-        reduced = [sums.reduced() for sums in self._sums]
+        reduced = self._shared([sums.reduced() for sums in self._sums])
         norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
         targets = self._manifest.targets_per_step
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
@@ -187,6 +187,15 @@ class ReferenceModel:
         for sums, parameters in zip(self._sums, self._parameters, strict=True):
             mine = [next(gradients) for _ in parameters]
             sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
+
+    def _shared(self, reduced: list[Tensor]) -> list[Tensor]:
+        """The sums of what the first and the last stage both hold are made of both; each is exact by itself."""
+        if shared := self._layouts[0].shared_length:
+            first, last = (reduced[stage][:shared] for stage in (0, -1))
+            total = combine(first, (last,), self._manifest.sums)
+            first.copy_(total)
+            last.copy_(total)
+        return reduced
 
     def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
         return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded, microbatch), tokens[:, 1:])

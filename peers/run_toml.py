@@ -44,6 +44,7 @@ MEANINGS: dict[str, str] = {
     "model.rope_theta": "base of the rotary embedding",
     "model.norm_eps": "epsilon of RMSNorm",
     "model.cuts": "first layer of stages 1, 2, …: n cuts make n + 1 stages",
+    "model.tie_embeddings": "embedding and head are one matrix; the first and the last stage hold a copy each",
     "model.residual": '"dense", or "subspace": every boundary carries subspace_dim values a token (docs/subspace.md)',
     "model.subspace_dim": "of a subspace: coefficients of a token, from 1 to dim − 1; 0 for dense",
     "model.subspace_seed": "of a subspace: fixes the frozen token anchor",

@@ -58,8 +58,10 @@ def command(
     if not force and (there := [out / name for name in WRITTEN if (out / name).exists()]):
         raise ManifestError(f"{there[-1]} exists: choose another --out, or overwrite it with --force")
     found = open_pretrained(source, tokenizer)
-    if found.tied and not untie:
-        raise ManifestError(_tied(source, found))
+    if untie and not found.tied:
+        raise ManifestError(f"--untie: embedding and head of {source} are two matrices already; leave it out")
+    if untie:
+        found = found.untied()
     whole = found.section
     if stages > whole.layers:
         raise ManifestError(f"--stages {stages}: the model has {whole.layers} layers, a stage needs at least one")
@@ -98,15 +100,6 @@ def command(
     print(
         f"next: swarm-peer prepare --input TEXT --tokenizer {out / 'tokenizer.json'} --out {out / 'data'}; "
         f"then swarm-peer coordinate {path}"
-    )
-
-
-def _tied(source: Path, found: PretrainedModel) -> str:
-    more = found.section.vocab_size * found.section.dim
-    return (
-        f"{source}: embedding and head are one matrix (tied), which the first and the last stage would both hold: add "
-        f"--untie to begin with two equal ones that are trained apart; that is {more:,} parameters more, and an "
-        "export says tie_word_embeddings = false"
     )
 
 

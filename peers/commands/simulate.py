@@ -21,7 +21,7 @@ def command(
         str,
         typer.Option(
             "--scenario",
-            help="mixed, calm, storm, imported, delta, or a kind of fault, such as crash; a wrong name lists all.",
+            help="mixed, calm, storm, imported, delta, averaging, auto, tied, or a kind of fault (a wrong name: all).",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,

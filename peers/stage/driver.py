@@ -152,7 +152,8 @@ class StageDriver:
             return
         assert engine.version is not None
         self._log.append(measure(engine.version, self._retention.peak_bytes))
-        self.loop.post(StateLoaded(action.stage, engine.version, engine.buckets, engine.first_round))
+        counts = (engine.buckets, engine.first_round, engine.shared_buckets)
+        self.loop.post(StateLoaded(action.stage, engine.version, *counts))
 
     async def _save(self, version: int) -> None:
         assert self._keeper is not None

@@ -116,4 +116,5 @@ class _Weights(nn.Module):
     def __init__(self, count: int, *, last: bool) -> None:
         super().__init__()
         self.last = last
+        self.shared = 0
         self.weight = nn.Parameter(torch.zeros(count))

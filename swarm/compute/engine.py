@@ -107,6 +107,11 @@ class StageEngine:
         return self._buckets.first_round
 
     @property
+    def shared_buckets(self) -> int:
+        """How many of them, from the first, another stage's gradient begins with too."""
+        return self._buckets.shared
+
+    @property
     def version(self) -> int | None:
         """Steps applied; None while no state is held."""
         return None if self._stage is None else self._stage.optimizer.version
@@ -177,7 +182,7 @@ class StageEngine:
 
     def _layout(self) -> Layout:
         module = build_stage(self._manifest.model, self._index, device="meta", seed=None)
-        return Layout.of(dict(module.named_parameters()), with_loss=module.last)
+        return Layout.of(dict(module.named_parameters()), with_loss=module.last, shared=module.shared)
 
     def _build(self, initialised: bool) -> Stage:
         return Stage(

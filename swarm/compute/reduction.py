@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -33,14 +34,20 @@ def largest_exact(sums: SumSection) -> int:
 
 
 class Buckets:
-    """How a flat vector of `length` elements is divided; a function of the manifest and the stage."""
+    """How a flat vector of `length` elements is divided; a function of the manifest and the stage.
+
+    What another stage holds too has buckets of its own, the first `shared`, which are the same in both stages.
+    """
 
     first_round = 0
     """So many of the buckets are reduced before the others can be computed."""
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
-        self.count = max(1, -(-layout.length // BUCKET_ELEMENTS))
-        self._length = layout.length
+        ends = (layout.shared_length, layout.length)
+        self._starts = [start for part in pairwise((0, *ends)) for start in range(*part, BUCKET_ELEMENTS)] or [0]
+        self.shared = -(-layout.shared_length // BUCKET_ELEMENTS)
+        self.count = len(self._starts)
+        self._ends = [*self._starts[1:], layout.length]
         self._exact = sums.mode == "exact"
         self._grid_bits = sums.grid_bits
         self._limit = 2.0 ** (53 - sums.grid_bits) if self._exact else math.inf
@@ -48,7 +55,7 @@ class Buckets:
     def slice(self, bucket: int) -> slice:
         if not 0 <= bucket < self.count:
             raise self._unknown(bucket)
-        return slice(bucket * BUCKET_ELEMENTS, min(self._length, (bucket + 1) * BUCKET_ELEMENTS))
+        return slice(self._starts[bucket], self._ends[bucket])
 
     def _unknown(self, bucket: int) -> FrameError:
         return FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
@@ -128,7 +135,9 @@ class Reduction:
         squared = squared_norm(reduced, self._accumulator.layout)
         loss = reduced[-1].item() if self._accumulator.layout.with_loss else 0.0
         finite = math.isfinite(squared) and math.isfinite(loss)
-        return Assembled(attempt, reduced_digest(reduced), squared, loss, finite)
+        shared = self._accumulator.layout.shared_length
+        of_shared = reduced_digest(reduced[:shared]) if shared else ""
+        return Assembled(attempt, reduced_digest(reduced), squared, loss, finite, of_shared)
 
     def reduced(self, attempt: Attempt) -> Tensor:
         """The complete reduced vector of `attempt`. Raises ValueError when it is not here."""

@@ -37,7 +37,7 @@ class Stage:
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
         self._parameters = dict(self._module.named_parameters())
-        layout = Layout.of(self._parameters, with_loss=index == manifest.model.stages - 1)
+        layout = Layout.of(self._parameters, with_loss=self._module.last, shared=self._module.shared)
         self._accumulator = Accumulator(layout, manifest.sums, device)
         self._graphs = _GraphStash(graph_budget_bytes)
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside

@@ -36,10 +36,12 @@ class Layout:
     shapes: tuple[torch.Size, ...]
     with_loss: bool
     """The last stage: one trailing element holds the loss sum; it is no part of the norm."""
+    shared: int = 0
+    """How many of the parameters, from the first, another stage holds too: their sums are made of both stages'."""
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Tensor], *, with_loss: bool) -> Layout:
-        return cls(tuple(parameters), tuple(p.shape for p in parameters.values()), with_loss)
+    def of(cls, parameters: Mapping[str, Tensor], *, with_loss: bool, shared: int = 0) -> Layout:
+        return cls(tuple(parameters), tuple(p.shape for p in parameters.values()), with_loss, shared)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -54,6 +56,16 @@ class Layout:
     def length(self) -> int:
         """Elements of the flat vector."""
         return sum(self.sizes) + self.with_loss
+
+    @property
+    def shared_length(self) -> int:
+        """Elements, from the first, that another stage's flat vector begins with too."""
+        return sum(self.sizes[: self.shared])
+
+    @property
+    def counted(self) -> tuple[slice, ...]:
+        """What the norm is taken of. Shared parameters count once: in the first stage, not in the last."""
+        return self.slices[self.shared :] if self.with_loss else self.slices
 
 
 class Accumulator:
@@ -148,13 +160,13 @@ def combine(own: Tensor, parts: Sequence[Tensor], sums: SumSection) -> Tensor:
 
 
 def squared_norm(flat: Tensor, layout: Layout) -> float:
-    """Sum of squares of a CPU flat vector without its loss: per tensor in fp64, then added in layout order.
+    """Sum of squares of what counts of a CPU flat vector: per tensor in fp64, then added in layout order.
 
     Within a tensor: blocks of 16384 squares are added elementwise, one after another; then the block is folded in half
     until one number is left. Elementwise operations only, so neither threads nor vector units decide a bit.
     """
     total = 0.0
-    for part in layout.slices:
+    for part in layout.counted:
         total += _sum_of_squares(flat[part])
     return total
 

@@ -30,6 +30,7 @@ _LLAMA_KEYS = (
     "subspace_dim",
     "subspace_seed",
     "tail_layers",
+    "tie_embeddings",
     "boundary",
     "boundary_dim",
     "anchor",
@@ -55,6 +56,8 @@ class ModelSection(Section):
     norm_eps: float = Field(default=1e-5, gt=0, le=1)
     cuts: tuple[int, ...] = (2, 4, 6)
     """First layer of stages 1 … S−1; stage 0 also embeds, the last stage also holds the final norm and the head."""
+    tie_embeddings: bool = False
+    """Embedding and head are one matrix. The first and the last stage hold a copy each, which never differ."""
     residual: Literal["dense", "subspace"] = "dense"
     subspace_dim: int = Field(default=0, ge=0)
     subspace_seed: int = Field(default=0, ge=0, lt=2**63)
@@ -198,6 +201,19 @@ class ModelSection(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _tie_fits(self) -> Self:
+        if not self.tie_embeddings or self.kind != "llama":
+            return self
+        key = "residual" if self.residual != "dense" else "anchor" if self.anchor == "frozen" else "boundary"
+        if self.anchored:
+            raise ValueError(
+                f'model.tie_embeddings = true does not fit model.{key} = "{getattr(self, key)}", whose embedding '
+                "stands on a frozen anchor that the head has no part in: set model.tie_embeddings = false, or leave "
+                f"model.{key} out"
+            )
+        return self
+
     @property
     def idle_keys(self) -> tuple[str, ...]:
         """Keys that mean nothing for this kind of model."""
@@ -211,6 +227,11 @@ class ModelSection(Section):
     @property
     def stages(self) -> int:
         return len(self.cuts) + 1
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether two stages hold a copy of the embedding each: the first, and the last as its head."""
+        return self.tie_embeddings and self.stages > 1
 
     @property
     def residual_width(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,9 +50,10 @@ def build_stage(
 
 
 def count_parameters(model: ModelSection, stage: int | None = None) -> int:
-    """Parameters of one stage, or of the whole model. Allocates nothing."""
+    """Parameters of one stage, or of the whole model, where a tied one counts once. Allocates nothing."""
     stages = range(model.stages) if stage is None else (stage,)
-    return sum(p.numel() for s in stages for p in build_stage(model, s, device="meta", seed=None).parameters())
+    shapes = {name: shape for s in stages for name, shape in parameter_shapes(model, s).items()}
+    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def parameter_shapes(model: ModelSection, stage: int) -> dict[str, tuple[int, ...]]:

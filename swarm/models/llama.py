@@ -1,6 +1,7 @@
 """A decoder language model in the Llama shape, cut into stages.
 
-RMSNorm, rotary positions (rotate-half convention), grouped-query attention, SwiGLU, untied head, no biases, no dropout.
+RMSNorm, rotary positions (rotate-half convention), grouped-query attention, SwiGLU, no biases, no dropout.
+A tied head is the embedding, under its name: with several stages the last one holds a copy.
 What runs along the residual is the activation or, with model.residual = "subspace", its coefficients (subspace.py).
 At the cuts model.boundary may narrow it (boundary.py).
 Parameter names are those of the whole model in the Hugging Face Llama layout, whatever the cuts: an export is a copy,
@@ -59,14 +60,15 @@ class LlamaStage(StageModule):
         self._context = model.context
         self._theta = model.rope_theta
         self.model = nn.Module()
-        if self.first:
+        if self.first or (self.last and model.tie_embeddings):
             self.model.embed_tokens = nn.Embedding(model.vocab_size, model.residual_width)
         # keyed by the layer's number in the whole model, so that names do not depend on the cuts
         self.model.layers = nn.ModuleDict({str(i): _Layer(model, i) for i in layers})
         self.model.boundaries = Boundaries(model, layers)
         if self.last:
             self.model.norm = RMSNorm(model.dim, model.norm_eps)
-            self.lm_head = nn.Linear(model.dim, model.vocab_size, bias=False)
+            if not model.tie_embeddings:
+                self.lm_head = nn.Linear(model.dim, model.vocab_size, bias=False)
         self.register_buffer("_cos", torch.empty(model.context, self._head_dim), persistent=False)
         self.register_buffer("_sin", torch.empty(model.context, self._head_dim), persistent=False)
 
@@ -91,7 +93,8 @@ class LlamaStage(StageModule):
             residual = layer(residual, anchored, cos, sin)
         if not self.last:
             return self.model.boundaries.after(residual, frozen)
-        return self.lm_head(self.model.norm(lift(residual, anchored)))
+        final = self.model.norm(lift(residual, anchored))
+        return F.linear(final, self.model.embed_tokens.weight) if self._section.tie_embeddings else self.lm_head(final)
 
     def _anchor(self, tokens: Tensor | None) -> Tensor | None:
         if not self._section.anchored:

@@ -16,6 +16,8 @@ class StageModule(nn.Module, abc.ABC):
         super().__init__()
         self.first = stage == 0
         self.last = stage == model.stages - 1
+        self.shared = int(model.shares_embedding and (self.first or self.last))
+        """How many of its parameters another stage holds too. They come first, equal and in the same order in both."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:

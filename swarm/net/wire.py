@@ -335,6 +335,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Contribution, "microbatches"): _bit_set(),
     (m.Contribution, "carried"): _bounded(-1, MAX_REPLICAS - 1),
     (m.Prepared, "digest"): _text(MAX_DIGEST),
+    (m.Prepared, "shared"): _text(MAX_DIGEST),
     (m.Status, "checkpoint_digest"): _text(MAX_DIGEST),
     (m.Status, "done"): _bit_set(),
     (m.ReducePart, "microbatches"): _bit_set(),

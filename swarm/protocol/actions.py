@@ -66,6 +66,8 @@ class StateLoaded:
     """Into how many buckets the stage's gradient is divided for the reduce: a function of the manifest and stage."""
     first_round: int = 0
     """So many of them are reduced before the others can be computed."""
+    shared: int = 0
+    """How many of them, from the first, are of parameters that another stage holds too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ class Assembled:
     squared_norm: float
     loss_sum: float
     finite: bool = True
+    shared: str = ""
+    """Digest of the buckets that another stage holds too; empty where there are none."""
 
 
 @dataclass(frozen=True, slots=True)

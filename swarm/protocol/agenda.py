@@ -87,6 +87,7 @@ class Agenda:
             decision=self._history.decision,
             window=max(experience.window, 2 * self._settings.stages * max(len(roster) for roster in rosters)),
             now=now,
+            partner=self._settings.partner,
             codecs=self._choice.current,
             nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
         )

@@ -19,6 +19,8 @@ class Early:
     """
 
     def __init__(self) -> None:
+        self.dropped = False
+        """Whether something did not fit. For its user to set back."""
         self._kept: list[tuple[Actor, Message]] = []
         self._number: dict[Actor, int] = {}
         self._bytes: dict[Actor, int] = {}
@@ -32,6 +34,7 @@ class Early:
             self._drop_newest_of_largest(self._number, sender)
 
     def _drop_newest_of_largest(self, sizes: dict[Actor, int], sender: Actor) -> None:
+        self.dropped = True
         largest = max(sizes, key=lambda actor: (sizes[actor], actor == sender))
         for i in reversed(range(len(self._kept))):
             actor, message = self._kept[i]

@@ -19,6 +19,8 @@ class Holding:
         """Into how many buckets the stage's gradient is divided."""
         self.first_round = 0
         """So many of them are reduced before the others."""
+        self.shared = 0
+        """How many of them, from the first, another stage has too."""
         self.standing_by = False
         self._loading: LoadState | None = None
         self.state_term = -1
@@ -63,6 +65,7 @@ class Holding:
         self.version = self._reached = event.version
         self.buckets = event.buckets
         self.first_round = event.first_round
+        self.shared = event.shared
         return True
 
     def begun(self, pass_id: PassId) -> None:

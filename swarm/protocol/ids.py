@@ -82,14 +82,24 @@ class FrameKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attempt:
-    """One attempt of one stage to reduce: void as soon as the stage's table has another number."""
+    """One attempt of one stage to reduce: void as soon as the stage's table has another number.
+
+    Two stages that share parameters reduce them together: the table of either voids the attempts of both.
+    """
 
     pass_id: PassId
     stage: StageIndex
     number: int
+    partner: int = -1
+    """Number of the other stage's table; −1 where nothing is shared."""
+
+    def of_partner(self, stage: StageIndex) -> Attempt:
+        """The attempt that belongs to this one in the other stage."""
+        return Attempt(self.pass_id, stage, self.partner, self.number)
 
     def __str__(self) -> str:
-        return f"{self.pass_id}/s{self.stage}n{self.number}"
+        shared = f"+{self.partner}" if self.partner >= 0 else ""
+        return f"{self.pass_id}/s{self.stage}n{self.number}{shared}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
-from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, PassKind
+from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassId, PassKind, StageIndex
 from swarm.protocol.messages import CodecPair, Decision, Prepared, Result, StageOutcome, StageTable, Status
 from swarm.protocol.scale import step_scale
 
@@ -29,7 +29,9 @@ class Ledger:
         now: float,
         codecs: tuple[CodecPair, ...] = (),
         nonfinite: bool = False,
+        partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
+        """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
         self.pass_id = pass_id
         self.kind = kind
         self.tables = list(tables)
@@ -56,6 +58,7 @@ class Ledger:
         self.round_trips: list[float] = []
         self.window = window
         self._microbatches = len(tables[0].assignment)
+        self._partner = partner
         self._wanted: dict[Microbatch, Actor] = {}
         self._fed_at: dict[Microbatch, float] = {}
         self._finished: set[Microbatch] = set()
@@ -69,6 +72,17 @@ class Ledger:
     def is_assigned(self, actor: Actor, stage: int, m: int) -> bool:
         """Whether microbatch `m` is `actor`'s in `stage`. `m` may be any number that somebody sent."""
         return 0 <= m < self._microbatches and self.tables[stage].assignee(m) == actor
+
+    def attempt(self, stage: int) -> Attempt:
+        """What a stage reduces under the tables as they are now."""
+        partner = self._partner(stage)
+        number = -1 if partner is None else self.tables[partner].number
+        return Attempt(self.pass_id, StageIndex(stage), self.tables[stage].number, number)
+
+    def concerned(self, stage: int) -> list[int]:
+        """Whom a table of `stage` concerns: the stage, those beside it, and the one that shares parameters with it."""
+        near = {stage - 1, stage, stage + 1, self._partner(stage)}
+        return [s for s in range(len(self.tables)) if s in near]
 
     @property
     def actors(self) -> list[Actor]:
@@ -168,6 +182,8 @@ class Ledger:
         before = self.tables[stage]
         self.tables[stage] = table
         self.prepared[stage] = {}
+        if (partner := self._partner(stage)) is not None:
+            self.prepared[partner] = {}
         self.sealed_at.pop(stage, None)
         for actor in before.roster:
             self.releasing.pop(actor, None)
@@ -176,6 +192,11 @@ class Ledger:
             for m in moved:
                 self._finished.discard(Microbatch(m))
         return [Microbatch(m) for m in moved]
+
+    def sealed_since(self, stage: int) -> float | None:
+        """Since when all that the stage's reduce is made of is accumulated. None: it is not."""
+        stages = [s for s in (stage, self._partner(stage)) if s is not None]
+        return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
 
     # ------------------------------------------------------------ deciding
 
@@ -192,7 +213,7 @@ class Ledger:
     def decide(self, tokens: int, clip_norm: float, without: frozenset[Actor]) -> Decision | None:
         """The decision, when every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
         outcomes = [self.outcome(stage, without) for stage in range(len(self.tables))]
-        if any(outcome is None for outcome in outcomes):
+        if any(outcome is None for outcome in outcomes) or self._copies_differ(without):
             return None
         chosen = [self._one(stage, without) for stage in range(len(self.tables))]
         finite = all(p.finite for p in chosen)
@@ -222,9 +243,18 @@ class Ledger:
         return next(p for actor, p in self.prepared[stage].items() if actor not in without)
 
     def disagreeing(self) -> int | None:
-        """A stage whose whole roster is prepared, and does not agree about what came out."""
+        """A stage whose whole roster is prepared, and does not agree about what came out.
+
+        Else the last, if all are prepared and it would apply other sums than the first to what both hold.
+        """
         for stage, table in enumerate(self.tables):
             held = self.prepared[stage]
             if all(actor in held for actor in table.roster) and len({p.answer for p in held.values()}) > 1:
                 return stage
-        return None
+        everybody = all(actor in self.prepared[s] for s, table in enumerate(self.tables) for actor in table.roster)
+        return len(self.tables) - 1 if everybody and self._copies_differ(frozenset()) else None
+
+    def _copies_differ(self, without: frozenset[Actor]) -> bool:
+        """Whether stages that share parameters have prepared unequal sums of them."""
+        stages = [stage for stage in range(len(self.tables)) if self._partner(stage) is not None]
+        return len({self._one(stage, without).shared for stage in stages}) > 1

@@ -72,11 +72,11 @@ class Mending:
         return None
 
     def _publish(self, stage: int, table: StageTable, reason: str) -> None:
-        """Give a stage a new table and tell the stage and its neighbours."""
+        """Give a stage a new table and tell all whom it concerns."""
         ledger = self._ledger
         moved = ledger.amend(stage, table)
         self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason))
-        for near in range(max(0, stage - 1), min(len(ledger.tables), stage + 2)):
+        for near in ledger.concerned(stage):
             for actor in ledger.tables[near].roster:
                 self._out.send(actor, Amend(ledger.pass_id, StageIndex(stage), table, reason))
 
@@ -147,7 +147,8 @@ class Mending:
         for actor, reason in self._suspicion.stalled(self._members, ledger, now):
             return Suspect(actor, reason)
         for stage in self._suspicion.stuck_reduces(ledger, now):
-            return self._reduce_stuck(stage)
+            if (found := self._reduce_stuck(stage)) is not None:
+                return found
         return None
 
     def _tell_if_behind(self, actor: Actor, now: float) -> None:

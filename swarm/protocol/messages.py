@@ -260,11 +260,13 @@ class Prepared:
     finite: bool = True
     receipt: Receipt | None = None
     """Of the whole stage; None where nothing builds on earlier visits."""
+    shared: str = ""
+    """Digest of what another stage must hold the same; empty where nothing is shared."""
 
     @property
     def answer(self) -> Hashable:
         """What replicas that hold the same reduced bytes must all say. Floats by their bits: a NaN equals itself."""
-        return self.digest, self.squared_norm.hex(), self.loss_sum.hex(), self.finite, self.receipt
+        return self.digest, self.squared_norm.hex(), self.loss_sum.hex(), self.finite, self.receipt, self.shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,8 +174,7 @@ class OpenPass:
             return
         if not 0 <= attempt.stage < len(ledger.tables):
             return
-        table = ledger.tables[attempt.stage]
-        if attempt.number != table.number or sender not in table.roster:
+        if attempt != ledger.attempt(attempt.stage) or sender not in ledger.tables[attempt.stage].roster:
             return
         if prepared.squared_norm < 0.0:
             return  # no gradient has such a norm: the sender counts as not prepared

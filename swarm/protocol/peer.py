@@ -308,6 +308,7 @@ class PeerCore:
             stage=stage,
             buckets=self.holding.buckets,
             first_round=self.holding.first_round,
+            shared=self.holding.shared,
             opening=message,
             carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),

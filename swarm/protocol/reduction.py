@@ -3,15 +3,21 @@
 Bucket `b` is summed by member `b mod R` of the roster, which sends one encoded result to all, so that all hold the same
 bytes. The attempt is named by pass, stage and table number; an amendment voids it and everything said under it.
 Contributions are immutable while the attempt lives.
+
+Two stages that hold some of the same parameters reduce the buckets of these together, over the union of their rosters:
+one reducer sends the same bytes to both. Their attempts are named by both table numbers, so what was made with another
+table of either stage is void. A key names the attempt as its receiver knows it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from swarm.events import FrameRefused
 from swarm.protocol.actions import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.crossings import total
 from swarm.protocol.deadlines import Observed, want_deadline
-from swarm.protocol.ids import Actor, Attempt, Key, PartKey, SumKey
+from swarm.protocol.ids import Actor, Attempt, Key, PartKey, StageIndex, SumKey
 from swarm.protocol.messages import Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.residuals import Carry
@@ -23,6 +29,7 @@ class Reduction:
     `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
     `receipt`: of those. `first_round`: so many buckets, the lowest, are summed before the others; 0: all at once.
     `carry`: the residuals that count in it, where gradients are averaged compressed.
+    `partner`: the stage that shares the first `shared` buckets, and its roster.
     """
 
     def __init__(
@@ -31,11 +38,13 @@ class Reduction:
         me: Actor,
         attempt: Attempt,
         table: StageTable,
+        partner: tuple[StageIndex, tuple[Actor, ...]] | None,
         accumulated: int,
         receipt: Receipt | None,
         microbatches: int,
         buckets: int,
         first_round: int,
+        shared: int,
         carry: Carry | None,
         budget_s: float,
         out: Outbox,
@@ -45,12 +54,18 @@ class Reduction:
         self.prepared: Prepared | None = None
         self._me = me
         self._roster = table.roster
+        self._partner = partner
+        self._both = self._roster
+        """Rosters of this stage and its partner, the lower stage first."""
+        if partner is not None:
+            self._both = self._roster + partner[1] if attempt.stage < partner[0] else partner[1] + self._roster
         self._everything = (1 << microbatches) - 1
         self._mine = accumulated
         self._receipt = receipt
         self._totals: dict[int, Receipt | None] = {}
         """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
         self._buckets = buckets
+        self._shared = shared
         self._carry = carry
         self._warm = bool(table.carried) and min(table.carried) >= 0
         self._open = range(first_round or buckets)
@@ -77,59 +92,78 @@ class Reduction:
                 self._sum_if_complete(b)
 
     def _owner(self, bucket: int) -> Actor:
-        return self._roster[bucket % len(self._roster)]
+        members = self._members(bucket)
+        return members[bucket % len(members)]
+
+    def _members(self, bucket: int) -> tuple[Actor, ...]:
+        """Who contributes to a bucket, and receives its sum."""
+        return self._both if bucket < self._shared else self._roster
+
+    def _named_for(self, actor: Actor) -> Attempt:
+        """The attempt as `actor` knows it."""
+        if self._partner is not None and actor in self._partner[1]:
+            return self.attempt.of_partner(self._partner[0])
+        return self.attempt
 
     # ------------------------------------------------------------ reduce-scatter
 
     def on_part_encoded(self, done: PartEncoded) -> None:
         self._encoded[done.bucket] = done.payload
-        self._out.send(self._owner(done.bucket), self._part(done.bucket))
+        owner = self._owner(done.bucket)
+        self._out.send(owner, self._part(done.bucket, owner))
 
-    def _part(self, bucket: int) -> ReducePart:
-        return ReducePart(PartKey(self.attempt, bucket, self._me), self._mine, self._encoded[bucket], self._receipt)
+    def _part(self, bucket: int, to: Actor) -> ReducePart:
+        key = PartKey(self._named_for(to), bucket, self._me)
+        return ReducePart(key, self._mine, self._encoded[bucket], self._receipt)
 
     def on_part(self, part: ReducePart) -> None:
         bucket, contributor = part.key.bucket, part.key.contributor
         held = self._parts.get(bucket)
-        if held is None or contributor in held or contributor not in self._roster or contributor == self._me:
+        if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
             return
         held[contributor] = part
         self._sum_if_complete(bucket)
 
     def _sum_if_complete(self, bucket: int) -> None:
-        held = self._parts[bucket]
-        if len(held) < len(self._roster) - 1 or bucket in self._summing or bucket not in self._open:
+        held, members = self._parts[bucket], self._members(bucket)
+        if len(held) < len(members) - 1 or bucket in self._summing or bucket not in self._open:
             return
-        union, count = self._mine, self._mine.bit_count()
-        for part in held.values():
-            union |= part.microbatches
-            count += part.microbatches.bit_count()
-        if union != self._everything or count != self._everything.bit_count():
+        sets = {self._me: self._mine, **{actor: part.microbatches for actor, part in held.items()}}
+        partners = tuple(actor for actor in members if actor not in self._roster)
+        if not all(self._complete([sets[a] for a in roster]) for roster in (self._roster, partners) if roster):
             senders = ", ".join(str(actor) for actor in held)
             self._out.emit(FrameRefused(senders, f"sets of {self.attempt} are not disjoint and complete", 1))
             held.clear()
             return
         self._summing.add(bucket)
-        self._totals[bucket] = total((self._receipt, *(part.receipt for part in held.values())))
+        if bucket >= self._shared:
+            self._totals[bucket] = total((self._receipt, *(part.receipt for part in held.values())))
         self._out.add(
             SumBucket(
                 self.attempt,
                 bucket,
-                parts=tuple(held[actor].payload for actor in self._roster if actor in held),
-                place=self._roster.index(self._me),
+                parts=tuple(held[actor].payload for actor in members if actor in held),
+                place=members.index(self._me),
                 carried=self._carry is not None,
                 warm=self._warm,
             )
         )
+
+    def _complete(self, sets: Sequence[int]) -> bool:
+        """Whether these sets of a stage's microbatches are disjoint and complete."""
+        union = 0
+        for bits in sets:
+            union |= bits
+        return union == self._everything and sum(bits.bit_count() for bits in sets) == union.bit_count()
 
     # ------------------------------------------------------------ all-gather
 
     def on_bucket_summed(self, done: BucketSummed) -> None:
         self._sums[done.bucket] = done.payload
         self._parts[done.bucket].clear()
-        for actor in self._roster:
+        for actor in self._members(done.bucket):
             if actor != self._me:
-                self._out.send(actor, self._reduced(done.bucket))
+                self._out.send(actor, self._reduced(done.bucket, actor))
         self._store(done.bucket, done.payload)
 
     def on_sum(self, sender: Actor, part: ReducedPart) -> None:
@@ -139,8 +173,8 @@ class Reduction:
         self._totals[bucket] = part.receipt
         self._store(bucket, part.payload)
 
-    def _reduced(self, bucket: int) -> ReducedPart:
-        return ReducedPart(SumKey(self.attempt, bucket), self._sums[bucket], self._totals.get(bucket))
+    def _reduced(self, bucket: int, to: Actor) -> ReducedPart:
+        return ReducedPart(SumKey(self._named_for(to), bucket), self._sums[bucket], self._totals.get(bucket))
 
     def _store(self, bucket: int, payload: Payload) -> None:
         self._stored.add(bucket)
@@ -153,7 +187,8 @@ class Reduction:
 
     def on_assembled(self, done: Assembled) -> Prepared:
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
-        self.prepared = Prepared(self.attempt, *found, receipt=self._totals.get(0))
+        receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
+        self.prepared = Prepared(self.attempt, *found, receipt=receipt, shared=done.shared)
         return self.prepared
 
     # ------------------------------------------------------------ recovery
@@ -161,20 +196,21 @@ class Reduction:
     def on_want(self, sender: Actor, key: PartKey | SumKey, via: Actor | None) -> None:
         if isinstance(key, PartKey):
             if key.bucket in self._encoded:
-                self._out.send(sender, self._part(key.bucket), via)
+                self._out.send(sender, self._part(key.bucket, sender), via)
         elif key.bucket in self._sums:
-            self._out.send(sender, self._reduced(key.bucket), via)
+            self._out.send(sender, self._reduced(key.bucket, sender), via)
 
     def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:
         wanted: dict[Actor, list[Key]] = {}
         for bucket, held in self._parts.items():
             if bucket in self._open and bucket not in self._summing:
-                for actor in self._roster:
+                for actor in self._members(bucket):
                     if actor != self._me and actor not in held:
-                        wanted.setdefault(actor, []).append(PartKey(self.attempt, bucket, actor))
+                        wanted.setdefault(actor, []).append(PartKey(self._named_for(actor), bucket, actor))
         for bucket in self._open:
-            if bucket not in self._stored and self._owner(bucket) != self._me:
-                wanted.setdefault(self._owner(bucket), []).append(SumKey(self.attempt, bucket))
+            owner = self._owner(bucket)
+            if bucket not in self._stored and owner != self._me:
+                wanted.setdefault(owner, []).append(SumKey(self._named_for(owner), bucket))
         for actor, keys in wanted.items():
             self._out.send(actor, Want(tuple(keys)))
             if via_of and actor in via_of:
@@ -182,7 +218,9 @@ class Reduction:
 
     @property
     def siblings(self) -> tuple[Actor, ...]:
-        return tuple(actor for actor in self._roster if actor != self._me)
+        """Whom this reduces with."""
+        members = self._both if self._shared else self._roster
+        return tuple(actor for actor in members if actor != self._me)
 
     def overdue(self, now: float) -> int:
         """0 when nothing is due; else how often it has been asked for, this time included."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.manifest import RunManifest
+from swarm.protocol.ids import StageIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,17 @@ class Settings:
     """Replicas exchange compressed gradients, and keep what that loses for the next step."""
     imported: bool = False
     """Version 0 is in the archive from the start, and is taken up like any other; otherwise every peer makes it."""
+    ends_share: bool = False
+    """The first and the last of several stages hold some of the same parameters."""
 
     def saves(self, version: int) -> bool:
         """Whether a checkpoint is made of this version."""
         return version > 0 and (version % self.checkpoint_every == 0 or version == self.steps)
+
+    def partner(self, stage: int) -> StageIndex | None:
+        """The other stage that holds some of the parameters of `stage`."""
+        ends = {0: self.stages - 1, self.stages - 1: 0} if self.ends_share else {}
+        return StageIndex(ends[stage]) if stage in ends else None
 
     @classmethod
     def of(cls, manifest: RunManifest, slots: int = 16) -> Settings:
@@ -65,4 +73,5 @@ class Settings:
             slots=slots,
             averages_compressed=manifest.sums.compresses,
             imported=bool(manifest.initial.sha256),
+            ends_share=manifest.model.shares_embedding,
         )

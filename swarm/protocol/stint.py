@@ -45,6 +45,7 @@ class Stint:
         stage: StageIndex,
         buckets: int,
         first_round: int,
+        shared: int,
         opening: Open,
         carry: Carry | None,
         crossings: Crossings,
@@ -62,6 +63,7 @@ class Stint:
         self._settings = settings
         self._buckets = buckets
         self._first_round = first_round
+        self._shared = shared
         self._carry = carry
         self._fence_said = False
         """Several ways lead out of a pass; only the first is news."""
@@ -100,14 +102,15 @@ class Stint:
     # ------------------------------------------------------------ told by the coordinator
 
     def amend(self, tables: Iterable[tuple[int, StageTable]], reason: str, now: float) -> None:
-        """Tables by stage, of which some may be news. A newer one of my own stage voids the attempt to reduce."""
-        changed = [self.walk.amend(stage, table, now) for stage, table in tables]
-        if not any(changed):
+        """Tables by stage, of which some may be news. What changes the attempt's name voids the attempt to reduce."""
+        before = self._attempt
+        for stage, table in tables:
+            self.walk.amend(stage, table, now)
+        if self._attempt == before:
             return
         self._cancel_reduction(reason)
         self.prepared = None
-        number = self.walk.table.number
-        self._early.drop(lambda part: isinstance(part, ReducePart) and part.key.attempt.number < number)
+        self._early.drop(lambda part: isinstance(part, ReducePart) and not self._may_come(part.key.attempt))
         if self.walk.fenced:
             self.fence(reason)
         self.reduce_if_sealed(now)
@@ -161,25 +164,47 @@ class Stint:
         walk = self.walk
         if walk.kind is not PassKind.TRAIN or self.reduction is not None or not walk.sealed:
             return
-        attempt = Attempt(walk.pass_id, walk.stage, walk.table.number)
+        attempt, partner = self._attempt, self._settings.partner(walk.stage)
         self._out.emit(ReduceStarted(str(attempt), sorted(walk.work)))
         self.reduction = Reduction(
             me=self._me,
             attempt=attempt,
             table=walk.table,
+            partner=None if partner is None else (partner, walk.tables[partner].roster),
             accumulated=walk.done,
             receipt=walk.crossings.receipt,
             microbatches=self._settings.microbatches,
             buckets=self._buckets,
             first_round=self._first_round,
+            shared=self._shared,
             carry=self._carry,
             budget_s=self._settings.step_budget_s,
             out=self._out,
             now=now,
         )
         for _, part in self._early.take():
-            if isinstance(part, ReducePart) and part.key.attempt == attempt:
-                self.reduction.on_part(part)
+            if isinstance(part, ReducePart):
+                self.on_part(part)
+        if self._early.dropped:  # the other end of the pipeline may be done long before: its parts can be many
+            self._early.dropped = False
+            self.reduction.ask_again()
+
+    @property
+    def _attempt(self) -> Attempt:
+        """As the tables that are known here name it."""
+        walk, partner = self.walk, self._settings.partner(self.walk.stage)
+        number = -1 if partner is None else walk.tables[partner].number
+        return Attempt(walk.pass_id, walk.stage, walk.table.number, number)
+
+    def _reduces_here(self, actor: Actor) -> bool:
+        """Whether an actor is of this stage, or of the one that shares parameters with it."""
+        partner = self._settings.partner(self.walk.stage)
+        return actor in self.walk.table.roster or (partner is not None and actor in self.walk.tables[partner].roster)
+
+    def _may_come(self, attempt: Attempt) -> bool:
+        """Whether it is this peer's attempt, or one under tables that are not heard of here yet."""
+        known = self._attempt
+        return attempt.stage == known.stage and attempt.number >= known.number and attempt.partner >= known.partner
 
     def _cancel_reduction(self, reason: str) -> None:
         if self.reduction is not None:
@@ -197,12 +222,11 @@ class Stint:
             self.reduction.on_want(sender, key, via)
 
     def on_part(self, part: ReducePart) -> None:
-        attempt, contributor, table = part.key.attempt, part.key.contributor, self.walk.table
-        if self.reduction is not None and attempt.number <= self.reduction.attempt.number:
-            if attempt == self.reduction.attempt:
-                self.reduction.on_part(part)
-        elif attempt.stage == self.walk.stage and attempt.number >= table.number and contributor in table.roster:
-            self._early.keep(contributor, part)  # perhaps of a table that has not reached us
+        attempt, contributor = part.key.attempt, part.key.contributor
+        if self.reduction is not None and attempt == self.reduction.attempt:
+            self.reduction.on_part(part)
+        elif self._may_come(attempt) and self._reduces_here(contributor):
+            self._early.keep(contributor, part)
 
     def on_sum(self, sender: Actor, part: ReducedPart) -> None:
         if self.reduction is not None and part.key.attempt == self.reduction.attempt:

@@ -89,6 +89,8 @@ class Suspicion:
         allowed = self._settings.step_budget_s / 3 * (1 + ledger.fences)
         return [
             stage
-            for stage, since in ledger.sealed_at.items()
-            if now - since > allowed and len(ledger.prepared[stage]) < len(ledger.tables[stage].roster)
+            for stage in range(len(ledger.tables))
+            if (since := ledger.sealed_since(stage)) is not None
+            and now - since > allowed
+            and len(ledger.prepared[stage]) < len(ledger.tables[stage].roster)
         ]

@@ -350,15 +350,15 @@ class Walk:
 
     # ------------------------------------------------------------ tables change
 
-    def amend(self, stage: int, table: StageTable, now: float) -> bool:
-        """Take a newer table of any stage. True when it is my own stage's."""
+    def amend(self, stage: int, table: StageTable, now: float) -> None:
+        """Take a newer table of any stage."""
         before = self.tables[stage]
         if table.number <= before.number:
-            return False
+            return
         self.tables[stage] = table
         if stage == self.stage:
             self._take_assignment(table, now)
-            return True
+            return
         if stage == self.stage - 1:
             changed = [self._input_key(m) for m in self.work if before.assignee(m) != table.assignee(m)]
         elif stage == self.stage + 1:
@@ -366,10 +366,9 @@ class Walk:
             for key in changed:  # its new assignee there pushes nothing by itself
                 self.work[key.microbatch].ask = True
         else:
-            return False
+            return
         lacking = set(self._lacking())
         self._want_again([key for key in changed if key in lacking], now)
-        return False
 
     def _take_assignment(self, table: StageTable, now: float) -> None:
         self.fenced = self.fenced or self.me not in table.roster  # who fenced itself may still be named

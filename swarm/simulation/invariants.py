@@ -20,6 +20,7 @@ from swarm.simulation.toy_model import (
     explain_sum,
     ideal_run,
     loss_of,
+    shared_buckets,
     token_of,
     tokens_payload,
 )
@@ -92,12 +93,14 @@ class Watch:
         run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
         shares = tuple(self._contributions.get(step) for step in range(s.steps)) if s.averages_compressed else ()
         if self._world.choosing:
-            return ideal_run(*run, codecs=tuple(self._codecs.get(step, ()) for step in range(s.steps)))
+            chosen = tuple(self._codecs.get(step, ()) for step in range(s.steps))
+            return ideal_run(*run, codecs=chosen, ends_share=s.ends_share)
         if visits is None:
-            return ideal_run(*run, contributions=shares)
+            return ideal_run(*run, contributions=shares, ends_share=s.ends_share)
         visited = (visits.previous(step) for step in range(s.steps))
         known = tuple(self._key_frames.get(step) for step in range(s.steps))
-        return ideal_run(*run, tuple(-1 if step is None else step for step in visited), known, shares)
+        before = tuple(-1 if step is None else step for step in visited)
+        return ideal_run(*run, before, known, shares, ends_share=s.ends_share)
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """What the peers of `stage` find of their reduced gradient in this pass."""
@@ -152,7 +155,9 @@ class Watch:
         for bucket, expected in enumerate(ideal.sums[stage]):
             if sums[bucket] != expected:
                 share = bucket_share(1, bucket)
-                detail = explain_sum(sums[bucket] // share, self._world.settings.microbatches)
+                settings = self._world.settings
+                times = 2 if bucket < shared_buckets(settings, stage) else 1
+                detail = explain_sum(sums[bucket] // share, settings.microbatches, times)
                 raise Violation("exactly once", f"{peer.label} applies step {step} with bucket {bucket}: {detail}")
         self.holds(peer)
 

@@ -114,10 +114,10 @@ def _decide_without_all_stages() -> list[Patch]:
 def _late_amendment() -> list[Patch]:
     wait = Walk.amend
 
-    def accept(self: Walk, stage: int, table: Any, now: float) -> bool:
+    def accept(self: Walk, stage: int, table: Any, now: float) -> None:
         if table.number < self.tables[stage].number:
             self.tables[stage] = dataclasses.replace(self.tables[stage], number=table.number - 1)
-        return wait(self, stage, table, now)
+        wait(self, stage, table, now)
 
     return [(Walk, "amend", accept), _without_self_fence()]
 
@@ -292,6 +292,23 @@ def _own_copy_kept() -> list[Patch]:
     return [(Crossings, "accumulated", keep)]
 
 
+def _partner_unchecked() -> list[Patch]:
+    """A part of what is shared is taken whatever table the other stage had then, and no set is looked at."""
+    on_part = Stint.on_part
+
+    def renamed(self: Stint, part: Any) -> None:
+        known = self._attempt
+        if part.key.contributor not in self.walk.table.roster and part.key.attempt.number == known.number:
+            part = dataclasses.replace(part, key=dataclasses.replace(part.key, attempt=known))
+        on_part(self, part)
+
+    return [(Stint, "on_part", renamed), (Reduction, "_complete", lambda self, sets: True)]
+
+
+def _other_stage_left_out() -> list[Patch]:
+    return [(Reduction, "_members", lambda self, bucket: self._roster)]
+
+
 def _residuals_ungranted() -> list[Patch]:
     """A peer uses what it holds, whatever the table says."""
 
@@ -378,6 +395,8 @@ MUTANTS = (
     ),
     Mutant("copies mixed", "the stages of a step have computed with the same copies", _copies_mixed, "delta"),
     Mutant("own copy kept", "a sender builds on what its receiver has used", _own_copy_kept, "delta"),
+    Mutant("partner's table unchecked", "stages reduce what they share under both tables", _partner_unchecked, "tied"),
+    Mutant("other stage left out", "what is shared is summed over both rosters", _other_stage_left_out, "tied"),
     Mutant("rounds at once", "the second round of a reduce builds on the first", _rounds_at_once, "averaging"),
     Mutant("residuals ungranted", "only those residuals count that the table names", _residuals_ungranted, "averaging"),
     Mutant("residuals settled early", "residuals of an attempt are pending", _residuals_settled_early, "averaging"),

@@ -13,17 +13,18 @@ from random import Random
 from swarm.protocol.settings import Settings
 from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
-from swarm.simulation.toy_model import VOCABULARY, buckets_of
+from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
-    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto"),
+    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
 whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; `averaging`: as
 mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
+`tied`: as mixed, in runs whose first and last stage hold some of the same parameters, every other one as in delta;
 otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto")
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied")
 
 _FREQUENT = ("forward", "backward", "reduce")
 
@@ -56,12 +57,13 @@ def plan_of(scenario: str, seed: int) -> Plan:
     rng = Random(f"{scenario}/{seed}")
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
-    delta = scenario == "delta"
+    tied = scenario == "tied"
+    delta = scenario == "delta" or (tied and seed % 2 == 1)
     averaging, auto = scenario == "averaging", scenario == "auto"
     lasting = delta or averaging or auto  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
-    if delta or auto or (first is not None and first.role == "last"):
+    if delta or auto or tied or (first is not None and first.role == "last"):
         stages = max(stages, 2)
     replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
     if lasting:
@@ -77,7 +79,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
         faults += [_fault(rng.choice(cells), rng, late=lasting) for _ in range(more)]
     if delta and rng.random() < 0.5:
         faults = faults[:1] if rng.random() < 0.3 else []
-        faults += _beside_each_other(rng, stages, replicas)
+        faults += _beside_each_other(rng, stages, replicas, SHARED_BUCKETS if tied else 0)
+    elif tied and rng.random() < 0.5:
+        faults.append(_at_one_end(rng, replicas))
     flips = first is not None and first.kind == "bit flip"
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
     if flips:  # only replicas that live to compare notice it; and three flips in a step are too many for two replicas
@@ -92,6 +96,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         checkpoint_every=rng.choice((1, 2)),
         slots=rng.choice((1, 2, 16)),
         imported=scenario == "imported",
+        ends_share=tied,
         averages_compressed=averaging,
     )
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages * replicas + spares))
@@ -120,6 +125,7 @@ def small_settings(
     checkpoint_every: int = 1,
     slots: int = 16,
     imported: bool = False,
+    ends_share: bool = False,
     averages_compressed: bool = False,
 ) -> Settings:
     """Settings of a run whose step takes a few tenths of a virtual second."""
@@ -143,6 +149,7 @@ def small_settings(
         reconnect_grace_s=0.1,
         slots=slots,
         imported=imported,
+        ends_share=ends_share,
         averages_compressed=averages_compressed,
     )
 
@@ -172,14 +179,20 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
     )
 
 
-def _beside_each_other(rng: Random, stages: int, replicas: int) -> list[Fault]:
+def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[Fault]:
     """In a later step a sender goes and soon a receiver: perhaps its own, when others have used its frames."""
     step = rng.choice((1, 2))
-    first, last = (buckets_of(stage) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
+    first, last = (buckets_of(stage, shared) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
     return [
         Fault(Cell("leave", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
         Fault(Cell("leave", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
     ]
+
+
+def _at_one_end(rng: Random, replicas: int) -> Fault:
+    """Who dies there has prepared, perhaps with the other end, and perhaps the coordinator never hears of it."""
+    cell = Cell("crash", "prepared", rng.choice(("first", "last")))
+    return Fault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
 
 
 def _seconds(kind: str, rng: Random) -> float:

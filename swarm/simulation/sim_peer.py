@@ -30,6 +30,8 @@ from swarm.simulation.toy_model import (
     reconstruction_digest,
     rounded,
     rounded_since,
+    shared_buckets,
+    shared_digest,
     squared_norm_of,
     state_digest,
     stepped_state,
@@ -357,6 +359,7 @@ class SimPeer(Process):
                 squared_norm_of(self.stage, ordered),
                 loss_sum_of(self.stage, self.world.settings.stages, ordered),
                 finite=self.world.watch.is_finite(self.stage, action.attempt.pass_id),
+                shared=shared_digest(ordered[: self._shared(self.stage)]),
             )
         )
         if self.alive:
@@ -397,9 +400,12 @@ class SimPeer(Process):
     def _reduced(self, attempt: Attempt) -> dict[int, int]:
         """The separate buffer, which must be that of `attempt` and whole."""
         assert self.stage is not None
-        if self._buffer_of != attempt or len(self._buffer) != buckets_of(self.stage):
+        if self._buffer_of != attempt or len(self._buffer) != buckets_of(self.stage, self._shared(self.stage)):
             raise Violation("contract", f"{self.label} wants {attempt}; its buffer is of {self._buffer_of}")
         return self._buffer
+
+    def _shared(self, stage: int) -> int:
+        return shared_buckets(self.world.settings, stage)
 
     # ------------------------------------------------------------ state
 
@@ -473,7 +479,9 @@ class SimPeer(Process):
         self._buffer_of, self._buffer = None, {}
         self._residuals, self._residuals_for = {}, None
         self.world.watch.holds(self)
-        self.feed(act.StateLoaded(action.stage, action.version, buckets_of(action.stage), self.world.first_round))
+        shared = self._shared(action.stage)
+        buckets = buckets_of(action.stage, shared)
+        self.feed(act.StateLoaded(action.stage, action.version, buckets, self.world.first_round, shared))
         if self.alive:
             self.world.on_phase("before open", self)
 

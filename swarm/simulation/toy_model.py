@@ -13,11 +13,14 @@ from functools import lru_cache
 from swarm.protocol.ladders import Ladders, Rung
 from swarm.protocol.messages import CodecPair, Contribution
 from swarm.protocol.scale import step_scale
+from swarm.protocol.settings import Settings
 from swarm.simulation.toy_averaging import NOTHING, averaged
 
 _MASK = (1 << 61) - 1
 _COUNT_BITS = 8
 VOCABULARY = 89
+SHARED_BUCKETS = 2
+"""Of the first and the last stage, where they hold some of the same parameters: they come first."""
 _NEVER = -1
 """The base of a change that has none: no peer can have computed with it."""
 
@@ -99,8 +102,17 @@ def bucket_share(total: int, bucket: int) -> int:
     return total * (2 * bucket + 1)
 
 
-def buckets_of(stage: int) -> int:
-    return 2 + stage % 2
+def buckets_of(stage: int, shared: int = 0) -> int:
+    """`shared`: of parameters that another stage holds too."""
+    return shared + 2 + stage % 2
+
+
+def shared_buckets(settings: Settings, stage: int) -> int:
+    return 0 if settings.partner(stage) is None else SHARED_BUCKETS
+
+
+def shared_digest(sums: tuple[int, ...]) -> str:
+    return f"{mix(25, *sums):x}" if sums else ""
 
 
 def digest_of(stage: int, sums: tuple[int, ...]) -> str:
@@ -132,14 +144,15 @@ def state_digest(stage: int, version: int, state: int) -> str:
     return f"{mix(21, stage, version, state):x}"
 
 
-def explain_sum(total: int, microbatches: int) -> str:
-    """Which microbatches a sum lacks or holds twice, from its counting bits."""
+def explain_sum(total: int, microbatches: int, times: int = 1) -> str:
+    """Which microbatches a sum lacks or holds too often, from its counting bits. `times`: how often is right."""
     odd = []
     for m in range(microbatches):
         count = (total >> (_COUNT_BITS * m)) & ((1 << _COUNT_BITS) - 1)
-        if count != 1:
+        if count != times:
             odd.append(f"m{m} ×{count}")
-    return ", ".join(odd) or "every microbatch once, but computed from wrong inputs"
+    often = "once" if times == 1 else f"{times} times"
+    return ", ".join(odd) or f"every microbatch {often}, but computed from wrong inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +202,13 @@ class Ideal:
         return payload
 
 
+def _sums(stage: int, totals: list[int], ends_share: bool) -> tuple[int, ...]:
+    """By bucket, given the sum of every stage's gradient."""
+    shared = SHARED_BUCKETS if ends_share and stage in (0, len(totals) - 1) else 0
+    both = totals[0] + totals[-1]
+    return tuple(bucket_share(both if b < shared else totals[stage], b) for b in range(buckets_of(stage, shared)))
+
+
 @lru_cache(maxsize=256)
 def ideal_run(
     stages: int,
@@ -201,12 +221,14 @@ def ideal_run(
     key_frames: tuple[tuple[int, ...] | None, ...] = (),
     contributions: tuple[tuple[tuple[Contribution, ...], ...] | None, ...] = (),
     codecs: tuple[Chosen, ...] = (),
+    ends_share: bool = False,
 ) -> Ideal:
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
 
     `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
     where nothing is built on earlier visits, or not decided yet. `contributions`: by step and stage, from the outcomes.
-    `codecs`: by step, where they are chosen.
+    `codecs`: by step, where they are chosen. `ends_share`: the first and the last of several stages hold some of the
+    same parameters.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
@@ -232,7 +254,7 @@ def ideal_run(
                 gradient = backward_payload(s, states[-1][s], inputs[s], gradient)
                 if s and codecs and codecs[step]:
                     gradient = coded(gradient, codecs[step][s - 1].backward)
-        sums = tuple(tuple(bucket_share(sum(gradients[s]), b) for b in range(buckets_of(s))) for s in range(stages))
+        sums = tuple(_sums(s, [sum(each) for each in gradients], ends_share) for s in range(stages))
         if contributions and (decided := contributions[step]) is not None:
             found = [averaged(gradients[s], decided[s], left[s], buckets_of(s), bucket_share) for s in range(stages)]
             sums, left = tuple(each for each, _ in found), [lost for _, lost in found]

@@ -135,7 +135,7 @@ def _config(manifest: RunManifest, end_of_text: int) -> dict[str, object]:
         "attention_bias": False,
         "mlp_bias": False,
         "attention_dropout": 0.0,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": model.tie_embeddings,
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
         "torch_dtype": "float32",

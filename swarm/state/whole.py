@@ -20,7 +20,8 @@ Source = Archive | Mapping[int, Tensors]
 def whole_parameters(source: Source, manifest: RunManifest, version: int | None = None) -> dict[str, torch.Tensor]:
     """Every parameter of the model by name, fp32 on the CPU, checked against the manifest's shapes.
 
-    `version` chooses among the archive's, None for the newest that is whole. Raises StateError.
+    `version` chooses among the archive's, None for the newest that is whole. Raises StateError, also if stages that
+    share a parameter hold different copies of it.
     """
     found: dict[str, torch.Tensor] = {}
     for stage in range(manifest.model.stages):
@@ -39,6 +40,13 @@ def whole_parameters(source: Source, manifest: RunManifest, version: int | None 
                 raise StateError(where, "is missing")
             table = _parameters(source[stage])
         check_shapes({name: tuple(tensor.shape) for name, tensor in table.items()}, shapes, where)
+        for name in table.keys() & found.keys():
+            if not torch.equal(table[name].to("cpu", torch.float32), found[name]):
+                raise StateError(
+                    where,
+                    f"its copy of {name} differs from an earlier stage's: they are tied, so one of "
+                    "them is wrong; name a version at which they are equal",
+                )
         # a copy, so that the moments, twice as large, do not stay in memory with the parameters
         found |= {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in table.items()}
     return found

@@ -41,6 +41,18 @@ def test_memory_and_traffic_by_hand():
     assert plan.warnings == ()
 
 
+def test_a_tied_embedding_is_held_and_reduced_by_both_ends():
+    tables = {"vocab_size": 300, "dim": 192, "cuts": [3, 5], "tie_embeddings": True}
+    embedding = 300 * 192
+    plan = estimate(
+        manifest(model=tables), [embedding + 1000, 3000, embedding + 500], forward_frame=1, backward_frame=1
+    )
+    assert [stage.weights for stage in plan.stages] == [4 * (embedding + 1000), 12_000, 4 * (embedding + 500)]
+    for stage, own in zip(plan.stages, (1000, 3000, 500), strict=True):
+        shared = embedding if own != 3000 else 0
+        assert stage.reduce_sent == 8 * (own + 3 * shared // 2), "of four peers, each sends three quarters, twice"
+
+
 def test_fp32_sums_take_half():
     plan = estimate(manifest(model={"cuts": []}, sums={"mode": "fp32"}), [1000], forward_frame=1, backward_frame=1)
     assert (plan.stages[0].accumulator, plan.stages[0].retention, plan.boundaries) == (4000, 0, ())

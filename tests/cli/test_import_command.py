@@ -92,14 +92,23 @@ def test_other_parameters_than_those_of_the_run_are_refused(
         assert "the parameters hash to" in capsys.readouterr().err
 
 
-def test_a_tied_model_wants_a_word(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_config(source, tie_word_embeddings=True)
+def test_a_tied_model_stays_tied_unless_it_is_told_apart(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
-    assert run("import", source, "--out", out) == 2
-    error = capsys.readouterr().err
-    assert "--untie" in error and "12,800 parameters more" in error and "tie_word_embeddings = false" in error
-    assert not out.exists()
-    assert run("import", source, "--out", out, "--untie") == 0
+    assert run("import", source, "--out", out, "--untie") == 2
+    assert f"--untie: embedding and head of {source} are two matrices already" in capsys.readouterr().err
+    write_config(source, tie_word_embeddings=True)
+    assert run("import", source, "--out", out) == 0
+    assert load_run_file(out / "RUN.toml").model.shares_embedding
+    stored = safetensors.torch.load_file(next((out / "parameters").iterdir()))
+    assert "lm_head.weight" not in stored
+    prepare(out, tmp_path)
+    archive = archived(out, tmp_path / "home")
+    copies = [archive.open_shard(stage, 0).of_kind("param")["model.embed_tokens.weight"] for stage in range(2)]
+    assert torch.equal(copies[0], copies[1]) and torch.equal(copies[0], stored["model.embed_tokens.weight"])
+    assert run("import", source, "--out", out, "--untie", "--force") == 0
+    assert not load_run_file(out / "RUN.toml").model.tie_embeddings
     stored = safetensors.torch.load_file(next((out / "parameters").iterdir()))
     assert torch.equal(stored["lm_head.weight"], stored["model.embed_tokens.weight"])
 
@@ -190,7 +199,10 @@ def test_a_damaged_checkpoint_is_told_wherever_it_is_passed_over(
 
 
 @pytest.mark.hf
-def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(tokenizer: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(
+    tied: bool, tokenizer: bytes, tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         vocab_size=400,
@@ -201,6 +213,7 @@ def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(toke
         num_key_value_heads=2,
         max_position_embeddings=64,
         initializer_range=0.2,
+        tie_word_embeddings=tied,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
     )
     torch.manual_seed(0)
@@ -219,6 +232,8 @@ def test_a_model_of_transformers_goes_in_and_comes_out_with_the_same_logits(toke
         a, b = theirs(tokens).logits, back(tokens).logits
     assert a.std() > 0.1
     assert (a - b).abs().max() <= 1e-4
+    assert back.config.tie_word_embeddings == tied
+    assert (back.lm_head.weight is back.model.embed_tokens.weight) == tied
 
 
 def prepare(out: Path, tmp_path: Path) -> None:

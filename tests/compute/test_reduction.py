@@ -108,3 +108,31 @@ def test_a_payload_that_cannot_be_the_bucket_is_refused(bucket, payload, reason)
 def test_raw_sums_have_one_size(size):
     with pytest.raises(FrameError, match=f"bucket 2 of {size} bytes, expected 44"):
         Buckets(LAYOUT, SumSection(mode="fp32")).check(2, bytes(size))
+
+
+@pytest.mark.parametrize("shared", [1, BUCKET_ELEMENTS, BUCKET_ELEMENTS + 1])
+def test_what_is_shared_has_buckets_of_its_own_that_are_the_same_in_both_stages(shared):
+    tensors = {"tied": torch.empty(shared), "own": torch.empty(BUCKET_ELEMENTS)}
+    first = Buckets(Layout.of(tensors, with_loss=False, shared=1), SumSection())
+    last = Buckets(Layout.of(tensors | {"more": torch.empty(9)}, with_loss=True, shared=1), SumSection())
+    assert first.shared == last.shared == -(-shared // BUCKET_ELEMENTS)
+    assert first.slice(first.shared - 1).stop == first.slice(first.shared).start == shared
+    assert [first.slice(b) for b in range(first.shared)] == [last.slice(b) for b in range(last.shared)]
+    for buckets, length in ((first, shared + BUCKET_ELEMENTS), (last, shared + BUCKET_ELEMENTS + 10)):
+        covered = [i for b in range(buckets.count) for i in range(buckets.slice(b).start, buckets.slice(b).stop)]
+        assert covered == list(range(length))
+
+
+def test_what_is_shared_has_a_digest_of_its_own_and_counts_in_the_first_stage_only():
+    found = []
+    for own, with_loss in ((2.0, False), (4.0, True)):
+        layout = Layout.of({"tied": torch.empty(3), "own": torch.empty(1)}, with_loss=with_loss, shared=1)
+        share = Accumulator(layout, SumSection())
+        share.add([torch.tensor([1.0, 2.0, 2.0]), torch.tensor([own])], 1.0 if with_loss else None)
+        reduction = Reduction(share, Buckets(layout, SumSection()), SumSection())
+        for bucket in range(2):
+            reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
+        found.append(reduction.assemble(attempt(0)))
+    assert [f.squared_norm for f in found] == [9.0 + 4.0, 16.0]
+    assert found[0].shared == found[1].shared == reduced_digest(torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64))
+    assert found[0].digest != found[1].digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -50,13 +51,14 @@ def manifest(
     replicas: int = 2,
     backward: str = "int8",
     averaging: str = "none",
+    mode: Literal["exact", "fp32"] = "exact",
+    tied: bool = False,
 ) -> RunManifest:
     """A tiny language model, `BLOCKS` steps an epoch. `every`: steps from checkpoint to checkpoint."""
     length, microbatches, sequences = 12, 4, 2
     shard = Shard(file="train-0.bin", sha256="0" * 64, tokens=BLOCKS * microbatches * sequences * length + length)
-    model = ModelSection(
-        vocab_size=97, dim=32, layers=4, heads=4, kv_heads=2, ffn_dim=64, context=16, cuts=(1, 3)[: stages - 1]
-    )
+    shape = {"vocab_size": 97, "dim": 32, "layers": 4, "heads": 4, "kv_heads": 2, "ffn_dim": 64, "context": 16}
+    model = ModelSection(**shape, cuts=(1, 3)[: stages - 1], tie_embeddings=tied)
     return RunManifest(
         run=RunSection(steps=steps, seed=7),
         model=model,
@@ -65,7 +67,7 @@ def manifest(
         codec=CodecSection(forward=codec, backward=backward),
         checkpoint=CheckpointSection(every=every),
         evaluation=EvaluationSection(every=evaluate, microbatches=1, sample_tokens=2 if evaluate else 0),
-        sums=SumSection(averaging=averaging),
+        sums=SumSection(mode=mode, averaging=averaging),
         swarm=SwarmSection(replicas=replicas),
         data=DataSection(
             tokenizer_sha256="0" * 64,
@@ -138,7 +140,8 @@ class Peer:
             if source is None or source.engine is None or source.engine.version != action.version:
                 return act.StateFailed(action.stage, action.version, "not there")
             self.engine.load_state(source.engine.snapshot().result(WAIT_S)).result(WAIT_S)
-        return act.StateLoaded(action.stage, action.version, self.engine.buckets, self.engine.first_round)
+        counts = (self.engine.buckets, self.engine.first_round, self.engine.shared_buckets)
+        return act.StateLoaded(action.stage, action.version, *counts)
 
 
 Hook = Callable[["Swarm", Actor, object], None]

@@ -120,3 +120,54 @@ def test_counting_allocates_nothing_and_adds_up():
 def test_a_stage_that_does_not_exist_is_named():
     with pytest.raises(ValueError, match=r"stage 3 does not exist: model\.cuts = \[1, 3\] make 3 stages"):
         build_stage(MODEL, 3, seed=0)
+
+
+TIED = MODEL.model_copy(update={"tie_embeddings": True})
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def test_both_ends_of_a_tied_model_hold_the_embedding_and_nothing_else_twice():
+    whole = build_stage(TIED.model_copy(update={"cuts": ()}), 0, seed=3)
+    parts = [build_stage(TIED, stage, seed=3) for stage in range(3)]
+    assert [part.shared for part in parts] == [1, 0, 1] and whole.shared == 0
+    names = [list(dict(part.named_parameters())) for part in parts]
+    assert names[0][0] == names[2][0] == EMBEDDING and EMBEDDING not in names[1]
+    assert sorted([n for part in names for n in part]) == sorted([*dict(whole.named_parameters()), EMBEDDING])
+    assert "lm_head.weight" not in dict(whole.named_parameters())
+    assert torch.equal(run(TIED, tokens(2, 16)), whole(tokens(2, 16)))
+    assert count_parameters(TIED) == sum(p.numel() for p in whole.parameters()) == count_parameters(MODEL) - 61 * 32
+    assert count_parameters(TIED, 2) == sum(p.numel() for p in parts[2].parameters())
+
+
+def test_a_tied_head_is_an_untied_one_of_the_same_values():
+    untied, tied = (build_stage(model, 2, seed=3) for model in (MODEL, TIED))
+    values = dict(tied.named_parameters())
+    head = values.pop(EMBEDDING)
+    untied.load_state_dict(values | {"lm_head.weight": head})
+    x = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(untied(x), tied(x))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"residual": "subspace", "subspace_dim": 4},
+            'model.tie_embeddings = true does not fit model.residual = "subspace"',
+        ),
+        ({"boundary": "bottleneck", "boundary_dim": 8}, 'does not fit model.boundary = "bottleneck"'),
+        ({"anchor": "frozen"}, 'does not fit model.anchor = "frozen", .*: set model.tie_embeddings = false'),
+        (
+            {"kind": "resnet", "classes": 10, "heads": 6, "kv_heads": 2, "ffn_dim": 512, "rope_theta": 10_000.0},
+            'model.tie_embeddings = True means nothing with model.kind = "resnet"',
+        ),
+    ],
+)
+def test_what_cannot_be_tied_is_refused(keys: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        ModelSection(**{**TIED.model_dump(), **keys})
+
+
+def test_what_stands_at_the_cuts_without_an_anchor_may_be_tied():
+    assert ModelSection(**{**TIED.model_dump(), "boundary": "maxout", "boundary_dim": 8}).shares_embedding
+    assert not ModelSection(**{**TIED.model_dump(), "cuts": ()}).shares_embedding

@@ -119,6 +119,17 @@ def test_a_crash_in_a_step_that_builds_on_the_one_before_ends_right() -> None:
         assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
 
 
+def test_a_crash_in_a_step_of_two_stages_that_share_ends_right() -> None:
+    """At every fourth of all crash points."""
+    calm = crash_plan()
+    plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, ends_share=True))
+    points = crash_points(plan)[::4]
+    assert len(points) > 300
+    for point in points:
+        outcome = run_plan(plan, crash=point)
+        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+
+
 def test_a_crash_in_a_step_that_adds_what_the_one_before_has_lost_ends_right() -> None:
     """At every sixth of all crash points: two steps of compressed averaging."""
     calm = crash_plan()

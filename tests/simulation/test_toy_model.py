@@ -53,3 +53,12 @@ def test_a_skipped_step_changes_nothing_but_the_version() -> None:
     assert run.states[:2] == ideal().states[:2]
     assert run.states[1] == run.states[2] != run.states[3]
     assert run.states[3] != ideal().states[3]
+
+
+def test_what_two_stages_share_counts_each_microbatch_in_both() -> None:
+    apart, together = ideal(), ideal_run(2, 4, 3, 256, 1.0, frozenset(), ends_share=True)
+    first, last = together.steps[0].sums
+    assert first[:2] == last[:2]
+    assert first[0] == apart.steps[0].sums[0][0] + apart.steps[0].sums[1][0]
+    assert explain_sum(first[0], 4, 2) == "every microbatch 2 times, but computed from wrong inputs"
+    assert explain_sum(apart.steps[0].sums[0][0], 4, 2) == "m0 ×1, m1 ×1, m2 ×1, m3 ×1"

@@ -75,6 +75,18 @@ def anchored_manifest(manifest: RunManifest) -> RunManifest:
 
 
 @pytest.fixture(scope="session")
+def tied_manifest(manifest: RunManifest) -> RunManifest:
+    """The same run with one matrix for embedding and head, of which the first and the last stage hold a copy."""
+    model = ModelSection(**{**manifest.model.model_dump(), "tie_embeddings": True})
+    return RunManifest(model=model, data=manifest.data)
+
+
+@pytest.fixture(scope="session")
+def tied_states(tied_manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
+    return _states(tied_manifest)
+
+
+@pytest.fixture(scope="session")
 def anchored_states(anchored_manifest: RunManifest) -> dict[int, dict[str, torch.Tensor]]:
     return _states(anchored_manifest)
 

@@ -20,7 +20,7 @@ States = dict[int, dict[str, torch.Tensor]]
 
 
 @pytest.mark.hf
-@pytest.mark.parametrize("kind", ["", "subspace_", "anchored_"])
+@pytest.mark.parametrize("kind", ["", "subspace_", "anchored_", "tied_"])
 def test_transformers_computes_the_same_logits(
     kind: str, request: pytest.FixtureRequest, tokenizer_path: Path, tmp_path: Path
 ) -> None:
@@ -62,6 +62,28 @@ def test_hf_folder_is_complete_and_untied(
     assert torch.equal(
         tensors["model.layers.1.mlp.up_proj.weight"], states[1]["param/model.layers.1.mlp.up_proj.weight"]
     )
+
+
+def test_a_tied_model_is_exported_with_one_matrix(
+    tied_manifest: RunManifest, tied_states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    export_hf(tied_states, tied_manifest, tokenizer_path, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"] is True
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert "lm_head.weight" not in tensors and "model.embed_tokens.weight" in tensors
+    assert tensors.keys() == {n for stage in range(3) for n in parameter_shapes(tied_manifest.model, stage)}
+
+
+def test_copies_that_differ_are_not_exported(
+    tied_manifest: RunManifest, tied_states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    name = "param/model.embed_tokens.weight"
+    wrong = tied_states[2][name].clone()
+    wrong[3, 5] = torch.nextafter(wrong[3, 5], torch.tensor(9.0))
+    states = {**tied_states, 2: {**tied_states[2], name: wrong}}
+    with pytest.raises(StateError, match=r"stage 2: its copy of model.embed_tokens.weight differs .* they are tied"):
+        export_hf(states, tied_manifest, tokenizer_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_native_export_holds_parameters_and_manifest(manifest: RunManifest, states: States, tmp_path: Path) -> None:

@@ -87,8 +87,11 @@ def test_a_tied_head_is_the_embedding(kept: bool, folder: Path, values: dict[str
     head = values.pop("lm_head.weight")
     safetensors.torch.save_file(values | ({"lm_head.weight": head} if kept else {}), folder / "model.safetensors")
     found = open_pretrained(folder)
-    assert found.tied
-    assert torch.equal(found.tensors["lm_head.weight"].load(), values["model.embed_tokens.weight"])
+    assert found.tied and found.section.tie_embeddings
+    assert "lm_head.weight" not in found.tensors
+    apart = found.untied()
+    assert not apart.tied and apart.tensors.keys() == {*found.tensors, "lm_head.weight"}
+    assert torch.equal(apart.tensors["lm_head.weight"].load(), values["model.embed_tokens.weight"])
 
 
 @pytest.mark.parametrize(

@@ -104,14 +104,16 @@ class FrameKey(_message.Message):
     def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., boundary: _Optional[int] = ..., direction: _Optional[_Union[Direction, str]] = ..., microbatch: _Optional[int] = ...) -> None: ...
 
 class Attempt(_message.Message):
-    __slots__ = ("pass_id", "stage", "number")
+    __slots__ = ("pass_id", "stage", "number", "partner")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PARTNER_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     stage: int
     number: int
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., stage: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    partner: int
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., stage: _Optional[int] = ..., number: _Optional[int] = ..., partner: _Optional[int] = ...) -> None: ...
 
 class PartKey(_message.Message):
     __slots__ = ("attempt", "bucket", "contributor")
@@ -322,20 +324,22 @@ class Join(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt")
+    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SQUARED_NORM_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     FINITE_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     digest: str
     squared_norm: float
     loss_sum: float
     finite: bool
     receipt: Receipt
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
+    shared: str
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swarm.data.tokenizer import Tokenizer
@@ -20,11 +20,19 @@ class PretrainedModel:
     section: ModelSection
     """Its shape, not cut."""
     tensors: dict[str, LazyTensor]
-    """By name, all that `section` has; of tied ones the head is the embedding."""
-    tied: bool
-    """Embedding and head are one matrix."""
+    """By name, all that `section` has."""
     tokenizer: bytes
     """tokenizer.json"""
+
+    @property
+    def tied(self) -> bool:
+        """Embedding and head are one matrix."""
+        return self.section.tie_embeddings
+
+    def untied(self) -> PretrainedModel:
+        """The same model with a head of its own, which is a copy of the embedding."""
+        section = self.section.model_copy(update={"tie_embeddings": False})
+        return replace(self, section=section, tensors={**self.tensors, HEAD: self.tensors[EMBEDDING]})
 
 
 NO_PICKLE = (
@@ -41,15 +49,15 @@ def assemble(
     The counts in a file's head are only claims: nothing is built from them before the tensors bear them out.
     """
     try:
-        section = ModelSection(**{"cuts": (), **shape})  # type: ignore[arg-type]
+        section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
         raise StateError(where, f"no Llama of this program: {explain(error)}") from None
     if section.layers != layers:
         raise StateError(where, f"says it has {section.layers} layers, its tensors are of {layers}")
     if EMBEDDING in tensors and (shape_of := tensors[EMBEDDING].shape) != (section.vocab_size, section.dim):
         raise StateError(where, f"tensor {EMBEDDING} is {list(shape_of)}, expected {[section.vocab_size, section.dim]}")
-    if tied and EMBEDDING in tensors:
-        tensors = {**tensors, HEAD: tensors[EMBEDDING]}
+    if tied:  # some files hold the one matrix twice
+        tensors = {name: tensor for name, tensor in tensors.items() if name != HEAD}
     wanted = parameter_shapes(section, 0)
     for name in sorted(wanted.keys() | tensors.keys()):
         if name not in tensors:
@@ -65,7 +73,7 @@ def assemble(
         raise StateError(
             where, f"its tokenizer has {known} tokens, its embedding {section.vocab_size}: name the right --tokenizer"
         )
-    return PretrainedModel(section, tensors, tied, tokenizer)
+    return PretrainedModel(section, tensors, tokenizer)
 
 
 def read_tokenizer(path: Path) -> bytes:

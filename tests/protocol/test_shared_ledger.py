@@ -1,0 +1,102 @@
+"""The coordinator's record of a pass whose first and last stage hold some of the same parameters."""
+
+from dataclasses import replace
+
+from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
+from swarm.protocol.ledger import Ledger
+from swarm.protocol.messages import Prepared, StageTable, Status
+from swarm.simulation.scenario import small_settings
+
+ROSTERS = ((Actor("a", 1), Actor("b", 1)), (Actor("m", 1),), (Actor("y", 1), Actor("z", 1)))
+PASS = PassId(Term(1), StepNumber(0))
+NOBODY: frozenset[Actor] = frozenset()
+
+
+def ledger() -> Ledger:
+    settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
+    tables = tuple(StageTable(0, roster, (0, len(roster) - 1)) for roster in ROSTERS)
+    weights = {actor: 1.0 for roster in ROSTERS for actor in roster}
+    return Ledger(
+        pass_id=PASS,
+        kind=PassKind.TRAIN,
+        tables=tables,
+        weights=weights,
+        decision=None,
+        window=4,
+        now=0.0,
+        partner=settings.partner,
+    )
+
+
+def prepare(record: Ledger, *stages: int, shared: str = "same") -> None:
+    for stage in stages:
+        said = Prepared(record.attempt(stage), f"of {stage}", 1.0, 0.0, shared=shared if stage != 1 else "")
+        record.prepared[stage] = dict.fromkeys(record.tables[stage].roster, said)
+
+
+def amended(table: StageTable) -> StageTable:
+    return replace(table, number=table.number + 1)
+
+
+def test_a_step_is_decided_if_both_ends_hold_the_same() -> None:
+    record = ledger()
+    prepare(record, 0, 1, 2)
+    assert record.decide(10, 1.0, NOBODY) is not None and record.disagreeing() is None
+    prepare(record, 2, shared="other")
+    assert record.decide(10, 1.0, NOBODY) is None
+    assert record.decide(10, 1.0, frozenset({ROSTERS[2][0]})) is None
+    assert record.disagreeing() == 2
+
+
+def test_nobody_disagrees_before_all_have_spoken() -> None:
+    record = ledger()
+    prepare(record, 0)
+    prepare(record, 2, shared="other")
+    assert record.disagreeing() is None
+    assert record.decide(10, 1.0, NOBODY) is None
+
+
+def test_a_table_of_one_end_voids_what_the_other_has_prepared() -> None:
+    for changed, other in ((0, 2), (2, 0)):
+        record = ledger()
+        prepare(record, 0, 1, 2)
+        before = record.attempt(other)
+        record.amend(changed, amended(record.tables[changed]))
+        assert (before.number, before.partner) == (0, 0)
+        assert (record.attempt(other).number, record.attempt(other).partner) == (0, 1)
+        assert (record.attempt(changed).number, record.attempt(changed).partner) == (1, 0)
+        assert not record.prepared[changed] and not record.prepared[other] and record.prepared[1]
+        assert record.attempt(1).partner == -1, "the stage between shares nothing"
+
+
+def test_a_table_of_a_stage_between_voids_nothing_of_the_ends() -> None:
+    record = ledger()
+    prepare(record, 0, 1, 2)
+    record.amend(1, amended(record.tables[1]))
+    assert record.prepared[0] and record.prepared[2] and not record.prepared[1]
+
+
+def test_whom_a_table_concerns() -> None:
+    record = ledger()
+    assert [record.concerned(stage) for stage in range(3)] == [[0, 1, 2]] * 3
+    five = Ledger(
+        pass_id=PASS,
+        kind=PassKind.TRAIN,
+        tables=tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcde"),
+        weights={},
+        decision=None,
+        window=4,
+        now=0.0,
+        partner=small_settings(stages=5, microbatches=2, steps=2, replicas=1, ends_share=True).partner,
+    )
+    assert [five.concerned(stage) for stage in range(5)] == [[0, 1, 4], [0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 3, 4]]
+
+
+def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
+    record = ledger()
+    for at, actor in ((1.0, ROSTERS[2][0]), (1.0, ROSTERS[2][1]), (1.0, ROSTERS[1][0])):
+        record.on_status(Status(actor, None, 0, PASS, (0, 0, 0), done=0b11), at)
+    assert record.sealed_since(1) == 1.0 and record.sealed_since(2) is None
+    for actor in ROSTERS[0]:
+        record.on_status(Status(actor, None, 0, PASS, (0, 0, 0), done=0b11), 7.0)
+    assert record.sealed_since(0) == record.sealed_since(2) == 7.0

@@ -1,0 +1,117 @@
+"""Two stages reduce what both hold: one by hand, with two peers in each."""
+
+from swarm.events import FrameRefused
+from swarm.protocol import messages as m
+from swarm.protocol.actions import Assemble, Assembled, BucketSummed, Emit, EncodePart, PartEncoded, Send, SumBucket
+from swarm.protocol.ids import Actor, Attempt, PartKey, PassId, StageIndex, StepNumber, SumKey, Term
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.reduction import Reduction
+
+FIRST, LAST = (Actor("a", 1), Actor("b", 1)), (Actor("y", 1), Actor("z", 1))
+PASS = PassId(Term(1), StepNumber(0))
+HERE, THERE = Attempt(PASS, StageIndex(0), 3, 5), Attempt(PASS, StageIndex(2), 5, 3)
+EVERYTHING = 0b1111
+SHARED = 4
+
+
+class Peer:
+    """One peer of the first or the last stage, which has done half of the microbatches."""
+
+    def __init__(self, me: Actor, *, last: bool = False, done: int = 0b0011) -> None:
+        self.out = Outbox(me)
+        attempt, own = (THERE, LAST) if last else (HERE, FIRST)
+        self.reduction = Reduction(
+            me=me,
+            attempt=attempt,
+            table=m.StageTable(attempt.number, own, (0, 0, 1, 1)),
+            partner=(StageIndex(0), FIRST) if last else (StageIndex(2), LAST),
+            accumulated=done,
+            receipt=m.Receipt(inputs=1),
+            microbatches=4,
+            buckets=SHARED + 1,
+            first_round=0,
+            shared=SHARED,
+            carry=None,
+            budget_s=60.0,
+            out=self.out,
+            now=0.0,
+        )
+        self.begun = self.out.take()
+
+    def part(self, bucket: int, contributor: Actor, done: int, attempt: Attempt = HERE) -> list[object]:
+        key = PartKey(attempt, bucket, contributor)
+        self.reduction.on_part(m.ReducePart(key, done, contributor.peer, m.Receipt(inputs=10)))
+        return list(self.out.take())
+
+
+def messages(actions: list[object], to: Actor) -> list[object]:
+    return [action.message for action in actions if isinstance(action, Send) and action.to == to]
+
+
+def test_shared_buckets_go_round_the_union_and_others_round_the_own_roster() -> None:
+    encoded = {}
+    for me, last in ((FIRST[0], False), (FIRST[1], False), (LAST[0], True), (LAST[1], True)):
+        begun = Peer(me, last=last).begun
+        encoded[me.peer] = [action.bucket for action in begun if isinstance(action, EncodePart)]
+    assert encoded == {"a": [1, 2, 3], "b": [0, 2, 3, 4], "y": [0, 1, 3], "z": [0, 1, 2, 4]}
+
+
+def test_the_sets_of_both_stages_must_be_disjoint_and_complete() -> None:
+    peer = Peer(FIRST[0])
+    assert not peer.part(0, FIRST[1], 0b1100)
+    assert not peer.part(0, LAST[1], 0b1100)
+    (refused,) = peer.part(0, LAST[0], 0b0111)
+    assert isinstance(refused, Emit) and isinstance(refused.event, FrameRefused)
+    peer.part(0, LAST[1], 0b1100)
+    peer.part(0, LAST[0], 0b0011)
+    (order,) = peer.part(0, FIRST[1], 0b1100)
+    assert order == SumBucket(HERE, 0, ("b", "y", "z")), "the lower stage first, whoever came first"
+
+
+def test_a_bucket_of_one_stage_takes_no_part_of_the_other() -> None:
+    peer = Peer(FIRST[0])
+    assert not peer.part(SHARED, LAST[0], 0b1100)
+    assert [type(action) for action in peer.part(SHARED, FIRST[1], 0b1100)] == [SumBucket]
+
+
+def test_everybody_is_told_in_the_names_of_its_own_stage() -> None:
+    peer = Peer(FIRST[0])
+    peer.reduction.on_part_encoded(PartEncoded(HERE, 2, "mine"))
+    (sent,) = messages(peer.out.take(), LAST[0])
+    assert isinstance(sent, m.ReducePart) and sent.key == PartKey(THERE, 2, FIRST[0])
+    for contributor, done in ((FIRST[1], 0b1100), (LAST[0], 0b0011), (LAST[1], 0b1100)):
+        peer.part(0, contributor, done)
+    peer.reduction.on_bucket_summed(BucketSummed(HERE, 0, "sum"))
+    actions = list(peer.out.take())
+    for actor, attempt in ((FIRST[1], HERE), (LAST[0], THERE), (LAST[1], THERE)):
+        assert messages(actions, actor) == [m.ReducedPart(SumKey(attempt, 0), "sum", None)]
+    peer.reduction.on_want(LAST[1], SumKey(HERE, 0), None)
+    assert messages(peer.out.take(), LAST[1]) == [m.ReducedPart(SumKey(THERE, 0), "sum", None)]
+    peer.reduction.ask_again()
+    (want,) = messages(list(peer.out.take()), LAST[0])
+    assert want == m.Want((SumKey(THERE, 2),))
+
+
+def test_the_receipt_is_that_of_the_own_stage() -> None:
+    peer = Peer(FIRST[0])
+    for bucket, owner in enumerate((FIRST[0], FIRST[1], LAST[0], LAST[1])):
+        if bucket:
+            peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum", m.Receipt(inputs=99)))
+            continue
+        for contributor, done in ((FIRST[1], 0b1100), (LAST[0], 0b0011), (LAST[1], 0b1100)):
+            peer.part(0, contributor, done)
+    peer.reduction.on_bucket_summed(BucketSummed(HERE, 0, "sum"))
+    peer.part(SHARED, FIRST[1], 0b1100)
+    peer.reduction.on_bucket_summed(BucketSummed(HERE, SHARED, "sum"))
+    assert Assemble(HERE) in peer.out.take()
+    prepared = peer.reduction.on_assembled(Assembled(HERE, "digest", 1.0, 0.0, shared="both"))
+    assert (prepared.receipt, prepared.shared) == (m.Receipt(inputs=11), "both")
+
+
+def test_a_sum_is_taken_of_its_reducer_alone() -> None:
+    peer = Peer(FIRST[0])
+    for sender in (FIRST[1], LAST[1]):
+        peer.reduction.on_sum(sender, m.ReducedPart(SumKey(HERE, 2), "forged"))
+    assert not peer.out.take()
+    peer.reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum"))
+    assert peer.out.take()
