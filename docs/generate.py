@@ -68,8 +68,8 @@ def run_file() -> str:
         "A run is a file. `swarm-peer init` writes one with every key and its meaning; `swarm-peer coordinate",
         "--dry-run` shows what it comes to: manifest, run hash, memory and bytes per link. Keys that are left out have",
         "the default. Unknown keys are errors that name the nearest known one. `--set table.key=value` overrides a key",
-        "for one call; since the run hash covers every key but `data.directory`, give the same overrides to",
-        "`coordinate` and `reference`.",
+        "for one call; since the run hash covers every key but `data.directory` and `initial.directory`, give the same",
+        "overrides to `coordinate` and `reference`.",
     ]
     for table, section in RunFile().model_dump(mode="json").items():
         lines += ["", f"## [{table}]", "", TABLES[table], "", "| key | default | meaning |", "|---|---|---|"]

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Sequence
 
+from peers.core_loop import INTERRUPTED
 from peers.home import OpenHome
 from swarm.net.host import Host, HostError
 
@@ -16,13 +17,21 @@ async def serve(
     announce: Sequence[str],
     bootstrap: Sequence[str],
     on_addresses: Callable[[list[str]], None],
-) -> None:
-    """Answer until SIGINT or SIGTERM. `on_addresses` gets the addresses to hand out. Raises HostError, AddressError."""
+) -> str:
+    """Answer until SIGINT or SIGTERM; returns why it ended. `on_addresses` gets the addresses to hand out.
+
+    Raises HostError, AddressError.
+    """
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, leave.set)
-    host = await Host.create(home.identity, listen, bootstrap, announce=announce or None)
+    try:
+        host = await Host.create(home.identity, listen, bootstrap, announce=announce or None)
+    except HostError:
+        if leave.is_set():  # the signal went to the daemon as well
+            return INTERRUPTED
+        raise
     try:
         on_addresses(await host.addresses())
         left = asyncio.create_task(leave.wait())
@@ -30,5 +39,6 @@ async def serve(
         if not left.done():
             left.cancel()
             raise HostError(host.died.result())
+        return INTERRUPTED
     finally:
         await host.close()

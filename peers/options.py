@@ -13,7 +13,7 @@ from swarm.net.uplink import LEAST_RATE
 
 def parse_bytes(text: str) -> int:
     """Bytes of `512MB`, `1.5 GiB`, `4G` or `1000000`. Raises typer.BadParameter."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a size: write 512MB, 1.5GiB or a number of bytes")
     number, prefix, binary = match.groups()
@@ -23,7 +23,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_rate(text: str) -> int:
     """Bytes a second of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
     if match is None:
         raise typer.BadParameter(
             f"{text!r} is not a rate: write 20Mbit for megabits or 2.5MB for megabytes, with k, M or G, a second"
@@ -34,6 +34,8 @@ def parse_rate(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is less than {8 * LEAST_RATE // 1000}kbit: too little even for heartbeats")
     return rate
 
+
+MOST_THREADS = 4096
 
 Home = Annotated[
     Path,
@@ -60,6 +62,7 @@ Threads = Annotated[
     typer.Option(
         "--threads",
         min=1,
+        max=MOST_THREADS,
         help="Threads for computing. The last bit of results depends on it: the organiser says how many.",
     ),
 ]

@@ -22,9 +22,8 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Run a bare DHT node with a lasting address, by which coordinators and peers enter (--bootstrap)."""
-    import uvloop
-
     from peers.bootstrap import serve
+    from peers.core_loop import exit_code
     from peers.home import Home as HomeFolder
 
     console = Console(highlight=False)
@@ -38,4 +37,5 @@ def command(
             console.print(f"--bootstrap {address}", style="bold", soft_wrap=True)
 
     with HomeFolder.open(home) as opened:
-        uvloop.run(serve(opened, (f"/ip4/0.0.0.0/tcp/{port}",), tuple(announce or ()), tuple(bootstrap or ()), show))
+        serving = serve(opened, (f"/ip4/0.0.0.0/tcp/{port}",), tuple(announce or ()), tuple(bootstrap or ()), show)
+        raise typer.Exit(exit_code(serving))

@@ -21,7 +21,9 @@ def command(
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, help="0: the likeliest token each time; 1: as the model says.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides, when the temperature is above 0.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=(1 << 63) - 1, help="Decides, when the temperature is above 0.")
+    ] = 0,
     version: Version = None,
     as_json: Json = False,
 ) -> None:

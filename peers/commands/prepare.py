@@ -21,9 +21,15 @@ def command(
         typer.Option("--input", "-i", help="Text, .jsonl or .parquet file, or a folder of them; may be repeated."),
     ] = None,
     field: Annotated[
-        str, typer.Option("--field", "--column", help="Where the text is: field of JSONL, column of Parquet.")
-    ] = "text",
-    vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, help="Tokens of the tokenizer to train.")] = 4096,
+        str | None,
+        typer.Option(
+            "--field", "--column", help="Where the text is: field of JSONL, column of Parquet.  [default: text]"
+        ),
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option("--vocab-size", min=257, max=1 << 24, help="Tokens of the tokenizer to train.  [default: 4096]"),
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
     ] = None,
@@ -53,15 +59,24 @@ def command(
     """
     from swarm.data import digits, open_source, prepare, prepare_images, read_images, wikipedia_leads
 
+    text = {"--field": field, "--vocab-size": vocab_size, "--input": inputs, "--tokenizer": tokenizer}
+    told = {"--name": name, "--licence": licence}
     if images is not None:
-        if inputs or tokenizer is not None:
-            raise ManifestError(f"--images {images}: text has no place beside it; drop --input and --tokenizer")
+        _refuse(f"--images {images}: images have no text", text)
+        if images == "digits":
+            _refuse("--images digits: their name and licence are known", told)
+    elif not inputs:
+        _refuse("without --input it is the text that comes with the installation", {"--field": field, **told})
+    if tokenizer is not None:
+        _refuse(f"--tokenizer {tokenizer} is used as it is", {"--vocab-size": vocab_size})
+
+    if images is not None:
         found = digits() if images == "digits" else read_images(Path(images), name, licence)
         section = prepare_images(found, out, heldout_fraction=0.2 if heldout is None else heldout, force=force)
         _report(section, out, as_json)
         return
     if inputs:
-        source = open_source(inputs, field=field, name=name, licence=licence)
+        source = open_source(inputs, field=field or "text", name=name, licence=licence)
     else:
         source = wikipedia_leads()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -70,13 +85,20 @@ def command(
         section = prepare(
             source,
             out,
-            vocab_size=vocab_size,
+            vocab_size=vocab_size or 4096,
             tokenizer=tokenizer,
             heldout_fraction=0.02 if heldout is None else heldout,
             force=force,
             on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
         )
     _report(section, out, as_json)
+
+
+def _refuse(why: str, options: dict[str, object]) -> None:
+    """Options that would mean nothing, where they were given."""
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise ManifestError(f"{why}: drop {' and '.join(given)}")
 
 
 def _report(section: DataSection, out: Path, as_json: bool) -> None:

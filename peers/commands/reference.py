@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from peers.options import Json, Set
+from peers.options import MOST_THREADS, Json, Set
 
 
 def command(
@@ -19,7 +19,8 @@ def command(
         Path | None, typer.Option("--against", metavar="HOME", help="A coordinator's home: compare with its archive.")
     ] = None,
     threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Threads for computing; as many as each peer used.")
+        int,
+        typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads for computing; as many as each peer used."),
     ] = 1,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Stop after so many steps.")] = None,
     as_json: Json = False,

@@ -89,7 +89,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise CorpusError(f"{path} does not exist: name a text, .jsonl or .parquet file, or a folder of them")
+        what = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise CorpusError(f"{path} {what}: name a text, .jsonl or .parquet file, or a folder of them")
     found = [
         file
         for file in path.rglob("*")
@@ -162,13 +163,24 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
         names = list(file.schema_arrow.names)
         if column not in names:
             raise CorpusError(f"{path}: no column {column!r}{_nearest(column, names)}; choose with --column")
-        row = 0
+        for row, value in enumerate(_values(file, path, column), 1):
+            text = _string(value, f"{path}, row {row}, column {column!r}")
+            if text.strip():
+                yield text
+
+
+def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
+    """Of an open Parquet file. A damaged page is found when it is reached."""
+    import pyarrow
+
+    row = 0
+    try:
         for batch in file.iter_batches(batch_size=1024, columns=[column]):
             for value in batch.column(0).to_pylist():
                 row += 1
-                text = _string(value, f"{path}, row {row}, column {column!r}")
-                if text.strip():
-                    yield text
+                yield value
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path}, after row {row}, column {column!r}: cannot be read: {error}") from None
 
 
 def _string(value: Any, place: str) -> str:

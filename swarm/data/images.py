@@ -10,6 +10,7 @@ import gzip
 import importlib.util
 import math
 import shutil
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def read_images(path: Path, name: str = "", licence: str = "") -> Images:
             values = np.loadtxt(file, delimiter=",", ndmin=2)
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist") from None
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path} is not a CSV file of numbers: {error}") from None
     rows = values.astype(np.int64)
     if rows.size == 0 or math.isqrt(rows.shape[1] - 1) ** 2 != rows.shape[1] - 1 or rows.shape[1] < 2:

@@ -84,7 +84,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
+        value = text  # as it stands: a prompt may end in a space
     table = tree.setdefault(keys[0], {})
     if not isinstance(table, dict):
         raise ManifestError(f"--set {override!r}: {keys[0]} is not a table")

@@ -18,6 +18,9 @@ from swarm.net.stream import Stream
 DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/0",)
 DIAL_TIMEOUT_S = 10.0
 
+_SIGNAL_S = 0.1
+"""After the daemon's end: a signal to all processes of a terminal reaches this one too by then."""
+
 
 class HostError(ConnectionError):
     """The libp2p host cannot start; the text says why and what to change."""
@@ -71,8 +74,10 @@ class Host:
                 startup_timeout=startup_timeout,
             )
         except (P2PDaemonError, OSError) as error:
+            await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
             peers = f", bootstrap {', '.join(others)}" if others else ""
-            raise HostError(f"libp2p does not start (listen {', '.join(listen)}{peers}): {error}") from None
+            said = str(error).removesuffix(": None")  # the daemon ended without a word
+            raise HostError(f"libp2p does not start (listen {', '.join(listen)}{peers}): {said}") from None
         try:
             dht = await DHTNode.create(
                 p2p=p2p, initial_peers=others or None, record_validator=RecordGuard(), num_replicas=5, strict=False

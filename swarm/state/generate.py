@@ -9,6 +9,7 @@ import torch
 from swarm import codecs
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import AUTO, RunManifest
+from swarm.state.error import StateError
 from swarm.state.whole import Source, WholeModel, whole_parameters
 
 
@@ -28,16 +29,21 @@ def generate(
     chosen as the run goes, they are left as they are.
 
     `temperature` 0 takes the likeliest token; otherwise `seed` decides, alike on every machine of one kind. An empty
-    prompt begins a new text. The model sees the last `model.context` tokens. Raises StateError, ValueError.
+    prompt begins a new text. The model sees the last `model.context` tokens. Raises StateError, CorpusError.
     """
     if tokens < 0 or not temperature >= 0.0:
-        raise ValueError(f"tokens = {tokens} and temperature = {temperature} must not be negative")
+        raise StateError("generate", f"tokens = {tokens} and temperature = {temperature} must not be negative")
+    if not 0 <= seed < 1 << 63:
+        raise StateError("generate", f"seed = {seed} must be from 0 to 2^63 − 1")
+    if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+        raise StateError("generate", f"the prompt {prompt!r:.80} is not text in UTF-8: give it in that encoding")
     codec = None if manifest.codec.forward == AUTO else codecs.get(manifest.codec.forward)
     model = WholeModel(whole_parameters(source, manifest, version), manifest.model, codec)
     ids = tokenizer.encode([prompt])[0] or [tokenizer.end_of_text]
     if max(ids) >= manifest.model.vocab_size:
-        raise ValueError(
-            f"the prompt has token {max(ids)}, the model knows {manifest.model.vocab_size}: other tokenizer?"
+        raise StateError(
+            "generate",
+            f"the prompt has token {max(ids)}, the model knows {manifest.model.vocab_size}: other tokenizer?",
         )
     new = continue_ids(model, ids, tokens, manifest.model.context, tokenizer.vocab_size, temperature, seed)
     for token in new:
@@ -66,6 +72,7 @@ def continue_ids(
         if temperature == 0.0:
             token = int(logits.argmax())
         else:
-            token = int(torch.multinomial(torch.softmax(logits / temperature, dim=0), 1, generator=generator))
+            weights = torch.softmax((logits - logits.max()) / temperature, dim=0)  # finite, however cold
+            token = int(torch.multinomial(weights, 1, generator=generator))
         seen.append(token)
         yield token

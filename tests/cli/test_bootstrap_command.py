@@ -21,9 +21,9 @@ def test_it_keeps_its_address_over_restarts_and_leaves_on_a_signal(tmp_path: Pat
     node, addresses = start(tmp_path)
     assert all("/p2p/" in address for address in addresses)
     node.send_signal(signal.SIGINT)
-    assert node.wait(timeout=60) == 0
+    assert node.wait(timeout=60) == 130
     port = int(addresses[0].split("/tcp/")[1].split("/")[0])
     again, found = start(tmp_path, port)
     again.send_signal(signal.SIGTERM)
-    assert again.wait(timeout=60) == 0
+    assert again.wait(timeout=60) == 130
     assert found == addresses

@@ -95,6 +95,12 @@ def test_an_unknown_option_is_a_user_error(capsys: pytest.CaptureFixture[str]):
     assert "--vocab" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["reference", "--threads"], ["join", "x", "--threads"], ["generate", "--seed"]])
+def test_numbers_that_no_machine_takes_are_refused(command: list[str], capsys: pytest.CaptureFixture[str]):
+    assert exit_code(*command, str(2**64)) == 2
+    assert command[-1] in capsys.readouterr().err
+
+
 def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_code("prepare", "--input", str(tmp_path / "nowhere.txt")) == 2
     error = capsys.readouterr().err.strip()

@@ -184,6 +184,7 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path):
 def test_overrides_take_toml_values_and_bare_words(tmp_path: Path):
     run = load(tmp_path, "[run]\nsteps = 3\n", "run.steps=7", "codec.forward=none", "model.cuts=[1, 5]", "run.name=x")
     assert (run.run.steps, run.codec.forward, run.model.cuts, run.run.name) == (7, "none", (1, 5), "x")
+    assert load(tmp_path, "", "evaluation.prompt= In 1900 ").evaluation.prompt == " In 1900 "
     for bad in ("run.steps", "steps=3", "a.b.c=1", "=1"):
         with pytest.raises(ManifestError, match=r"expected table\.key=value"):
             load(tmp_path, "", bad)

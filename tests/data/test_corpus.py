@@ -105,6 +105,17 @@ def test_parquet_column_and_errors(tmp_path: Path):
         list(open_source([path], field="texts").documents())
     with pytest.raises(CorpusError, match="row 1, column 'count': expected text, got int"):
         list(open_source([path], field="count").documents())
+    table = pyarrow.table({"text": pyarrow.array([b"one", b"\xff"], pyarrow.binary()).cast(pyarrow.binary())})
+    broken = table.column("text").combine_chunks().view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": broken}), path)
+    with pytest.raises(CorpusError, match=r"a\.parquet, after row 0, column 'text': cannot be read: .*utf-8"):
+        list(open_source([path]).documents())
+    parquet.write_table(pyarrow.table({"text": [f"text {i}" for i in range(2000)]}), path, use_dictionary=False)
+    raw = bytearray(path.read_bytes())
+    raw[40:2000] = b"\xff" * 1960
+    path.write_bytes(raw)
+    with pytest.raises(CorpusError, match=r"a\.parquet, after row 0, column 'text': cannot be read"):
+        list(open_source([path]).documents())
     path.write_bytes(b"not parquet at all")
     with pytest.raises(CorpusError, match="is not a Parquet file"):
         list(open_source([path]).documents())

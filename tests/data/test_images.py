@@ -84,6 +84,11 @@ def test_a_packed_file_is_read_and_a_missing_one_is_named(tmp_path: Path) -> Non
         file.write(write(tmp_path / "four.csv", rows).read_bytes())
     assert np.array_equal(read_images(tmp_path / "four.csv.gz").rows, rows)
     assert read_images(tmp_path / "four.csv.gz").name == "four"
+    raw = bytearray((tmp_path / "four.csv.gz").read_bytes())
+    raw[-20] ^= 0xFF
+    (tmp_path / "bad.csv.gz").write_bytes(raw)
+    with pytest.raises(CorpusError, match=r"bad\.csv\.gz is not a CSV file"):
+        read_images(tmp_path / "bad.csv.gz")
     with pytest.raises(CorpusError, match="does not exist"):
         read_images(tmp_path / "none.csv")
 

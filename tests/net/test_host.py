@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.net import addresses
 from swarm.net.addresses import AddressError
-from swarm.net.daemon import DialError
+from swarm.net.daemon import DaemonP2P, DialError
 from swarm.net.host import Host, HostError
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 
@@ -98,3 +99,21 @@ def test_any_text_is_an_address_or_an_address_error(text: str) -> None:
         addresses.encode(text)
     except AddressError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_daemon_that_ends_at_once_may_have_been_interrupted_with_us(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def create(**_: object) -> None:
+        if interrupted:
+            loop.call_soon(starting.cancel)  # what Ctrl-C comes to, a moment after the daemon has ended
+        raise P2PDaemonError("Daemon failed to start: None")
+
+    monkeypatch.setattr(DaemonP2P, "create", create)
+    starting = asyncio.create_task(Host.create(tmp_path / "identity"))
+    with pytest.raises(asyncio.CancelledError if interrupted else HostError) as caught:
+        await starting
+    assert interrupted or str(caught.value).endswith("): Daemon failed to start")

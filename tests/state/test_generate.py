@@ -7,6 +7,7 @@ from swarm import codecs
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage
+from swarm.state.error import StateError
 from swarm.state.generate import continue_ids, generate
 from swarm.state.whole import whole_parameters
 
@@ -34,8 +35,19 @@ def test_any_prompt_is_taken(manifest: RunManifest, states: States, tokenizer: T
     long = "swarm " * 400  # far beyond the context
     assert generate(states, manifest, tokenizer, long, 3).startswith(long)
     for bad in ({"tokens": -1}, {"tokens": 1, "temperature": -0.5}, {"tokens": 1, "temperature": float("nan")}):
-        with pytest.raises(ValueError, match="must not be negative"):
+        with pytest.raises(StateError, match="must not be negative"):
             generate(states, manifest, tokenizer, "The ", **bad)
+    with pytest.raises(StateError, match=r"prompt '\\udcff' is not text in UTF-8"):
+        generate(states, manifest, tokenizer, "\udcff", 4)
+    with pytest.raises(StateError, match=r"seed = 18446744073709551616 must be"):
+        generate(states, manifest, tokenizer, "The ", 4, seed=2**64)
+
+
+def test_next_to_no_temperature_takes_the_likeliest(
+    manifest: RunManifest, states: States, tokenizer: Tokenizer
+) -> None:
+    texts = {generate(states, manifest, tokenizer, "The ", 8, temperature) for temperature in (0.0, 1e-310, 5e-324)}
+    assert len(texts) == 1
 
 
 def test_a_model_that_learned_to_count_goes_on_counting() -> None:

@@ -40,8 +40,8 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
     if kind != "gpt2" or not isinstance(splitter, str) or splitter not in _SPLITTERS:
         raise StateError(
             path,
-            f'its tokenizer (model "{kind!s:.40}", pre "{splitter!s:.40}") cannot be built from the file with '
-            f"certainty: {_ADVICE}",
+            f'its tokenizer (model "{kind!s:.40}", pre "{splitter!s:.40}") cannot be built from the file with certainty'
+            f": {_ADVICE}",
         )
     tokens, merges = (_texts(metadata, f"tokenizer.ggml.{key}", path) for key in ("tokens", "merges"))
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
