@@ -8,6 +8,7 @@ stayed away.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -19,6 +20,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from peers.commands import COMMANDS
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 EXIT_INTERNAL = 1
 EXIT_USER = 2
@@ -42,8 +45,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Errors that name a value and its fix: Value- and ArithmeticErrors of our own, OSErrors about a named path."""
-    if isinstance(error, OSError) and error.filename is not None:
+    """Errors that name a value and its fix: Value- and ArithmeticErrors of our own, OSErrors about a named path.
+
+    And those of a disk, whoever wrote to it.
+    """
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK):
         return True
     ours = type(error).__module__.partition(".")[0] in ("swarm", "peers")
     return ours and isinstance(error, ValueError | ArithmeticError | OSError)
@@ -106,6 +112,8 @@ def _root(
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return f"the disk: {error.strerror}"
     return " ".join(str(error).split())
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from swarm.state.atomic import atomic_file, write_whole
+
 _HOMES = Path.home() / ".swarm-peer"
 PEER_HOME = _HOMES / "peer"
 COORDINATOR_HOME = _HOMES / "coordinator"
@@ -157,17 +159,8 @@ class OpenHome(Home):
             last = number
         # The clock is the floor, so that a lost counter file does not bring back a number that peers have fenced.
         incarnation = max(last + 1, int(now))
-        fresh = self._counter.with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(f"{incarnation}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._counter)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with atomic_file(self._counter) as file:
+            write_whole(file, f"{incarnation}\n".encode())
         return incarnation
 
 

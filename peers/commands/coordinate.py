@@ -54,12 +54,12 @@ def command(
     from peers.fault import Fault
     from peers.home import Home
     from peers.progress import Progress, print_json
+    from swarm.state.atomic import atomic_file, write_whole
 
     def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
         if invite_file is not None:
-            fresh = invite_file.with_name(invite_file.name + ".new")
-            fresh.write_text(invite + "\n")
-            fresh.replace(invite_file)
+            with atomic_file(invite_file) as file:
+                write_whole(file, f"{invite}\n".encode())
         if not as_json:
             console.print(f"run {run.manifest.run.name} ({run.manifest.hash[:16]}…); peers join with\n", soft_wrap=True)
             console.print(f"swarm-peer join {invite}\n", soft_wrap=True, style="bold")

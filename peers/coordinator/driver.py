@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
-from peers.coordinator.record import DecisionRecord
+from peers.coordinator.record import DecisionRecord, RecordError
 from peers.core_loop import CoreLoop
 from peers.fault import Fault
 from swarm.events import CheckpointArchived, EventLog, ProcessStopped, Sampled
@@ -109,7 +109,8 @@ class CoordinatorDriver:
             self._log.append(Sampled(version, evaluation.prompt, self._feeder.finish_sample()))
 
     async def _write_term(self, term: int, rollback_to: int | None) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._record.write_term, term, rollback_to)
+        if not await self._recorded(lambda: self._record.write_term(term, rollback_to)):
+            return
         if rollback_to is not None:
             void = [task for version, task in self._collecting.items() if version > rollback_to]
             for task in void:
@@ -120,8 +121,17 @@ class CoordinatorDriver:
 
     async def _write_record(self, action: WriteRecord) -> None:
         decision = action.decision
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._record.write_decision, decision)
-        self.loop.post(RecordWritten(decision))
+        if await self._recorded(lambda: self._record.write_decision(decision)):
+            self.loop.post(RecordWritten(decision))
+
+    async def _recorded(self, write: Callable[[], None]) -> bool:
+        """Carry out a write of the record, in order; a disk that is full or fails ends the process, told plainly."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, write)
+        except RecordError as error:
+            self.loop.fail(str(error))
+            return False
+        return True
 
     async def _collect(self, order: CollectCheckpoint) -> None:
         assert self._collector is not None

@@ -25,6 +25,7 @@ class DecisionRecord:
         Raises RecordError.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         with _refusing(path), contextlib.ExitStack() as stack:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             stack.callback(self._db.close)
@@ -52,16 +53,22 @@ class DecisionRecord:
         return None if row is None else _decode(row[0])
 
     def write_term(self, term: int, rollback_to: int | None) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("UPDATE run SET term = ?", (term,))
-        if rollback_to is not None:
-            self._db.execute("INSERT INTO rollback(term, version) VALUES (?, ?)", (term, rollback_to))
-            self._db.execute("DELETE FROM decision WHERE step >= ?", (rollback_to,))
-        self._db.execute("COMMIT")
+        """Raises RecordError when the disk is full or fails."""
+        with _refusing(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("UPDATE run SET term = ?", (term,))
+            if rollback_to is not None:
+                self._db.execute("INSERT INTO rollback(term, version) VALUES (?, ?)", (term, rollback_to))
+                self._db.execute("DELETE FROM decision WHERE step >= ?", (rollback_to,))
+            self._db.execute("COMMIT")
 
     def write_decision(self, decision: Decision) -> None:
-        """Raises sqlite3.IntegrityError when the step is decided already: a step is never decided twice."""
-        self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, _encode(decision)))
+        """Raises RecordError when the disk is full or fails.
+
+        And sqlite3.IntegrityError when the step is decided already: a step is never decided twice.
+        """
+        with _refusing(self._path):
+            self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, _encode(decision)))
 
     def close(self) -> None:
         self._db.close()
@@ -108,6 +115,8 @@ def _refusing(path: Path) -> Iterator[None]:
             f"{path} cannot be used now: {error}; look whether another program has it open, whether it may be "
             "written, whether its disk is full or fails, and start again: nothing is lost"
         ) from None
+    except sqlite3.IntegrityError:
+        raise
     except sqlite3.DatabaseError as error:
         raise RecordError(
             f"{path} is not a decision record: {error}; move it and archive/ away to start the run anew"

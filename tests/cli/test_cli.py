@@ -1,5 +1,6 @@
 """The command line as a whole: fast help, exit codes, one-line errors."""
 
+import errno
 import importlib
 import json
 import resource
@@ -127,7 +128,8 @@ def test_internal_errors_show_their_traceback_and_exit_code_1(
 def test_which_errors_are_the_users():
     assert cli.is_user_error(ManifestError("x"))
     assert cli.is_user_error(FileNotFoundError(2, "No such file", "a.txt"))
-    assert not cli.is_user_error(OSError(12, "out of something"))
+    assert cli.is_user_error(OSError(errno.ENOSPC, "No space left on device"))
+    assert not cli.is_user_error(OSError(errno.ENOMEM, "out of something"))
     assert not cli.is_user_error(ValueError("x"))
     assert not cli.is_user_error(KeyError("x"))
 

@@ -12,11 +12,13 @@ import pytest
 
 from peers.cli import is_user_error
 from peers.coordinator.driver import CoordinatorDriver
+from peers.coordinator.record import RecordError
 from peers.core_loop import CoreFault, exit_code
 from peers.stage.driver import StageDriver
 from peers.stage.retention import Retention
 from swarm.events import EventLog, ProcessStopped, read_log
-from swarm.protocol.actions import Stop
+from swarm.protocol.actions import Stop, WriteTerm
+from swarm.protocol.ids import Term
 from swarm.state.error import StateError
 
 
@@ -61,6 +63,30 @@ def test_the_exit_code_says_whether_the_run_failed(
     log.close()
     events = [event for _, event in read_log(tmp_path / "events.jsonl")]
     assert events == [ProcessStopped("microbatch 1 of step 0 has failed on two peers")]
+
+
+def test_a_record_that_cannot_be_written_ends_the_coordinator_with_its_reason(tmp_path: Path) -> None:
+    class Deciding(Ending):
+        def handle(self, event: object, now: float) -> list[Any]:
+            return [WriteTerm(Term(1), None)]
+
+    def full(term: int, rollback_to: int | None) -> None:
+        raise RecordError("decisions.sqlite cannot be used now: database or disk is full")
+
+    log = EventLog(tmp_path / "events.jsonl", lambda: 0.0)
+    record: Any = SimpleNamespace(close=lambda: None, write_term=full)
+    core: Any = Deciding(True)
+    unused: Any = None
+
+    async def process() -> str:
+        driver = CoordinatorDriver(core, unused, unused, record, unused, log)
+        driver.attach(SimpleNamespace())  # type: ignore[arg-type]
+        return await driver.run()
+
+    assert exit_code(process()) == 1
+    log.close()
+    (event,) = (event for _, event in read_log(tmp_path / "events.jsonl"))
+    assert event == ProcessStopped("decisions.sqlite cannot be used now: database or disk is full")
 
 
 def test_an_error_that_escapes_a_core_is_a_bug_of_ours_not_the_users(tmp_path: Path) -> None:
