@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from swarm.compute.optimizer import StageState
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
 from swarm.manifest import RunManifest
 from swarm.models.kinds import parameter_shapes
+from swarm.net.bulk import is_overdue
 from swarm.protocol.actions import LoadState, PeerInput
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.reporter import Saved
@@ -28,6 +29,13 @@ from swarm.state.transfer import ShardReceiver, iter_chunks, iter_file_chunks
 
 _NAME_LENGTH = 16
 """Digits of the run hash that name a run's folder."""
+MAX_SNAPSHOTS = 2
+"""Copies of the state at once: of the version that most come for, and of one that somebody is still busy with."""
+COPYING = 0.1
+"""The part of its time that the compute thread may spend on such copies, so that nobody can keep it from training."""
+MAX_REST_S = 10.0
+PAUSE_S = 2.0
+"""Who leaves a copy before its end is not given another one at once."""
 
 Fetch = Callable[[Actor, bytes], AsyncIterator[bytes]]
 
@@ -65,6 +73,9 @@ class Keeper:
         )
         self._snapshots: dict[int, _Snapshot] = {}
         """By version, while they are fetched."""
+        self._next_copy_at = 0.0
+        self._broke_off: dict[str, float] = {}
+        """{peer id: when}, for PAUSE_S"""
         self.engine: StageEngine | None = None
         self.stage: int | None = None
         self._making = asyncio.Lock()
@@ -181,7 +192,7 @@ class Keeper:
             subspace_id=state.subspace_id,
         )
 
-    async def serve(self, request: StateRequest) -> AsyncGenerator[bytes, None]:
+    async def serve(self, request: StateRequest, requester: Actor) -> AsyncGenerator[bytes, None]:
         """The chunks of a live state or of a saved checkpoint. Raises StateError when this peer does not have it."""
         if request.checkpoint:
             for chunk in iter_file_chunks(self._store.checkpoint(request.stage, request.version), self._run_hash):
@@ -191,25 +202,53 @@ class Keeper:
         if engine is None or self.stage != request.stage or engine.version != request.version:
             held = None if engine is None else engine.version
             raise StateError("state", f"asked for stage {request.stage} version {request.version}, holds {held}")
-        snapshot = self._snapshots.get(request.version)
-        if snapshot is None:
-            taking = asyncio.create_task(self._take(engine, request.stage, request.version))
-            snapshot = self._snapshots[request.version] = _Snapshot(taking)
-        snapshot.readers += 1
+        now = time.monotonic()
+        self._broke_off = {peer: at for peer, at in self._broke_off.items() if now - at < PAUSE_S}
+        if requester.peer in self._broke_off:
+            raise StateError("state", f"the last copy for you was left before its end: ask again in {PAUSE_S:g} s")
+        snapshot = self._snapshot(engine, request, now)
+        reading = _Reading(now)
+        snapshot.readings.append(reading)
         try:
             chunks = iter_chunks(*await asyncio.shield(snapshot.taking))
             yield await asyncio.to_thread(next, chunks)  # hashes the whole
             for chunk in chunks:
+                reading.nbytes += len(chunk)
                 yield chunk
+                if snapshot.given_up:
+                    raise StateError("state", "others ask for a newer version: this copy took too long")
+        except GeneratorExit:
+            self._broke_off[requester.peer] = time.monotonic()
+            raise
         finally:
-            snapshot.readers -= 1
-            if not snapshot.readers and self._snapshots.get(request.version) is snapshot:
+            snapshot.readings.remove(reading)
+            if not snapshot.readings and self._snapshots.get(request.version) is snapshot:
                 del self._snapshots[request.version]
 
+    def _snapshot(self, engine: StageEngine, request: StateRequest, now: float) -> _Snapshot:
+        """The copy of that version; a new one if there is room. Raises StateError."""
+        snapshot = self._snapshots.get(request.version)
+        if snapshot is not None:
+            return snapshot
+        if len(self._snapshots) >= MAX_SNAPSHOTS:
+            overdue = [version for version, each in self._snapshots.items() if each.is_overdue(now)]
+            if not overdue:
+                raise StateError("state", f"{MAX_SNAPSHOTS} versions are being fetched: ask another replica")
+            self._snapshots.pop(min(overdue)).given_up = True
+        taking = asyncio.create_task(self._take(engine, request.stage, request.version))
+        snapshot = self._snapshots[request.version] = _Snapshot(taking)
+        return snapshot
+
     async def _take(self, engine: StageEngine, stage: int, version: int) -> tuple[Tensors, ShardMeta]:
-        state = await asyncio.wrap_future(engine.snapshot())
-        if state.version != version:
-            raise StateError("state", f"version {version} is over, this peer is at {state.version}")
+        if (rest := self._next_copy_at - time.monotonic()) > 0:
+            await asyncio.sleep(rest)
+        began, held = time.monotonic(), engine.version
+        if held == version:
+            state = await asyncio.wrap_future(engine.snapshot())
+            now, held = time.monotonic(), state.version
+            self._next_copy_at = now + min(MAX_REST_S, (now - began) / COPYING)
+        if held != version:
+            raise StateError("state", f"version {version} is over, this peer is at {held}")
         digest = await asyncio.to_thread(state.digest)
         meta = ShardMeta(self._run_hash, stage, version, state.updates, state.chain, digest, state.subspace_id)
         return state.tensors, meta
@@ -219,12 +258,25 @@ class Keeper:
             await asyncio.to_thread(self.engine.close)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """One who fetches a copy."""
+
+    began: float
+    nbytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class _Snapshot:
     """One copy of the state, for all who fetch that version at the same time."""
 
     taking: asyncio.Task[tuple[Tensors, ShardMeta]]
-    readers: int = 0
+    readings: list[_Reading] = field(default_factory=list)
+    given_up: bool = False
+    """Its readers are too slow, and others wait."""
+
+    def is_overdue(self, now: float) -> bool:
+        return all(is_overdue(now - each.began, each.nbytes / max(now - each.began, 1e-9)) for each in self.readings)
 
 
 def _state(shard: Shard) -> StageState:

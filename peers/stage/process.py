@@ -149,15 +149,10 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         )
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
-            try:
-                chunks = keeper.serve(StateRequest.decode(raw))
-                first = await anext(chunks)
-            except (StateError, ValueError) as error:
-                raise BulkError(str(error)) from None
-            header = TransferHeader.decode(first, "own state")
-            return Transfer(len(first) + header.size, _chain(first, chunks))
+            return await _answer(keeper, coordinator, requester, raw)
 
         network.serve(serve)
+        network.favour(coordinator.peer)
         network.learn(coordinator, invite.addresses)
         driver.attach(network, keeper)
 
@@ -254,6 +249,20 @@ def _log_traffic(network: Network, log: EventLog) -> None:
     traffic = network.traffic()
     links = {str(sender): round(rate) for sender, rate in network.link_rates.slowest(MAX_LINKS)}
     log.append(TrafficMeasured(traffic.sent, traffic.received, links))
+
+
+async def _answer(keeper: Keeper, coordinator: Actor, requester: Actor, raw: bytes) -> Transfer:
+    """The state or checkpoint that is asked for. Raises BulkError."""
+    try:
+        request = StateRequest.decode(raw)
+        if request.checkpoint and requester.peer != coordinator.peer:
+            raise BulkError("saved checkpoints are for the coordinator's archive: ask for the live state")
+        chunks = keeper.serve(request, requester)
+        first = await anext(chunks)
+    except (StateError, ValueError) as error:
+        raise BulkError(str(error)) from None
+    header = TransferHeader.decode(first, "own state")
+    return Transfer(len(first) + header.size, _chain(first, chunks))
 
 
 async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[Buffer, None]:

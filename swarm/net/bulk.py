@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,11 @@ LEAST_RATE = 50.0
 MAX_ANSWERS = 8
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 2
+LEAST_TAKEN = 4096.0
+"""Bytes a second that an asker must take, after the first IDLE_TIMEOUT_S in which it took nothing."""
+FAIR_RATE = 64 * 1024.0
+PATIENCE_S = 600.0
+"""Who has had so long, and has got less than FAIR_RATE, makes room when somebody else asks."""
 _MAX_HEAD = 4096
 _MANIFEST = re.compile(rb"manifest(?: ([0-9a-f]{64}))?")
 
@@ -72,26 +77,57 @@ BulkHandler = Callable[[Actor, bytes], Awaitable[Transfer]]
 """Answers a request; raises BulkError to refuse it by name."""
 
 
-class Answers:
-    """Those under way. Who comes when there are enough is told so at once: another replica may be free."""
+@dataclass(eq=False)
+class _Answer:
+    peer_id: str
+    stream: Stream
+    began: float
+    sent_before: int
 
-    def __init__(self) -> None:
-        self._of: Counter[str] = Counter()
+    def rate(self, now: float) -> float:
+        return (self.stream.sent - self.sent_before) / max(now - self.began, 1e-9)
+
+
+class Answers:
+    """Those under way. Who comes when there are enough is told so at once: another replica may be free.
+
+    Only a slow answer that has lasted for long makes room, so that nobody shuts the others out.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._under_way: list[_Answer] = []
+        self.favoured: str | None = None
+        """A peer id that is answered however many others are."""
 
     @contextmanager
-    def one_for(self, peer_id: str) -> Iterator[None]:
+    def one_for(self, peer_id: str, stream: Stream) -> Iterator[None]:
         """Raises BulkError when there are enough."""
-        if self._of.total() >= MAX_ANSWERS:
-            raise BulkError(f"busy with {MAX_ANSWERS} transfers: ask another replica, or again later")
-        if self._of[peer_id] >= MAX_ANSWERS_PER_PEER:
+        if sum(each.peer_id == peer_id for each in self._under_way) >= MAX_ANSWERS_PER_PEER:
             raise BulkError(f"{MAX_ANSWERS_PER_PEER} transfers to you are under way already")
-        self._of[peer_id] += 1
+        if len(self._under_way) >= MAX_ANSWERS and peer_id != self.favoured:
+            self._make_room()
+        mine = _Answer(peer_id, stream, self._clock(), stream.sent)
+        self._under_way.append(mine)
         try:
             yield
         finally:
-            self._of[peer_id] -= 1
-            if not self._of[peer_id]:
-                del self._of[peer_id]
+            if mine in self._under_way:
+                self._under_way.remove(mine)
+
+    def _make_room(self) -> None:
+        now = self._clock()
+        overdue = [each for each in self._under_way if is_overdue(now - each.began, each.rate(now))]
+        if not overdue:
+            raise BulkError(f"busy with {MAX_ANSWERS} transfers: ask another replica, or again later")
+        slowest = min(overdue, key=lambda each: each.rate(now))
+        self._under_way.remove(slowest)
+        slowest.stream.abort()
+
+
+def is_overdue(seconds: float, rate: float) -> bool:
+    """Whether an answer that has lasted so long, at so many bytes a second, is to make room for somebody else."""
+    return seconds > PATIENCE_S and rate < FAIR_RATE
 
 
 async def request(
@@ -136,7 +172,8 @@ async def answer(
     `lane`: where chunks wait for their turn, if this process has a limit. They are then small: one takes seconds at
     most, also of a small share, and the asker never thinks that nothing comes.
 
-    Raises StreamClosed and WireError when the asker goes, takes nothing for IDLE_TIMEOUT_S, or talks nonsense.
+    Raises StreamClosed and WireError when the asker goes, takes nothing for IDLE_TIMEOUT_S or less than LEAST_TAKEN, or
+    talks nonsense.
     """
     async with asyncio.timeout(IDLE_TIMEOUT_S):
         what, _ = await stream.read_frame(MAX_REQUEST, 0)
@@ -146,7 +183,7 @@ async def answer(
         if asked is not None:
             await _send(stream, _signed(manifest, asked[1]), lane)
         else:
-            with answers.one_for(introduction.sender.peer):
+            with answers.one_for(introduction.sender.peer, stream):
                 await _send(stream, await _handled(what, introduction, handler), lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
@@ -215,6 +252,9 @@ async def _send(stream: Stream, transfer: Transfer, lane: Lane | None) -> None:
                     raise BulkError(f"the answer is longer than the {transfer.total} bytes announced")
                 await _write(stream, b"", piece, lane)
                 sent += len(piece)
+                if stream.blocked_s > IDLE_TIMEOUT_S + sent / LEAST_TAKEN:
+                    stream.abort()
+                    raise StreamClosed(f"the asker took {sent} bytes in {stream.blocked_s:.0f} s")
     if sent != transfer.total:
         raise BulkError(f"the answer ended after {sent} of {transfer.total} bytes")
 

@@ -189,6 +189,10 @@ class Network:
         """Have `handler(requester, request)` answer bulk requests; it raises BulkError to refuse."""
         self._handler = handler
 
+    def favour(self, peer_id: str) -> None:
+        """Answer this peer's bulk requests however many others are being answered."""
+        self._answers.favoured = peer_id
+
     async def fetch(
         self,
         who: Actor | str,

@@ -33,6 +33,8 @@ class Stream(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.sent = 0
         """Bytes written so far."""
+        self.blocked_s = 0.0
+        """How long, all in all, writing has waited for the other side, or the way there, to take what was written."""
         self.payload_s = 0.0
         """How long the payload of the last frame took to arrive, from when its header was read."""
         self._transport: asyncio.Transport | None = None
@@ -108,10 +110,12 @@ class Stream(asyncio.BufferedProtocol):
         self.sent += len(data)
         if self._writing_paused:
             self._writer = asyncio.get_running_loop().create_future()
+            began = time.monotonic()
             try:
                 await self._writer
             finally:
                 self._writer = None
+                self.blocked_s += time.monotonic() - began
 
     @property
     def held_up(self) -> bool:

@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from peers.stage.keeper import Keeper
+from peers.stage import keeper as keeper_module
+from peers.stage import process
+from peers.stage.keeper import MAX_REST_S, PAUSE_S, Keeper
 from peers.state_request import StateRequest
 from swarm.compute.optimizer import StageState
 from swarm.manifest import DataSection, RunManifest, RunSection, Shard
+from swarm.net.bulk import PATIENCE_S, BulkError
 from swarm.protocol.actions import LoadState
-from swarm.protocol.ids import StageIndex
+from swarm.protocol.ids import Actor, StageIndex
 from swarm.state.error import StateError
+
+ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
 
 
 class Engine:
@@ -59,13 +64,13 @@ def keeper_of(engine: Engine, folder: Path, run: str = "swarm") -> Keeper:
 
 
 async def whole(keeper: Keeper, version: int) -> bytes:
-    return b"".join([chunk async for chunk in keeper.serve(StateRequest(0, version))])
+    return b"".join([chunk async for chunk in keeper.serve(StateRequest(0, version), ONE)])
 
 
 async def test_those_who_fetch_a_version_at_the_same_time_share_one_copy(tmp_path: Path) -> None:
     engine = Engine(7)
     keeper = keeper_of(engine, tmp_path)
-    slow, quick = keeper.serve(StateRequest(0, 7)), keeper.serve(StateRequest(0, 7))
+    slow, quick = keeper.serve(StateRequest(0, 7), ONE), keeper.serve(StateRequest(0, 7), TWO)
     first, other = await asyncio.gather(anext(slow), anext(quick))
     assert first == other and engine.snapshots == 1
     assert [first, *[chunk async for chunk in quick]] == [first, *[chunk async for chunk in slow]]
@@ -79,11 +84,11 @@ async def test_those_who_fetch_a_version_at_the_same_time_share_one_copy(tmp_pat
 async def test_a_copy_of_before_a_rollback_is_given_to_nobody_after_it(tmp_path: Path) -> None:
     engine = Engine(7)
     keeper = keeper_of(engine, tmp_path)
-    before = keeper.serve(StateRequest(0, 7))
+    before = keeper.serve(StateRequest(0, 7), ONE)
     header = await anext(before)
     await keeper.load(LoadState(StageIndex(0), 0, None, False))
     engine.value = 2.0
-    assert await anext(keeper.serve(StateRequest(0, 7))) != header  # it holds the hash of what follows
+    assert await anext(keeper.serve(StateRequest(0, 7), TWO)) != header  # it holds the hash of what follows
     assert engine.snapshots == 2
     await before.aclose()
 
@@ -122,3 +127,105 @@ async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Pat
         await another.save(engine.version)
     found = [keeper_of(engine, tmp_path, run).newest_saved() for run in ("swarm", "another")]
     assert [saved.version for saved in found if saved is not None] == [10, 50]
+
+
+class Clock:
+    """In place of the keeper's. A copy takes so long on the compute thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, copying_s: float = 0.0) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+        snapshot = engine.snapshot
+
+        def copied() -> Future[StageState]:
+            self.now += copying_s
+            return snapshot()
+
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+            self.now += seconds
+
+        engine.snapshot = copied  # type: ignore[method-assign]
+        monkeypatch.setattr(keeper_module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(keeper_module.asyncio, "sleep", sleep)
+
+
+async def test_at_most_two_copies_are_held_and_the_slow_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(7)
+    clock, keeper = Clock(monkeypatch, engine), keeper_of(engine, tmp_path)
+    older = keeper.serve(StateRequest(0, 7), ONE)
+    await anext(older)
+    engine.version = 8
+    newer = keeper.serve(StateRequest(0, 8), TWO)
+    await anext(newer)
+    engine.version = 9
+    with pytest.raises(StateError, match="2 versions are being fetched: ask another replica"):
+        await anext(keeper.serve(StateRequest(0, 9), THREE))
+    assert engine.snapshots == 2
+    clock.now += PATIENCE_S + 1.0
+    assert await anext(keeper.serve(StateRequest(0, 9), THREE)) and sorted(keeper._snapshots) == [8, 9]
+    await anext(older)
+    with pytest.raises(StateError, match="others ask for a newer version"):
+        await anext(older)
+    assert [chunk async for chunk in newer], "nobody else had to go"
+
+
+async def test_the_compute_thread_is_not_kept_from_training_by_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(7)
+    clock, keeper = Clock(monkeypatch, engine, copying_s=0.5), keeper_of(engine, tmp_path)
+    for version in (7, 8, 9):
+        engine.version = version
+        await whole(keeper, version)
+    assert clock.slept == pytest.approx([5.0, 5.0])
+    clock.now += 60.0
+    await whole(keeper, 9)
+    assert len(clock.slept) == 2 and keeper._next_copy_at - clock.now <= MAX_REST_S
+
+
+async def test_a_version_that_is_over_after_the_rest_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(7)
+    Clock(monkeypatch, engine, copying_s=0.5)
+    keeper = keeper_of(engine, tmp_path)
+    await whole(keeper, 7)
+
+    async def sleep(seconds: float) -> None:
+        engine.version = 8
+
+    monkeypatch.setattr(keeper_module.asyncio, "sleep", sleep)
+    with pytest.raises(StateError, match="version 7 is over, this peer is at 8"):
+        await whole(keeper, 7)
+    assert engine.snapshots == 1 and not keeper._snapshots
+
+
+async def test_who_leaves_a_copy_before_its_end_waits_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(7)
+    clock, keeper = Clock(monkeypatch, engine), keeper_of(engine, tmp_path)
+    await whole(keeper, 7)
+    assert await whole(keeper, 7), "who takes all of it may come again"
+    left = keeper.serve(StateRequest(0, 7), ONE)
+    await anext(left)
+    await left.aclose()
+    with pytest.raises(StateError, match="left before its end: ask again in 2 s"):
+        await whole(keeper, 7)
+    assert await anext(keeper.serve(StateRequest(0, 7), TWO)), "others need not wait"
+    clock.now += PAUSE_S
+    assert await whole(keeper, 7) and ONE.peer not in keeper._broke_off
+
+
+async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(7), tmp_path)
+    request = StateRequest(0, 7, checkpoint=True).encode()
+    with pytest.raises(BulkError, match="saved checkpoints are for the coordinator's archive"):
+        await process._answer(keeper, ONE, TWO, request)
+    with pytest.raises(BulkError, match="checkpoint"):  # there is none, but it was looked for
+        await process._answer(keeper, ONE, ONE, request)
+    live = await process._answer(keeper, ONE, TWO, StateRequest(0, 7).encode())
+    assert len(await live.read()) == live.total

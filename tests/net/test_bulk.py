@@ -208,7 +208,7 @@ async def test_only_so_many_transfers_are_answered_at_once(
         await a.fetch(b.me, b"x")
     finish.set()
     assert [await transfer.read() for transfer in under_way] == [b"x", b"x"]
-    await pair.one.until(lambda: not b._answers._of)
+    await pair.one.until(lambda: not b._answers._under_way)
     assert await (await a.fetch(b.me, b"x")).read() == b"x"
 
 
@@ -216,14 +216,66 @@ def test_answers_are_bounded_in_all_and_counted_down_whatever_happens() -> None:
     answers = Answers()
     with ExitStack() as under_way:
         for k in range(bulk.MAX_ANSWERS):
-            under_way.enter_context(answers.one_for(f"peer {k // bulk.MAX_ANSWERS_PER_PEER}"))
-        with pytest.raises(BulkError, match="busy with 8 transfers"), answers.one_for("another"):
+            under_way.enter_context(answers.one_for(f"peer {k // bulk.MAX_ANSWERS_PER_PEER}", Stream()))
+        with pytest.raises(BulkError, match="busy with 8 transfers"), answers.one_for("another", Stream()):
             pass
-    with pytest.raises(OSError, match="broken"), answers.one_for("another"):
+    with pytest.raises(OSError, match="broken"), answers.one_for("another", Stream()):
         raise OSError("broken")
     for _ in range(bulk.MAX_ANSWERS + 1):
-        with answers.one_for("another"):
+        with answers.one_for("another", Stream()):
             pass
+
+
+def test_the_slowest_of_those_who_had_their_time_makes_room() -> None:
+    now = 0.0
+    answers, streams = Answers(lambda: now), [Stream() for _ in range(bulk.MAX_ANSWERS)]
+    aborted: list[int] = []
+    with ExitStack() as under_way:
+        for k, stream in enumerate(streams):
+            stream.abort = lambda k=k: aborted.append(k)  # type: ignore[method-assign, misc]
+            under_way.enter_context(answers.one_for(f"peer {k}", stream))
+            stream.sent += int(
+                (1 + k) * bulk.FAIR_RATE / 3 * 2 * bulk.PATIENCE_S
+            )  # the third and later are fast enough
+        now = bulk.PATIENCE_S - 1.0
+        with pytest.raises(BulkError, match="busy with 8 transfers"), answers.one_for("another", Stream()):
+            pass
+        now = 2 * bulk.PATIENCE_S
+        for slow in (0, 1):
+            under_way.enter_context(answers.one_for(f"another {slow}", Stream()))
+            assert aborted == list(range(slow + 1))
+        with pytest.raises(BulkError, match="busy with 8 transfers"), answers.one_for("one more", Stream()):
+            pass
+        answers.favoured = "coordinator"
+        with answers.one_for("coordinator", Stream()):
+            assert aborted == [0, 1], "the coordinator needs no room"
+    assert not answers._under_way
+
+
+async def test_an_asker_that_takes_little_at_a_time_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never takes nothing for long."""
+    a, b = await pair.start()
+    ended = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        monkeypatch.setattr(bulk, "IDLE_TIMEOUT_S", 1.0)  # from here on: the request itself may be late
+        monkeypatch.setattr(bulk, "LEAST_TAKEN", 2.0**40)
+        try:
+            while True:
+                yield bytes(1 << 18)
+        finally:
+            ended.set()
+
+    async def handler(_requester: Actor, _request: bytes) -> Transfer:
+        return Transfer(1 << 40, endless())
+
+    b.serve(handler)
+    transfer = await a.fetch(b.me, b"x", max_bytes=1 << 40, least_rate=0.001)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(BulkError, match="the transfer broke after"):
+            async for _ in transfer.chunks:
+                await asyncio.sleep(0.05)
+        await ended.wait()
 
 
 async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
