@@ -16,7 +16,7 @@ from peers.stage import process
 from peers.stage.keeper import MAX_REST_S, PAUSE_S, Keeper
 from peers.state_request import StateRequest
 from swarm.compute.optimizer import StageState
-from swarm.manifest import DataSection, RunManifest, RunSection, Shard
+from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import PATIENCE_S, BulkError
 from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import Actor, StageIndex
@@ -50,15 +50,14 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def keeper_of(engine: Engine, folder: Path, run: str = "swarm") -> Keeper:
+def keeper_of(engine: Engine, folder: Path, run: str = "swarm", codec: str = "int8") -> Keeper:
     shard = (Shard(file="train.bin", sha256="0" * 64, tokens=100_000),)
     data = DataSection(
         tokenizer_sha256="1" * 64, vocab_size=4096, train=shard, heldout=shard, unigram_entropy=7.0, bytes_per_token=3.5
     )
     unused: Any = None
-    keeper = Keeper(
-        RunManifest(data=data, run=RunSection(name=run)), folder, unused, unused, unused, lambda event: None
-    )
+    manifest = RunManifest(data=data, run=RunSection(name=run), codec=CodecSection(forward="int8", backward=codec))
+    keeper = Keeper(manifest, folder, unused, unused, unused, lambda event: None)
     keeper.engine, keeper.stage = engine, 0  # type: ignore[assignment]
     return keeper
 
@@ -229,3 +228,14 @@ async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None
         await process._answer(keeper, ONE, ONE, request)
     live = await process._answer(keeper, ONE, TWO, StateRequest(0, 7).encode())
     assert len(await live.read()) == live.total
+
+
+@pytest.mark.parametrize(("codec", "used"), [("int8", True), ("auto", False)])
+async def test_where_codecs_are_chosen_an_own_checkpoint_may_be_of_steps_that_came_out_otherwise(
+    codec: str, used: bool, tmp_path: Path
+) -> None:
+    keeper = keeper_of(Engine(7), tmp_path, codec=codec)
+    saved = await keeper.save(7)
+    found = keeper.newest_saved()
+    assert (found is not None and (found.stage, found.version, found.digest) == (0, 7, saved)) is used
+    assert [chunk async for chunk in keeper.serve(StateRequest(0, 7, checkpoint=True), ONE)], "the archive may have it"

@@ -20,7 +20,9 @@ LADDERS = Ladders.of(
     CodecPair("c", "C"),
 )
 COUNT = 12
-RATES = st.one_of(st.none(), st.floats(1.0, 1e12), st.sampled_from((1e4, 3e4, 1e5, 3e5, 1e6)))
+RATES = st.one_of(st.none(), st.floats(3e4, 1e6), st.floats(1e5, 4e5), st.sampled_from((1.0, 1e4, 1e9, 1e12)))
+SECONDS = st.one_of(st.floats(0.005, 0.02), st.sampled_from((1e-6, 1e6)))
+"""Mostly such that some of the ladder fits."""
 
 
 def tables(replicas: list[int]) -> tuple[StageTable, ...]:
@@ -37,7 +39,7 @@ def situations(draw: st.DrawFn) -> tuple[list[Burden], float, tuple[CodecPair, .
     known = {}
     for actor in actors:
         links = {other: rate for other in actors if (rate := draw(RATES)) is not None}
-        known[actor] = Measured(draw(st.floats(1e-6, 1e6)), draw(RATES), links)
+        known[actor] = Measured(draw(SECONDS), draw(RATES), links)
     seconds = pace(those, known)
     assert seconds is not None
     pairs = st.builds(CodecPair, st.sampled_from("abcdef"), st.sampled_from("ABCDE"))
