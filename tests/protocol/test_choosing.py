@@ -111,6 +111,23 @@ def test_as_gentle_as_there_is_room_and_not_gentler(situation) -> None:
             assert any(held), "it could be gentler"
 
 
+@pytest.mark.parametrize(("share", "chosen"), [(0.59, "b"), (0.61, "c"), (0.79, "c"), (0.81, "c")])
+def test_a_gentler_codec_needs_room_to_spare(share: float, chosen: str) -> None:
+    """`share`: of the slowest stage's time, what a frame of the gentler codec takes to send."""
+    those = tables([1, 1])
+    known = {table.roster[0]: Measured(0.01, 2048 / (0.01 * share)) for table in those}
+    (pair,), _ = choose(LADDERS, burdens(those, known), 0.01, (LADDERS.start,), relax=True)
+    assert pair.forward == chosen
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.79, "c"), (0.81, "d")])
+def test_a_harder_codec_is_chosen_above_the_limit(share: float, chosen: str) -> None:
+    those = tables([1, 1])
+    known = {table.roster[0]: Measured(0.01, 1056 / (0.01 * share)) for table in those}
+    (pair,), _ = choose(LADDERS, burdens(those, known), 0.01, (LADDERS.start,), relax=True)
+    assert pair.forward == chosen
+
+
 @given(situations())
 def test_links_that_stay_as_they_are_change_nothing_for_long(situation) -> None:
     carried, seconds, before = situation
