@@ -38,8 +38,8 @@ def choose(
     """The codecs of the next step, by boundary 1, 2, …, and what changes in them.
 
     `pace_s`: seconds of the slowest stage per microbatch. `current` must be on the ladders. `relax`: gentler ones may
-    be chosen; where something is too slow only harder ones are. A sender that is not measured hardens nothing, and
-    keeps what it sends from becoming gentler than the start.
+    be chosen, by one rung; while something is too slow only harder ones are. A sender that is not measured hardens
+    nothing, and keeps what it sends from becoming gentler than the start.
     """
     choice = _Choice(ladders, burdens, pace_s, current)
     if not choice.harden() and relax:
@@ -84,14 +84,14 @@ class _Choice:
         return found
 
     def relax(self) -> None:
-        """As far as there is room. What is coded hardest is relaxed first, a gradient before an activation."""
-        waiting = set(self._rungs)
-        while waiting:
-            slot = max(waiting, key=lambda s: (self._rungs[s], s[1] is Direction.BACKWARD, -s[0]))
+        """By one rung where there is room. What is coded hardest is relaxed first, a gradient before an activation.
+
+        No further at once: a link that has little to carry may seem faster than it is (bursts, buffers on the way), and
+        to find that out should cost little.
+        """
+        for slot in sorted(self._rungs, key=lambda s: (-self._rungs[s], s[1] is Direction.FORWARD, s[0])):
             if self._may_relax(slot):
                 self._rungs[slot] -= 1
-            else:
-                waiting.remove(slot)
 
     def _may_relax(self, slot: Slot) -> bool:
         gentler = self._rungs[slot] - 1

@@ -101,9 +101,10 @@ def test_as_gentle_as_there_is_room_and_not_gentler(situation) -> None:
     for slot in slots(before):
         of = [burden for burden in carried if slot in burden.frames]
         if place(after, slot) < place(before, slot):
+            assert place(after, slot) == place(before, slot) - 1, "step by step"
             assert all(b.rate is None or load(b, after, seconds) <= ROOM * (1 + 1e-9) for b in of)
             assert place(after, slot) >= place(start, slot) or all(b.rate is not None for b in of)
-        if place(after, slot) > 0:
+        elif place(after, slot) > 0:
             held = [
                 place(after, slot) <= place(start, slot) if b.rate is None else load(b, after, seconds, slot) > ROOM
                 for b in of
@@ -131,10 +132,11 @@ def test_a_harder_codec_is_chosen_above_the_limit(share: float, chosen: str) -> 
 @given(situations())
 def test_links_that_stay_as_they_are_change_nothing_for_long(situation) -> None:
     carried, seconds, before = situation
-    first, _ = choose(LADDERS, carried, seconds, before, relax=True)
-    second, changes = choose(LADDERS, carried, seconds, first, relax=True)
-    assert not any(change.harder for change in changes), "what was chosen keeps up, or nothing does"
-    assert choose(LADDERS, carried, seconds, second, relax=True) == (second, ())
+    chosen, _ = choose(LADDERS, carried, seconds, before, relax=True)
+    for _ in LADDERS.forward:
+        chosen, changes = choose(LADDERS, carried, seconds, chosen, relax=True)
+        assert not any(change.harder for change in changes), "what was chosen keeps up, or nothing does"
+    assert not changes
 
 
 @given(situations(), st.booleans())
@@ -213,7 +215,9 @@ def test_nothing_is_hardened_or_relaxed_for_peers_that_are_not_measured() -> Non
     start = (LADDERS.start,)
     assert choose(LADDERS, burdens(those, known), 0.01, start, relax=True) == (start, ())
     harder = (CodecPair("f", "E"),)
-    assert choose(LADDERS, burdens(those, known), 0.01, harder, relax=True)[0] == start
+    for _ in LADDERS.forward:
+        harder, _ = choose(LADDERS, burdens(those, known), 0.01, harder, relax=True)
+    assert harder == start
 
 
 def test_nobody_is_slowest_while_somebody_is_not_measured() -> None:
@@ -236,4 +240,4 @@ def test_the_worst_that_a_peer_can_say_ends_on_the_ladder(rate: float) -> None:
     those = tables([2, 2])
     known = {actor: Measured(1e-6, rate) for table in those for actor in table.roster}
     (pair,), _ = choose(LADDERS, burdens(those, known), 1e-11, (LADDERS.start,), relax=True)
-    assert pair in (CodecPair("f", "E"), CodecPair("a", "A"))
+    assert pair in (CodecPair("f", "E"), CodecPair("b", "B"))
