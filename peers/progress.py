@@ -38,6 +38,7 @@ _NEWS = (
     e.CoordinatorBack,
     e.PeerJoined,
     e.StateFetched,
+    e.CodecChosen,
     e.ReduceCancelled,
     e.StageAmended,
     e.MicrobatchesReleased,

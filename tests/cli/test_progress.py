@@ -65,6 +65,21 @@ def test_a_skipped_step_and_a_step_without_a_peer_say_so():
     assert "without abc.1" in step_line(dataclasses.replace(DECIDED, without=["abc.1"]), None)
 
 
+def test_a_choice_of_codec_and_its_reason_are_shown():
+    first, later = shown(
+        e.CodecChosen(0, 1, "forward", "int8", "", "the start"),
+        e.CodecChosen(4, 2, "backward", "log4", "int8", "the uplink of abc.1 carries 1 MB/s"),
+    )
+    assert first.endswith("stages 0 → 1: int8 from step 1 on: the start")
+    assert later.endswith("stages 1 ← 2: log4 instead of int8 from step 5 on: the uplink of abc.1 carries 1 MB/s")
+
+
+def test_traffic_names_the_links_that_are_measured():
+    assert describe(e.TrafficMeasured({"gradient": 5}, {})) == "sent 5 B, received 0 B"
+    measured = e.TrafficMeasured({"gradient": 5}, {}, {"abc.1": 1_400_000})
+    assert describe(measured) == "sent 5 B, received 0 B; links: 1.4 MB/s from abc.1"
+
+
 def test_trouble_and_its_reason_are_shown():
     lines = shown(
         e.PeerLost("abc.1", 2, "connection closed"),
