@@ -192,3 +192,17 @@ def test_a_stage_whose_last_bucket_is_the_loss_alone() -> None:
     one.store(attempt(0), 0, one.sum(SumBucket(attempt(0), 0, (other.part(EncodePart(attempt(0), 0)),))))
     one.store(attempt(0), 1, total)
     assert one.assemble(attempt(0)).loss_sum == 6.0
+
+
+@pytest.mark.parametrize(("place", "expected"), [(0, 0.0), (1, 0.0), (2, 1.0)])
+def test_shares_are_added_in_the_order_of_the_roster(place: int, expected: float) -> None:
+    layout, sums = Layout.of({"w": torch.empty(1)}, with_loss=False), SumSection(mode="fp32", averaging="bf16")
+    parts = []
+    for value in (2.0**60, -(2.0**60), 1.0):
+        share = Accumulator(layout, sums)
+        share.add([torch.tensor([value])])
+        replica = CodedReduction(share, sums)
+        parts.append(bytes(replica.part(EncodePart(attempt(0), 0))))
+    total = replica.sum(SumBucket(attempt(0), 0, (parts[0], parts[1]), place=place))
+    replica.store(attempt(0), 0, total)
+    assert replica.reduced(attempt(0)).item() == expected
