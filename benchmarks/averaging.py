@@ -19,15 +19,14 @@ import torch
 
 from benchmarks.local_swarm import PEERS
 from benchmarks.results import write_results
+from benchmarks.trained import undisturbed
 from peers.reference import ReferenceModel
-from peers.replay import StepReplay
 from peers.resolved_run import ResolvedRun, resolve_run
 from swarm.compute.averaging import sent_bytes
 from swarm.compute.sums import Layout
 from swarm.data.reader import CorpusReader
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
-from swarm.protocol.messages import Contribution
 
 RUN = """
 [run]
@@ -99,8 +98,7 @@ def _measure(run: ResolvedRun, codec: str, replicas: int) -> dict[str, object]:
     reader, model = CorpusReader(run.corpus, manifest), ReferenceModel(manifest)
     began = time.process_time()
     for step in range(manifest.run.steps):
-        replay = _undisturbed(manifest, replicas, step) if manifest.sums.compresses else None
-        model.train(step, reader, replay)
+        model.train(step, reader, undisturbed(manifest, replicas, step))
     return {
         "averaging": codec,
         "replicas": replicas,
@@ -118,13 +116,6 @@ def _bytes(manifest: RunManifest) -> float:
         for stage in range(manifest.model.stages)
     ]
     return sum(sent_bytes(layout, manifest.sums) for layout in layouts) / sum(layout.length for layout in layouts)
-
-
-def _undisturbed(manifest: RunManifest, replicas: int, step: int) -> StepReplay:
-    """What is decided in a step where everybody lives."""
-    dealt = [sum(1 << m for m in range(r, manifest.batch.microbatches, replicas)) for r in range(replicas)]
-    shares = tuple(Contribution(bits, place if step else -1) for place, bits in enumerate(dealt))
-    return StepReplay(contributions=(shares,) * manifest.model.stages)
 
 
 if __name__ == "__main__":

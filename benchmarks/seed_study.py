@@ -51,10 +51,14 @@ every = 40
 microbatches = 5
 sample_tokens = 0
 """
-ROWS: dict[str, tuple[str, str]] = {
+_TWO = "swarm.replicas=2"
+ROWS: dict[str, tuple[str, ...]] = {
     "none": ("none", "none"),
+    "none, averaging int4": ("none", "none", _TWO, "sums.averaging=int4"),
     "int8": ("int8", "int8"),
+    "int8, averaging int8": ("int8", "int8", _TWO, "sums.averaging=int8"),
     "int4": ("int4", "int4"),
+    "int4, averaging int4": ("int4", "int4", _TWO, "sums.averaging=int4"),
     "int4 forward, none back": ("int4", "none"),
     "none forward, int4 back": ("none", "int4"),
     "none forward, log4 back": ("none", "log4"),
@@ -81,7 +85,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "ef:topk 10 %, shared mask": ("ef:topk:0.1", "topk-shared"),
     "ef-mixed:topk 10 % forward, int8 back": ("ef-mixed:topk:0.1", "int8"),
 }
-"""Forward and backward codec of each row."""
+"""Forward and backward codec of each row, and further keys. Averaging is compressed between two replicas."""
 
 
 def main() -> None:
@@ -112,8 +116,8 @@ def study(names: Sequence[str], seeds: Sequence[int], steps: int, cache: Path) -
         subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
         rows = []
         for name in names:
-            forward, backward = ROWS[name]
-            sets = (f"codec.forward={forward}", f"codec.backward={backward}", f"run.steps={steps}")
+            forward, backward, *others = ROWS[name]
+            sets = (f"codec.forward={forward}", f"codec.backward={backward}", f"run.steps={steps}", *others)
             runs = [resolve_run(path, (*sets, f"run.seed={seed}")) for seed in seeds]
             found = [made for run in runs if (made := trained(run, name, cache)) is not None]
             rows.append(_row(name, found))

@@ -13,9 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from peers.reference import ReferenceModel
+from peers.replay import StepReplay
 from peers.resolved_run import ResolvedRun
 from swarm.compute.sums import SumOverflow
 from swarm.data.reader import CorpusReader
+from swarm.manifest import RunManifest
+from swarm.protocol.messages import Contribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,15 @@ def cache_file(run: ResolvedRun, cache: Path) -> Path:
     return cache / f"{hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]}.json"
 
 
+def undisturbed(manifest: RunManifest, replicas: int, step: int) -> StepReplay | None:
+    """What a swarm decides where everybody lives. None where the result does not depend on who does what."""
+    if not manifest.sums.compresses:
+        return None
+    dealt = [sum(1 << m for m in range(r, manifest.batch.microbatches, replicas)) for r in range(replicas)]
+    shares = tuple(Contribution(bits, place if step else -1) for place, bits in enumerate(dealt))
+    return StepReplay(contributions=(shares,) * manifest.model.stages)
+
+
 def _train(run: ResolvedRun, row: str) -> Trained:
     manifest = run.manifest
     reader = CorpusReader(run.corpus, manifest)
@@ -69,7 +81,7 @@ def _train(run: ResolvedRun, row: str) -> Trained:
     began = time.process_time()
     for step in range(manifest.run.steps):
         try:
-            model.train(step, reader)
+            model.train(step, reader, undisturbed(manifest, manifest.swarm.replicas, step))
         except SumOverflow:
             tokens.append((step + 1) * manifest.batch.tokens_per_step)
             losses.append(math.inf)

@@ -56,5 +56,5 @@ def _check_codecs(manifest: RunManifest) -> None:
 
     for forward, backward in itertools.product(*ladder.names(manifest)):
         codecs.pair(forward, backward)
-    if manifest.sums.compresses:
+    if manifest.sums.compresses and not manifest.sums.rank:  # low rank is no codec
         codecs.averaging(manifest.sums.averaging)
