@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent / "cores"))  # for core_swarm
+sys.path.append(str(Path(__file__).parent / "harness"))  # what tests of several folders share
 
 
 def pytest_configure() -> None:
