@@ -26,7 +26,6 @@ from swarm.compute.averaging import sent_bytes
 from swarm.compute.sums import Layout
 from swarm.data.reader import CorpusReader
 from swarm.manifest import RunManifest
-from swarm.models.kinds import build_stage
 
 RUN = """
 [run]
@@ -111,10 +110,7 @@ def _measure(run: ResolvedRun, codec: str, replicas: int) -> dict[str, object]:
 
 def _bytes(manifest: RunManifest) -> float:
     """Of the sums of all stages, once, by parameter."""
-    layouts = [
-        Layout.of(dict(build_stage(manifest.model, stage, seed=None).named_parameters()), with_loss=False)
-        for stage in range(manifest.model.stages)
-    ]
+    layouts = [Layout.of_stage(manifest.model, stage) for stage in range(manifest.model.stages)]
     return sum(sent_bytes(layout, manifest.sums) for layout in layouts) / sum(layout.length for layout in layouts)
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 from rich import box
@@ -19,10 +19,8 @@ from rich.table import Table
 
 from peers.event_text import amount
 from swarm.manifest import RunManifest
+from swarm.protocol.ids import Direction
 from swarm.protocol.ladders import Ladders
-
-if TYPE_CHECKING:
-    from swarm.compute.sums import Layout
 
 LEAST_EFFICIENCY = 0.8
 
@@ -93,6 +91,7 @@ def dry_run(manifest: RunManifest) -> DryRun:
     from swarm.compute.averaging import sent_bytes
     from swarm.compute.body import HEADER_BYTES
     from swarm.compute.ladders import ladders
+    from swarm.compute.sums import Layout
     from swarm.manifest import ManifestError
     from swarm.models.kinds import count_parameters
 
@@ -101,7 +100,8 @@ def dry_run(manifest: RunManifest) -> DryRun:
         forward, backward = ladder.names(manifest)
         pair = codecs.pair(forward[0], backward[0])
         chosen_from = ladders(manifest)
-        sums = [sent_bytes(_layout(manifest, stage), manifest.sums) for stage in range(manifest.model.stages)]
+        layouts = [Layout.of_stage(manifest.model, stage) for stage in range(manifest.model.stages)]
+        sums = [sent_bytes(layout, manifest.sums) for layout in layouts]
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
     sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
@@ -112,11 +112,10 @@ def dry_run(manifest: RunManifest) -> DryRun:
 
 def _choices(manifest: RunManifest, ladders: Ladders) -> tuple[Choice, ...]:
     count, start = manifest.batch.microbatches, ladders.start
-    both = (("forward", ladders.forward, start.forward), ("backward", ladders.backward, start.backward))
     return tuple(
-        Choice(direction, rung.codec, count * rung.nbytes, rung.codec == first)
-        for direction, rungs, first in both
-        for rung in rungs
+        Choice(direction.value, rung.codec, count * rung.nbytes, rung.codec == start.of(direction))
+        for direction in Direction
+        for rung in ladders.rungs(direction)
     )
 
 
@@ -134,9 +133,7 @@ def estimate(
     """
     count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
     assert len(parameters) == stages
-    # Token ids ride along with activations: the last stage needs its labels, a subspace model its anchor.
-    ids = manifest.batch.tokens_per_microbatch + manifest.batch.sequences
-    forward = count * (forward_frame + manifest.model.token_id_bytes * ids)
+    forward = count * (forward_frame + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch)
     backward = count * backward_frame
     sum_bytes = 8 if manifest.sums.mode == "exact" else 4
     needs = tuple(
@@ -227,14 +224,6 @@ def _residuals(manifest: RunManifest, number: int) -> int:
     if manifest.sums.rank:
         return 12 * number
     return 8 * (number + number // manifest.swarm.replicas) if manifest.sums.compresses else 0
-
-
-def _layout(manifest: RunManifest, stage: int) -> Layout:
-    from swarm.compute.sums import Layout
-    from swarm.models.kinds import build_stage
-
-    module = build_stage(manifest.model, stage, device="meta", seed=None)
-    return Layout.of(dict(module.named_parameters()), with_loss=module.last)
 
 
 def _table(*names: str) -> Table:

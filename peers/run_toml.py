@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from swarm.manifest import ManifestError, RunFile
+from swarm.manifest import ManifestError, RunFile, RunSection
 from swarm.state.atomic import atomic_file, write_whole
 
 TABLES: dict[str, str] = {
@@ -88,6 +88,14 @@ MEANINGS: dict[str, str] = {
     "initial.sha256": "of imported parameters (swarm-peer import); empty: new ones, from run.seed",
     "initial.directory": "folder of imported parameters, relative to this file; nothing is read with an empty sha256",
 }
+
+
+def named_run(name: str) -> RunSection:
+    """A run by the name that --name gives. Raises ManifestError."""
+    try:
+        return RunSection(name=name)
+    except ValueError:
+        raise ManifestError(f"--name {name!r}: {MEANINGS['run.name']}") from None
 
 
 def write_run_file(path: Path, run: RunFile) -> None:

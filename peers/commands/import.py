@@ -14,8 +14,8 @@ import typer
 
 from peers.event_text import amount
 from peers.options import Json
-from peers.run_toml import MEANINGS, write_run_file
-from swarm.manifest import BatchSection, ManifestError, OptimizerSection, RunFile, RunSection
+from peers.run_toml import named_run, write_run_file
+from swarm.manifest import BatchSection, ManifestError, OptimizerSection, RunFile
 
 if TYPE_CHECKING:
     from swarm.state.pretrained.model import PretrainedModel
@@ -69,10 +69,7 @@ def command(
     model = whole.model_copy(
         update={"cuts": cuts.propose_cuts(whole, stages, cuts.flop_costs(whole, batch.sequence_length))}
     )
-    try:
-        described = RunSection(name=name)
-    except ValueError:
-        raise ManifestError(f"--name {name!r}: {MEANINGS['run.name']}") from None
+    described = named_run(name)
     side = out / ".importing"
     shutil.rmtree(side, ignore_errors=True)
     try:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from peers.options import Json
-from peers.run_toml import MEANINGS, write_run_file
+from peers.run_toml import named_run, write_run_file
 from swarm.manifest import (
     BatchSection,
     CodecSection,
@@ -18,7 +18,6 @@ from swarm.manifest import (
     ManifestError,
     ModelSection,
     RunFile,
-    RunSection,
     SumSection,
     apply_overrides,
     explain,
@@ -81,18 +80,15 @@ def command(
         raise ManifestError(f"{path} exists: choose another name, or overwrite it with --force")
     narrowed = _narrowed(boundary, boundary_dim, subspace_dim)
     model = _preset(preset)
-    try:
-        run = RunFile(
-            run=RunSection(name=name),
-            model=model,
-            batch=_batch(model),
-            codec=CodecSection() if compress is None else CodecSection(forward=compress.value, backward=compress.value),
-            sums=SumSection() if compress is None else SumSection(averaging=compress.value),
-            evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
-            data=RunFile.Data(directory=data.as_posix()),
-        )
-    except ValueError:
-        raise ManifestError(f"--name {name!r}: {MEANINGS['run.name']}") from None
+    run = RunFile(
+        run=named_run(name),
+        model=model,
+        batch=_batch(model),
+        codec=CodecSection() if compress is None else CodecSection(forward=compress.value, backward=compress.value),
+        sums=SumSection() if compress is None else SumSection(averaging=compress.value),
+        evaluation=EvaluationSection() if model.kind == "llama" else EvaluationSection(sample_tokens=0),
+        data=RunFile.Data(directory=data.as_posix()),
+    )
     shape = _shape(model, preset, stages, subspace_dim, narrowed)
     tree = {**run.model_dump(mode="json"), "model": shape.model_dump(mode="json")}
     tail = tree["model"].pop("tail_layers")

@@ -24,7 +24,6 @@ from swarm.compute.optimizer import StageState
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
-from swarm.models.kinds import build_stage
 from swarm.protocol.actions import (
     Apply,
     Assemble,
@@ -181,8 +180,7 @@ class StageEngine:
     # ------------------------------------------------ for the emulated engine to replace
 
     def _layout(self) -> Layout:
-        module = build_stage(self._manifest.model, self._index, device="meta", seed=None)
-        return Layout.of(dict(module.named_parameters()), with_loss=module.last, shared=module.shared)
+        return Layout.of_stage(self._manifest.model, self._index)
 
     def _build(self, initialised: bool) -> Stage:
         return Stage(

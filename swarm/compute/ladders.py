@@ -26,9 +26,7 @@ def frame_bytes(manifest: RunManifest, forward: str, backward: str = "none") -> 
     """Of one microbatch's activation, token ids included, and of its gradient. Raises codecs.UnknownCodec."""
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
     ahead, back = codecs.pair(forward, backward)
-    # Token ids ride along with activations: the last stage needs its labels, a subspace model its anchor.
-    ids = manifest.batch.tokens_per_microbatch + manifest.batch.sequences
     return (
-        HEADER_BYTES + manifest.model.token_id_bytes * ids + ahead.max_bytes(shape),
+        HEADER_BYTES + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch + ahead.max_bytes(shape),
         HEADER_BYTES + back.max_bytes(shape),
     )

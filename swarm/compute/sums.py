@@ -18,7 +18,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from swarm.manifest import SumSection
+from swarm.manifest import ModelSection, SumSection
+from swarm.models.kinds import build_stage
 
 _ROUND_BLOCK = 1 << 18  # elements: few calls into torch, and the fp64 scratch still stays in a cache
 _NORM_BLOCK = 1 << 14  # elements: part of the definition of the norm, never change it
@@ -42,6 +43,12 @@ class Layout:
     @classmethod
     def of(cls, parameters: Mapping[str, Tensor], *, with_loss: bool, shared: int = 0) -> Layout:
         return cls(tuple(parameters), tuple(p.shape for p in parameters.values()), with_loss, shared)
+
+    @classmethod
+    def of_stage(cls, model: ModelSection, stage: int) -> Layout:
+        """Of one stage of a model. Allocates nothing."""
+        module = build_stage(model, stage, device="meta", seed=None)
+        return cls.of(dict(module.named_parameters()), with_loss=module.last, shared=module.shared)
 
     @property
     def sizes(self) -> tuple[int, ...]:

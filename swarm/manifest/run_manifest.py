@@ -73,7 +73,7 @@ class RunManifest(Tables):
                 f"the {what} {self.data.vocab_size} ids but model.vocab_size = {self.model.vocab_size}; "
                 f"set model.vocab_size = {self.data.vocab_size}"
             )
-        need = self.batch.tokens_per_microbatch + self.batch.sequences
+        need = self.batch.ids_per_microbatch
         have = sum(shard.tokens for shard in self.data.train)
         if have < need:
             raise ValueError(f"the training split has {have} tokens; one microbatch needs {need}")

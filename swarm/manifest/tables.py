@@ -25,6 +25,11 @@ class BatchSection(Section):
         return self.sequences * self.sequence_length
 
     @property
+    def ids_per_microbatch(self) -> int:
+        """With the labels. They ride along with activations: the last stage needs its labels, a subspace its anchor."""
+        return self.tokens_per_microbatch + self.sequences
+
+    @property
     def tokens_per_step(self) -> int:
         return self.microbatches * self.tokens_per_microbatch
 

@@ -125,7 +125,7 @@ class Network:
         self._arrivals: dict[str, asyncio.Event] = {}
         """Set when a peer reaches us while we leave the dial to it."""
         self._met: set[str] = set()
-        """Peers that were reached, or reached us."""
+        """Peers that were reached once."""
         self._sent: Counter[Channel] = Counter()
         self._received: Counter[Channel] = Counter()
 

@@ -56,9 +56,9 @@ class _Choice:
         self._ladders = ladders
         self._pace_s = pace_s
         self._before = {
-            (boundary, direction): _place(ladders, direction, codec)
+            (boundary, direction): _place(ladders, direction, pair.of(direction))
             for boundary, pair in enumerate(current, 1)
-            for direction, codec in ((Direction.FORWARD, pair.forward), (Direction.BACKWARD, pair.backward))
+            for direction in Direction
         }
         self._rungs = dict(self._before)
         self._burdens = burdens
@@ -97,8 +97,7 @@ class _Choice:
         gentler = self._rungs[slot] - 1
         if gentler < 0:
             return False
-        start = self._ladders.start
-        first = _place(self._ladders, slot[1], start.forward if slot[1] is Direction.FORWARD else start.backward)
+        first = _place(self._ladders, slot[1], self._ladders.start.of(slot[1]))
         self._rungs[slot] = gentler
         try:
             return all(

@@ -73,8 +73,8 @@ class CodecChoice:
 
     def _tell_all(self, step: int) -> None:
         for boundary, pair in enumerate(self.current, 1):
-            for direction, codec in ((Direction.FORWARD, pair.forward), (Direction.BACKWARD, pair.backward)):
-                self._out.emit(CodecChosen(step, boundary, direction.value, codec, "", self._origin))
+            for direction in Direction:
+                self._out.emit(CodecChosen(step, boundary, direction.value, pair.of(direction), "", self._origin))
 
     def _measured(self, actor: Actor) -> Measured:
         member = self._members.get(actor)

@@ -43,11 +43,7 @@ class Ladders:
 
     def has(self, codecs: tuple[CodecPair, ...]) -> bool:
         """Whether all of them may be chosen."""
-        return all(
-            self.place(Direction.FORWARD, pair.forward) is not None
-            and self.place(Direction.BACKWARD, pair.backward) is not None
-            for pair in codecs
-        )
+        return all(self.place(way, pair.of(way)) is not None for pair in codecs for way in Direction)
 
 
 def _steps(rungs: Iterable[Rung], start: str) -> tuple[Rung, ...]:

@@ -10,7 +10,16 @@ from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import CodecPair, Decision, Prepared, Result, StageOutcome, StageTable, Status
+from swarm.protocol.messages import (
+    CodecPair,
+    Decision,
+    Prepared,
+    Result,
+    StageOutcome,
+    StageTable,
+    Status,
+    attempt_under,
+)
 from swarm.protocol.scale import step_scale
 
 
@@ -52,7 +61,7 @@ class Ledger:
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         self.digest_retries: dict[int, int] = {}
         self.digest_votes: Counter[tuple[int, Hashable]] = Counter()
-        """(stage, digest) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""
+        """(stage, answer) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""
         self.sealed_at: dict[int, float] = {}
         self.services = Observed()
         self.round_trips: list[float] = []
@@ -75,9 +84,7 @@ class Ledger:
 
     def attempt(self, stage: int) -> Attempt:
         """What a stage reduces under the tables as they are now."""
-        partner = self._partner(stage)
-        number = -1 if partner is None else self.tables[partner].number
-        return Attempt(self.pass_id, StageIndex(stage), self.tables[stage].number, number)
+        return attempt_under(self.tables, self.pass_id, StageIndex(stage), self._partner(stage))
 
     def concerned(self, stage: int) -> list[int]:
         """Whom a table of `stage` concerns: the stage, those beside it, and the one that shares parameters with it."""

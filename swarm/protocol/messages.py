@@ -6,12 +6,13 @@ arrives with an old pass, table number or incarnation changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from swarm.protocol.ids import (
     Actor,
     Attempt,
+    Direction,
     FrameKey,
     Key,
     Microbatch,
@@ -97,6 +98,13 @@ class StageTable:
         return tuple(Contribution(bits, before) for bits, before in zip(sets, self.carried, strict=True))
 
 
+def attempt_under(
+    tables: Sequence[StageTable], pass_id: PassId, stage: StageIndex, partner: StageIndex | None
+) -> Attempt:
+    """What `stage` reduces under these tables. `partner`: the stage that shares parameters with it."""
+    return Attempt(pass_id, stage, tables[stage].number, -1 if partner is None else tables[partner].number)
+
+
 @dataclass(frozen=True, slots=True)
 class Contribution:
     """What one member of a roster has put into a step whose gradients were averaged compressed."""
@@ -125,6 +133,9 @@ class CodecPair:
     """Of activations."""
     backward: str
     """Of their gradients."""
+
+    def of(self, direction: Direction) -> str:
+        return self.forward if direction is Direction.FORWARD else self.backward
 
 
 @dataclass(frozen=True, slots=True)

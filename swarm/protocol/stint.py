@@ -24,7 +24,7 @@ from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
 from swarm.protocol.ids import Actor, Attempt, FrameKey, PartKey, PassKind, StageIndex, SumKey
-from swarm.protocol.messages import Failed, Open, Prepared, ReducedPart, ReducePart, StageTable
+from swarm.protocol.messages import Failed, Open, Prepared, ReducedPart, ReducePart, StageTable, attempt_under
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reduction import Reduction
@@ -192,9 +192,8 @@ class Stint:
     @property
     def _attempt(self) -> Attempt:
         """As the tables that are known here name it."""
-        walk, partner = self.walk, self._settings.partner(self.walk.stage)
-        number = -1 if partner is None else walk.tables[partner].number
-        return Attempt(walk.pass_id, walk.stage, walk.table.number, number)
+        walk = self.walk
+        return attempt_under(walk.tables, walk.pass_id, walk.stage, self._settings.partner(walk.stage))
 
     def _reduces_here(self, actor: Actor) -> bool:
         """Whether an actor is of this stage, or of the one that shares parameters with it."""
