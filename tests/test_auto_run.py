@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from core_swarm import COORDINATOR, Corpus, Hook, Swarm, manifest, once, runs, stage_of
+from core_swarm import COORDINATOR, Corpus, Hook, Swarm, killing, killing_stage_one, manifest, once, runs
 
 from peers.reference import ReferenceModel, train_reference
 from peers.replay import StepReplay
@@ -75,19 +75,6 @@ def test_fast_links_get_gentler_codecs_after_a_while(run) -> None:
     assert swarm.digests() == swarm.reference()
 
 
-def killing(step: int, stage: int, kind: type) -> Hook:
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if not isinstance(action, kind) or stage_of(swarm, actor) != stage:
-            return False
-        pass_id = action.attempt.pass_id if isinstance(action, act.EncodePart) else action.pass_id  # type: ignore
-        if (pass_id.step, pass_id.index) != (step, 0):
-            return False
-        swarm.kill(actor, back=True)
-        return True
-
-    return once(strike)
-
-
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("kind", [act.Forward, act.EncodePart])
 def test_a_peer_dies_in_a_step_with_another_codec_than_the_one_before(run, stage: int, kind: type) -> None:
@@ -100,14 +87,9 @@ def test_a_peer_dies_in_a_step_with_another_codec_than_the_one_before(run, stage
 def test_a_step_that_is_given_up_may_be_done_again_with_another_codec(run) -> None:
     """All replicas of a stage die before anybody could apply the step; the links are slow from then on."""
 
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if isinstance(action, act.Assemble) and action.attempt.pass_id.step == 2 and stage_of(swarm, actor) == 0:
-            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
-                swarm.kill(victim, back=True)
-            return True
-        return False
-
-    swarm = run(auto(every=1), hook=uplinks(lambda step: SLOW if step >= 2 else 3e5, once(strike)))
+    swarm = run(
+        auto(every=1), hook=uplinks(lambda step: SLOW if step >= 2 else 3e5, killing_stage_one(2, 0, act.Assemble))
+    )
     assert any(isinstance(event, StepAborted) for event in swarm.events)
     assert swarm.digests() == swarm.reference()
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import pytest
-from core_swarm import Corpus, Hook, Swarm, manifest, once, runs, stage_of
+from core_swarm import Corpus, Swarm, killing, killing_stage_one, manifest, once, runs
 
 from peers import averaged_sums
 from peers.reference import ReplayError, train_reference
@@ -77,19 +77,6 @@ def test_one_replica_sends_nothing_and_compresses_nothing(run, averaging: str) -
     assert swarm.digests() == swarm.plain() == swarm.reference()
 
 
-def killing(step: int, stage: int, kind: type, back: bool) -> Hook:
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if not isinstance(action, kind) or stage_of(swarm, actor) != stage:
-            return False
-        pass_id = action.pass_id if hasattr(action, "pass_id") else action.attempt.pass_id  # type: ignore[attr-defined]
-        if (pass_id.step, pass_id.index) != (step, 0):
-            return False
-        swarm.kill(actor, back=back)
-        return True
-
-    return once(strike)
-
-
 AWAY, BACK = False, True
 
 
@@ -148,28 +135,14 @@ def test_who_dies_when_all_others_are_prepared_has_added_its_share_but_carries_n
 
 
 def test_after_an_abort_all_residuals_are_empty(run) -> None:
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if isinstance(action, act.Assemble) and action.attempt.pass_id.step == 2 and stage_of(swarm, actor) == 0:
-            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
-                swarm.kill(victim, back=True)
-            return True
-        return False
-
-    swarm = run(averaged(every=1), hook=once(strike))
+    swarm = run(averaged(every=1), hook=killing_stage_one(2, 0, act.Assemble))
     assert any(isinstance(event, StepAborted) for event in swarm.events)
     assert carried(swarm)[:4] == [NOBODY, BOTH, NOBODY, BOTH]
     assert swarm.digests() == swarm.reference()
 
 
 def test_a_rollback_empties_them_too(run) -> None:
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if isinstance(action, act.Forward) and action.pass_id.step == 5 and stage_of(swarm, actor) == 1:
-            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
-                swarm.kill(victim, back=True)
-            return True
-        return False
-
-    swarm = run(averaged(steps=8, every=4), hook=once(strike))
+    swarm = run(averaged(steps=8, every=4), hook=killing_stage_one(5, 1, act.Forward))
     assert any(isinstance(event, RolledBack) for event in swarm.events)
     assert carried(swarm) == [NOBODY, *[BOTH] * 3, NOBODY, *[BOTH] * 3]
     assert swarm.digests() == swarm.reference()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from core_swarm import BLOCKS, Corpus, Hook, Swarm, manifest, once, runs, stage_of
+from core_swarm import BLOCKS, Corpus, Swarm, killing, killing_stage_one, manifest, once, runs, stage_of
 
 from peers.reference import ReplayError, train_reference
 from peers.replay import StepReplay
@@ -45,26 +45,11 @@ def test_without_memory_for_graphs_the_forward_is_computed_from_the_same_base(ru
     assert sum(map(sum, swarm.key_frames()[BLOCKS:])) == 0
 
 
-def killing(step: int, stage: int, kind: type, back: bool) -> Hook:
-    """Kills a peer of `stage` before its first action of that kind in `step`, a Forward being that of a late one."""
-
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if not isinstance(action, kind) or stage_of(swarm, actor) != stage:
-            return False
-        pass_id = action.attempt.pass_id if isinstance(action, act.EncodePart) else action.pass_id  # type: ignore
-        if (pass_id.step, pass_id.index) != (step, 0) or getattr(action, "microbatch", 2) < 2:
-            return False
-        swarm.kill(actor, back=back)
-        return True
-
-    return once(strike)
-
-
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("back", [False, True], ids=["stays away", "comes back"])
 @pytest.mark.parametrize("kind", [act.Forward, act.EncodePart], ids=["in forward", "in reduce"])
 def test_a_sender_killed_in_a_later_visit(run, kind: type, back: bool, stage: int) -> None:
-    swarm = run(manifest(stages=3), hook=killing(3, stage, kind, back))
+    swarm = run(manifest(stages=3), hook=killing(3, stage, kind, back, late=True))
     frames = swarm.key_frames()
     assert any(step[stage] for step in frames[3:]), "what died with the peer crosses whole again"
     assert any(bits != EVERYTHING for step in frames[3:] for bits in step)
@@ -75,7 +60,7 @@ def test_a_sender_killed_in_a_later_visit(run, kind: type, back: bool, stage: in
 @pytest.mark.parametrize("back", [False, True], ids=["stays away", "comes back"])
 @pytest.mark.parametrize("kind", [act.Forward, act.EncodePart], ids=["in forward", "in reduce"])
 def test_a_receiver_killed_in_a_later_visit_costs_whole_frames_and_changes_nothing(run, kind: type, back: bool) -> None:
-    swarm = run(manifest(stages=2), hook=killing(3, 1, kind, back))
+    swarm = run(manifest(stages=2), hook=killing(3, 1, kind, back, late=True))
     assert swarm.key_frames() == [(EVERYTHING,)] * BLOCKS + [(0,)] * 4
     assert any(not frame.lineage.base and not frame.lineage.fresh for frame in swarm.frames)
     assert swarm.digests() == train_reference(swarm.manifest, Corpus(swarm.manifest)).digests == swarm.reference()
@@ -121,14 +106,7 @@ def test_a_small_cache_costs_bytes_only(run) -> None:
 def test_a_rollback_begins_with_key_frames(run) -> None:
     """Both replicas of a stage die: all go back to the archive, where no bases are."""
 
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if isinstance(action, act.Forward) and action.pass_id.step == 5 and stage_of(swarm, actor) == 1:
-            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
-                swarm.kill(victim, back=True)
-            return True
-        return False
-
-    swarm = run(manifest(stages=2, steps=8, every=4), hook=once(strike))
+    swarm = run(manifest(stages=2, steps=8, every=4), hook=killing_stage_one(5, 1, act.Forward))
     frames = [step[0] for step in swarm.key_frames()]
     assert frames == [EVERYTHING] * 2 + [0, 0] + [EVERYTHING] * 2 + [0, 0]
     assert swarm.digests() == swarm.reference()
@@ -158,14 +136,7 @@ def test_the_reference_says_when_it_cannot_replay() -> None:
 def test_aborted_steps_leave_no_base(run) -> None:
     """The step is given up after every peer has computed all of it: its reconstructions are nobody's base."""
 
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if isinstance(action, act.Assemble) and action.attempt.pass_id.step == 2 and stage_of(swarm, actor) == 0:
-            for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1]:
-                swarm.kill(victim, back=True)
-            return True
-        return False
-
-    swarm = run(manifest(stages=2, steps=6, every=1), hook=once(strike))
+    swarm = run(manifest(stages=2, steps=6, every=1), hook=killing_stage_one(2, 0, act.Assemble))
     assert any(isinstance(event, StepAborted) for event in swarm.events)
     assert swarm.digests() == swarm.reference()
 

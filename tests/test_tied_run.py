@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from core_swarm import Corpus, Hook, Swarm, manifest, once, runs, stage_of
+from core_swarm import Corpus, Hook, Swarm, killing, manifest, once, runs, stage_of
 
 from peers.reference import train_reference
 from swarm.compute.optimizer import KINDS, StageState
@@ -57,25 +57,10 @@ def test_a_calm_run_equals_the_reference(run: Run, stages: int, codec: str) -> N
         assert_copies_equal(swarm)
 
 
-def killing(step: int, stage: int, kind: type, back: bool) -> Hook:
-    """Kills a peer of `stage` before its first action of that kind in `step`, a Forward being that of a late one."""
-
-    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if not isinstance(action, kind) or stage_of(swarm, actor) != stage:
-            return False
-        pass_id = action.attempt.pass_id if hasattr(action, "attempt") else action.pass_id  # type: ignore[attr-defined]
-        if (pass_id.step, pass_id.index) != (step, 0) or getattr(action, "microbatch", 2) < 2:
-            return False
-        swarm.kill(actor, back=back)
-        return True
-
-    return once(strike)
-
-
 @pytest.mark.parametrize("kind", [act.Forward, act.EncodePart, act.SumBucket, act.StoreSum, act.Assemble])
 @pytest.mark.parametrize("stage", [0, 1], ids=["first", "last"])
 def test_a_peer_killed_in_a_stage_that_shares(run: Run, stage: int, kind: type) -> None:
-    swarm = run(tied(steps=2), hook=killing(1, stage, kind, False))
+    swarm = run(tied(steps=2), hook=killing(1, stage, kind, False, late=True))
     assert swarm.digests() == swarm.reference()
     assert_copies_equal(swarm)
 
@@ -83,7 +68,7 @@ def test_a_peer_killed_in_a_stage_that_shares(run: Run, stage: int, kind: type) 
 @pytest.mark.parametrize("kind", [act.Forward, act.EncodePart])
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_peer_killed_in_a_later_visit_comes_back(run: Run, stage: int, kind: type) -> None:
-    swarm = run(tied("delta:4", 3, steps=5), hook=killing(3, stage, kind, True))
+    swarm = run(tied("delta:4", 3, steps=5), hook=killing(3, stage, kind, True, late=True))
     assert swarm.digests() == swarm.reference()
     assert_copies_equal(swarm)
 
@@ -133,7 +118,7 @@ def test_amendments_are_told_to_the_other_end_and_nobody_else_far_away(run: Run)
 
     for of, expected in ((tied(stages=3), {0, 1, 2}), (manifest("int8", 3, steps=4), {0, 1})):
         told.clear()
-        strike = killing(1, 0, act.Forward, False)
+        strike = killing(1, 0, act.Forward, False, late=True)
         run(of, hook=hook)
         assert {to for stage, to in told if stage == 0 and to is not None} == expected
 

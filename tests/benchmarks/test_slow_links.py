@@ -1,12 +1,11 @@
 """The comparison on slow links, small: four peers, a wire too narrow for fp32 and wide enough for a subspace."""
 
-import random
 from pathlib import Path
 
 import pytest
+from random_words import prepare_words
 
 from benchmarks import slow_links
-from swarm.data import open_source, prepare
 
 pytestmark = [pytest.mark.swarm, pytest.mark.xdist_group("swarm")]
 
@@ -27,11 +26,7 @@ ARGUMENTS = (
 
 
 def test_some_rows_of_two_steps(tmp_path: Path) -> None:
-    draw = random.Random(0)
-    text = tmp_path / "text.jsonl"
-    words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 6))) for _ in range(200)]
-    text.write_text("\n".join(f'{{"text": "{" ".join(draw.choices(words, k=40))}"}}' for _ in range(600)))
-    prepare(open_source([text]), tmp_path / "data", vocab_size=300, heldout_fraction=0.05)
+    prepare_words(tmp_path, 600, 0.05)
     options = slow_links.parser().parse_args(ARGUMENTS)
     table = slow_links.measure(options, tmp_path)
     none, subspace, compressed = table

@@ -342,5 +342,39 @@ def once(strike: Callable[[Swarm, Actor, object], bool]) -> Hook:
     return hook
 
 
+def killing(step: int, stage: int, kind: type, back: bool = True, *, late: bool = False) -> Hook:
+    """A peer of `stage` dies before its first action of that kind in the training pass of `step`.
+
+    `late`: a Forward being that of microbatch 2 or later.
+    """
+
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        hit = _is_told(swarm, actor, action, step, stage, kind) and not (late and getattr(action, "microbatch", 2) < 2)
+        if hit:
+            swarm.kill(actor, back=back)
+        return hit
+
+    return once(strike)
+
+
+def killing_stage_one(step: int, stage: int, kind: type) -> Hook:
+    """All peers of stage 1 die, and come back, before the first action of that kind at `stage`."""
+
+    def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
+        hit = _is_told(swarm, actor, action, step, stage, kind)
+        for victim in [a for a in swarm.peers if stage_of(swarm, a) == 1] if hit else ():
+            swarm.kill(victim, back=True)
+        return hit
+
+    return once(strike)
+
+
+def _is_told(swarm: Swarm, actor: Actor, action: object, step: int, stage: int, kind: type) -> bool:
+    if not isinstance(action, kind) or stage_of(swarm, actor) != stage:
+        return False
+    pass_id = action.pass_id if hasattr(action, "pass_id") else action.attempt.pass_id  # type: ignore[attr-defined]
+    return (pass_id.step, pass_id.index) == (step, 0)
+
+
 def stage_of(swarm: Swarm, actor: Actor) -> int | None:
     return swarm.peers[actor].core.holding.stage if actor in swarm.peers else None

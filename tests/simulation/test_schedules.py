@@ -12,7 +12,7 @@ import pytest
 from swarm.simulation.coverage import ENOUGH_SEEDS, Coverage
 from swarm.simulation.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
 from swarm.simulation.runner import Run, crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
-from swarm.simulation.scenario import SCENARIOS, plan_of
+from swarm.simulation.scenario import SCENARIOS, Plan, plan_of
 
 JOBS = min(2, os.cpu_count() or 1)
 
@@ -108,37 +108,34 @@ def test_in_a_calm_run_only_first_visits_are_key_frames() -> None:
     assert [decisions[step].key_frames for step in range(4)] == [(15, 15), (0, 0), (0, 0), (0, 0)]
 
 
+def survives(plan: Plan, every: int, least: int) -> None:
+    """A crash at every so many of all crash points, which are at least so many, ends right."""
+    points = crash_points(plan)[::every]
+    assert len(points) > least
+    for point in points:
+        outcome = run_plan(plan, crash=point)
+        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+
+
 def test_a_crash_in_a_step_that_builds_on_the_one_before_ends_right() -> None:
     """At every fourth of all crash points: two steps of the same samples."""
     calm = crash_plan()
     plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, steps=2), blocks=1, base_capacity=1000)
-    points = crash_points(plan)[::4]
-    assert len(points) > 500
-    for point in points:
-        outcome = run_plan(plan, crash=point)
-        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+    survives(plan, every=4, least=500)
 
 
 def test_a_crash_in_a_step_of_two_stages_that_share_ends_right() -> None:
     """At every fourth of all crash points."""
     calm = crash_plan()
     plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, ends_share=True))
-    points = crash_points(plan)[::4]
-    assert len(points) > 300
-    for point in points:
-        outcome = run_plan(plan, crash=point)
-        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+    survives(plan, every=4, least=300)
 
 
 def test_a_crash_in_a_step_that_adds_what_the_one_before_has_lost_ends_right() -> None:
     """At every sixth of all crash points: two steps of compressed averaging."""
     calm = crash_plan()
     plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, steps=2, averages_compressed=True))
-    points = crash_points(plan)[::6]
-    assert len(points) > 300
-    for point in points:
-        outcome = run_plan(plan, crash=point)
-        assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
+    survives(plan, every=6, least=300)
 
 
 def test_in_a_calm_run_residuals_are_empty_in_the_first_step_alone() -> None:

@@ -265,6 +265,13 @@ class Swarm:
         assert version == self.manifest.run.steps
         assert digests == tuple(reference), self.words()
 
+    def assert_command_says_equal(self) -> None:
+        """`swarm-peer reference --against` trains the same, from the record of what the swarm has chosen."""
+        sets = [f"--set={text}" for text in self.sets]
+        words = ["reference", str(self.run_file), *sets, "--against", str(self.coordinator.home)]
+        told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
+        assert told.returncode == 0, told.stdout + told.stderr
+
     def assert_replicas_identical(self) -> dict[int, dict[int, set[str]]]:
         """After every step, all that applied it on a stage have the same digest; returns them, by stage and step."""
         applied: dict[int, dict[int, set[str]]] = {}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 from conftest import MakeSwarm
@@ -46,10 +44,7 @@ def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: Make
     assert all("the uplink of" in event.reason and "0.125 MB/s" in event.reason for event in chosen[2:])
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
-    sets = [f"--set={text}" for text in swarm.sets]
-    words = ["reference", str(swarm.run_file), *sets, "--against", str(swarm.coordinator.home)]
-    told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
-    assert told.returncode == 0, told.stdout + told.stderr
+    swarm.assert_command_says_equal()
 
 
 def test_a_coordinator_that_comes_back_goes_on_with_its_choice(make_swarm: MakeSwarm, reference: Reference) -> None:

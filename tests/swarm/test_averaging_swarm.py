@@ -1,7 +1,5 @@
 """Compressed averaging in real processes: a replica is killed in a later step; the record says who added what."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from signal import SIGKILL
 
@@ -45,7 +43,4 @@ def test_a_replica_is_killed_while_it_averages(swarm: Swarm, reference: Referenc
     assert len(carried(swarm, 1)[3]) == 1, "its sibling has done all of that step, and compressed nothing"
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
-    sets = [f"--set={text}" for text in swarm.sets]
-    words = ["reference", str(swarm.run_file), *sets, "--against", str(swarm.coordinator.home)]
-    told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
-    assert told.returncode == 0, told.stdout + told.stderr
+    swarm.assert_command_says_equal()

@@ -1,7 +1,5 @@
 """Codec delta in real processes, over three epochs: peers die and come back; the record says what crossed whole."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from signal import SIGKILL
 
@@ -48,10 +46,7 @@ def test_a_sender_is_killed_in_a_later_visit(swarm: Swarm, reference: Reference)
     assert sum(crossed[BLOCKS:]) < 8 * 2 * BLOCKS, "but for those that p0 would have sent"
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
-    sets = [f"--set={text}" for text in swarm.sets]
-    words = ["reference", str(swarm.run_file), *sets, "--against", str(swarm.coordinator.home)]
-    told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
-    assert told.returncode == 0, told.stdout + told.stderr
+    swarm.assert_command_says_equal()
 
 
 def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, reference: Reference) -> None:
