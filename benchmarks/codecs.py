@@ -31,7 +31,8 @@ from swarm.protocol.messages import Frame
 SHAPE = (8, 512, 1024)
 PAIRS = (
     *((name, name) for name in ("none", "bf16", "int8", "int6", "int5", "int4", "int2", "log4")),
-    *((name, name) for name in ("int8-channel", "int6-channel", "int5-channel", "log4-channel")),
+    *((name, name) for name in ("int8-channel", "int6-channel", "int5-channel", "int4-channel", "log4-channel")),
+    *((f"huffman:{name}", f"huffman:{name}") for name in ("int5-channel", "log4-channel")),
     ("none", "topk-independent:0.1"),
     ("none", "topk-independent:0.01"),
     ("topk:0.1", "topk-shared"),

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ from benchmarks.results import write_results
 from benchmarks.trained import Trained, trained
 from peers.resolved_run import resolve_run
 from swarm import codecs
+from swarm.codecs.huffman import Huffman
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.manifest import RunManifest
 from swarm.models.kinds import count_parameters
@@ -100,6 +102,7 @@ def _narrow(kind: str, k: int, forward: str, backward: str | None = None, *sets:
 
 
 _FINE = ("int5-channel", "log4-channel")
+_SHORT = ("huffman:int4-channel", "huffman:log4-channel")
 ROWS: dict[str, Row] = {
     CONTROL: Row(()),
     "int8": _coded("int8"),
@@ -118,6 +121,13 @@ ROWS: dict[str, Row] = {
     "bottleneck 16, int5/log4, table 64": _narrow("bottleneck", 16, *_FINE, _MODULES[0]),
     "bottleneck 12, int6/int6, table 64, MLP 512": _narrow(
         "bottleneck", 12, "int6-channel", None, *_MODULES, control=MODULES
+    ),
+    **{
+        f"{kind} 21, huffman int4/log4, table 64, MLP 512": row(21, *_SHORT, *_MODULES, control=MODULES)
+        for kind, row in (("bottleneck", partial(_narrow, "bottleneck")), ("subspace", _subspace))
+    },
+    "bottleneck 18, huffman int5/log4, table 64, MLP 512": _narrow(
+        "bottleneck", 18, *(f"huffman:{codec}" for codec in _FINE), *_MODULES, control=MODULES
     ),
     "bottleneck 9, int8/int8, table 64, MLP 512": _narrow(
         "bottleneck", 9, "int8-channel", None, *_MODULES, control=MODULES
@@ -222,7 +232,7 @@ def _row(name: str, trained: Mapping[str, Mapping[int, Trained]], manifest: RunM
     runs, control = trained[name], ROWS[name].control
     pairs = [(runs[seed], other) for seed, other in trained.get(control, {}).items() if seed in runs]
     plain = [(runs[seed], other) for seed, other in trained.get(CONTROL, {}).items() if seed in runs]
-    forward, backward = _bytes(manifest)
+    forward, backward = _bytes(manifest, [run.frame_bytes for run in runs.values()])
     final = [run.loss[-1] for run in runs.values()]
     encode, decode = _codec_ms(manifest)
     return {
@@ -275,8 +285,11 @@ def _pace(pairs: Sequence[tuple[Trained, Trained]]) -> float | None:
     return round(statistics.mean(ratios), 2) if ratios else None
 
 
-def _bytes(manifest: RunManifest) -> tuple[float, float]:
-    """Per token over one boundary, forward and back: everything the stream carries for a frame, the run's mean."""
+def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None] = ()) -> tuple[float, float]:
+    """Per token over one boundary, forward and back: everything the stream carries for a frame, the run's mean.
+
+    `measured`: mean sizes of encoded activations and gradients, which count where sizes depend on the values.
+    """
     body = BodyFormat(manifest)
     batch = manifest.batch
     hidden = torch.randn(batch.sequences, batch.sequence_length, manifest.model.boundary_width)
@@ -291,7 +304,12 @@ def _bytes(manifest: RunManifest) -> tuple[float, float]:
         return (PREFIX_BYTES + len(header) + len(sent)) / batch.tokens_per_microbatch
 
     if not manifest.codec.remembers:
-        return size(Direction.FORWARD, forward), size(Direction.BACKWARD, backward)
+        sizes = [size(Direction.FORWARD, forward), size(Direction.BACKWARD, backward)]
+        for place, codec in enumerate(codecs.pair(manifest.codec.forward, manifest.codec.backward)):
+            if isinstance(codec, Huffman):
+                counted = [each[place] for each in measured if each is not None]
+                sizes[place] += (statistics.mean(counted) - len(codec.encode(hidden))) / batch.tokens_per_microbatch
+        return sizes[0], sizes[1]
     changed = body.pack_forward(1, BodyKind.BATCH, tokens, hidden, hidden.half())
     whole = size(Direction.FORWARD, forward, Lineage(source=_DIGEST, fresh=True))
     later = size(Direction.FORWARD, changed, Lineage(source=_DIGEST, base=_DIGEST))

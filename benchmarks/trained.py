@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from peers.reference import ReferenceModel
+from peers.reference import Crossed, ReferenceModel
 from peers.replay import StepReplay
 from peers.resolved_run import ResolvedRun
 from swarm.compute.sums import SumOverflow
@@ -38,6 +38,8 @@ class Trained:
     """At the end, without the codecs; the architecture stays."""
     seconds: float
     """Of CPU time."""
+    frame_bytes: tuple[float, float] | None = None
+    """Mean size of an encoded activation and of an encoded gradient. None in files from before it was counted."""
 
 
 def trained(run: ResolvedRun, row: str, cache: Path, *, train: bool = True) -> Trained | None:
@@ -45,7 +47,8 @@ def trained(run: ResolvedRun, row: str, cache: Path, *, train: bool = True) -> T
     file = cache_file(run, cache)
     if file.exists():
         found = json.loads(file.read_text())
-        return Trained(**{**found, "row": row, "tokens": tuple(found["tokens"]), "loss": tuple(found["loss"])})
+        tuples = {key: tuple(value) for key, value in found.items() if isinstance(value, list)}
+        return Trained(**{**found, **tuples, "row": row})
     if not train:
         return None
     made = _train(run, row)
@@ -92,4 +95,11 @@ def _train(run: ResolvedRun, row: str) -> Trained:
     else:
         uncoded = model.heldout_loss(reader, coded=False)
     spent = time.process_time() - began
-    return Trained(row, manifest.run.seed, manifest.hash, tuple(tokens), tuple(losses), uncoded, round(spent, 1))
+    told = (row, manifest.run.seed, manifest.hash, tuple(tokens), tuple(losses), uncoded, round(spent, 1))
+    return Trained(*told, _frame_bytes(model.crossed))
+
+
+def _frame_bytes(crossed: Crossed) -> tuple[float, float] | None:
+    if not crossed.activations or not crossed.gradients:
+        return None
+    return crossed.activation_bytes / crossed.activations, crossed.gradient_bytes / crossed.gradients

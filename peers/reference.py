@@ -130,6 +130,7 @@ class ReferenceModel:
         ]
         self._memory = _Memory(manifest) if manifest.codec.remembers else None
         self._pairs = _pairs(manifest, ())
+        self.crossed = Crossed()
 
     @property
     def version(self) -> int:
@@ -210,11 +211,11 @@ class ReferenceModel:
                 continue
             forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:
-                x = _Boundary.apply(x, forward, backward)
+                x = _Boundary.apply(x, forward, backward, self.crossed)
             else:
                 base = self._memory.base(boundary, microbatch)
                 codec = self._memory.codec if base is None else self._memory.codec.against(base)
-                hidden, x = x, _Boundary.apply(x, codec, backward)
+                hidden, x = x, _Boundary.apply(x, codec, backward, self.crossed)
                 self._memory.keep(boundary, microbatch, self._memory.codec.left(base, hidden.detach(), x.detach()))
         return x
 
@@ -266,18 +267,33 @@ class _Memory:
         self._kept = {key: left for key, left in self._kept.items() if key[0] != step}
 
 
+@dataclass(slots=True)
+class Crossed:
+    """Encoded frames that crossed the cuts, evaluations included, and their bytes without headers of the wire."""
+
+    activations: int = 0
+    activation_bytes: int = 0
+    gradients: int = 0
+    gradient_bytes: int = 0
+
+
 class _Boundary(torch.autograd.Function):
     """What a cut does to what crosses it and, on the way back, to its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, forward: codecs.Codec, backward: codecs.Codec) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, forward: codecs.Codec, backward: codecs.Codec, tally: Crossed) -> Tensor:
         frame, crossed = _crossed(forward, hidden)
-        ctx.codec = backward.beside(frame)
+        tally.activations += 1
+        tally.activation_bytes += len(frame)
+        ctx.codec, ctx.tally = backward.beside(frame), tally
         return crossed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _crossed(ctx.codec, gradient)[1], None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        frame, crossed = _crossed(ctx.codec, gradient)
+        ctx.tally.gradients += 1
+        ctx.tally.gradient_bytes += len(frame)
+        return crossed, None, None, None
 
 
 def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:

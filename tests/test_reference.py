@@ -269,7 +269,13 @@ def test_state_of_another_boundary_is_refused():
 
 
 TOPK = ("topk:0.25", "topk-shared")
-PAIRS = [("int4", "log4"), ("int2", "int4"), ("int5-channel", "log4-channel"), ("int6", "int5")]
+PAIRS = [
+    ("int4", "log4"),
+    ("int2", "int4"),
+    ("int5-channel", "log4-channel"),
+    ("int6", "int5"),
+    ("huffman:int4-channel", "huffman:log4-channel"),
+]
 PAIRS += [TOPK, ("topk:0.25", "topk-independent:0.25")]
 
 

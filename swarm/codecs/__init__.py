@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
 from swarm.codecs.delta import Change, Delta
 from swarm.codecs.error_feedback import ErrorFeedback, MixedErrorFeedback
+from swarm.codecs.huffman import Huffman
 from swarm.codecs.int2 import Int2
 from swarm.codecs.int4 import Int4
+from swarm.codecs.int4_channel import Int4Channel
 from swarm.codecs.int5 import Int5
 from swarm.codecs.int5_channel import Int5Channel
 from swarm.codecs.int6 import Int6
@@ -40,12 +42,14 @@ _ROWS: tuple[Codec, ...] = (
     Int8Channel(),
     Int6Channel(),
     Int5Channel(),
+    Int4Channel(),
     Log4Channel(),
 )
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     **{family: functools.partial(Delta, family) for family in Delta.families},
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
     MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(TopK(_fraction(inner) / 2)),
+    Huffman.family: lambda inner: Huffman(_stateless(inner)),
     TopK.family: lambda fraction: TopK(fraction_of(fraction)),
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
@@ -53,6 +57,7 @@ _PARAMETERS = {
     **{family: ("BITS", f"write {family}:4 for changes of 4 bits a value") for family in Delta.families},
     ErrorFeedback.family: ("CODEC", "write ef:topk:0.1, or ef: and any codec of activations that keeps no state"),
     MixedErrorFeedback.family: ("topk:FRACTION", "write ef-mixed:topk:0.1 to keep a tenth of the values"),
+    Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }

@@ -49,6 +49,7 @@ class Reason(enum.Enum):
     BAD_CHECKSUM = "bad checksum"
     BAD_SCALE = "bad scale"
     BAD_MASK = "bad mask"
+    BAD_CODES = "bad codes"
     WRONG_FORWARD = "wrong forward frame"
     NOT_FINITE = "not finite"
     UNSUPPORTED = "unsupported tensor"

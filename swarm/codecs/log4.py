@@ -8,7 +8,7 @@ hash of the position and of a digest of the whole tensor (its scales and an inte
 is Chris Wellons' lowbias32 without its last shift. The rounding itself is an integer addition: a positive float's
 bits plus 23 random ones carry into the exponent with a probability of exactly the mantissa's fraction.
 
-Payload: scales bf16 (rounded up) × rows | sign and level in 4 bits × values, whole blocks of 64 (blocks.py).
+Head: scales bf16 (rounded up) × rows. Codes: sign and level in 4 bits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.codecs.blocks import BLOCK, block_count, pack_bits, spans, unpack_bits
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes, require_finite
+from swarm.codecs.codec import Buffer, CodecError, Reason, copied, raw_bytes, require_finite
+from swarm.codecs.levels import Levels
 
 _LOWEST = 2.0**-6  # smallest level but zero, in scales
 _VANISHING = 2.0**-100  # a row below is written as zeros, so that no denormal arithmetic decides a bit
@@ -31,7 +31,7 @@ _GOLDEN = np.uint32(0x9E3779B9)
 _LEVELS = torch.tensor([sign * level for sign in (1.0, -1.0) for level in (0.0, *(2.0**-e for e in range(6, -1, -1)))])
 
 
-class Log4(Codec):
+class Log4(Levels):
     """Unbiased. Error of a value: at most its own magnitude, or 0.0157 of the largest in its row, whichever is more.
 
     Values beyond 3.38e38 saturate there; rows below 8e-31 become zero.
@@ -40,14 +40,14 @@ class Log4(Codec):
     name = "log4"
     codec_id = 6
     version = 1
+    bits = 4
 
-    def payload_bytes(self, shape: Sequence[int]) -> int:
-        rows, _ = _rows(shape)
-        return 2 * rows + block_count(math.prod(shape)) * BLOCK // 2
+    def head_bytes(self, shape: Sequence[int]) -> int:
+        return 2 * _rows(shape)[0]
 
-    def pack(self, tensor: Tensor) -> Sequence[Buffer]:
+    def codes(self, tensor: Tensor) -> tuple[Sequence[Buffer], Tensor]:
         require_finite(tensor, "values")
-        count, (rows, width) = tensor.numel(), _rows(tensor.shape)
+        rows, width = _rows(tensor.shape)
         values = tensor.view(rows, width)
         peaks = torch.maximum(values.amax(dim=1), -values.amin(dim=1))
         peaks.masked_fill_(peaks < _VANISHING, 0.0)
@@ -57,31 +57,25 @@ class Log4(Codec):
         heads = tops.to(torch.int16)
         total = values.view(-1).numpy().view(np.uint32).sum(dtype=np.uint32)  # wraps: exact in any order
         seed = zlib.crc32(total.tobytes(), zlib.crc32(raw_bytes(heads)))
-        codes = torch.zeros(block_count(count) * BLOCK, dtype=torch.uint8)
-        found = codes[:count].view(rows, width)
+        codes = torch.empty(rows, width, dtype=torch.uint8)
         chunk = max(1, _VALUES // width)
         work = _Work(min(chunk, rows), width)
         for start in range(0, rows, chunk):
             span = slice(start, start + chunk)
             first = (start * width * int(_GOLDEN) + seed) & 0xFFFFFFFF
-            found[span] = work.round(values[span], scales[span], np.uint32(first))
-        return raw_bytes(heads), raw_bytes(pack_bits(codes.view(-1, BLOCK), 4))
+            codes[span] = work.round(values[span], scales[span], np.uint32(first))
+        return (raw_bytes(heads),), codes.view(-1)
 
-    def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
-        count, (rows, width) = math.prod(shape), _rows(shape)
-        if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
-        scales = copied(payload, torch.bfloat16, 0, rows).to(torch.float32)
+    def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
+        rows, width = _rows(shape)
+        scales = copied(head, torch.bfloat16, 0, rows).to(torch.float32)
         if not math.isfinite(scales.amax().item()) or scales.amin().item() < 0:
             raise CodecError(Reason.BAD_SCALE, f"scales from {scales.amin().item()} to {scales.amax().item()}")
-        blocks = block_count(count)
-        packed = copied(payload, torch.uint8, 2 * rows, blocks * BLOCK // 2).view(blocks, BLOCK // 2)
-        values = torch.empty(blocks, BLOCK)
-        for span in spans(blocks):
-            codes = unpack_bits(packed[span], 4).to(torch.int32).view(-1)
-            torch.index_select(_LEVELS, 0, codes, out=values[span].view(-1))
-        found = values.view(-1)[:count].view(rows, width)
-        return found.mul_(scales.view(rows, 1)).view(shape)
+        values = torch.empty(rows * width)
+        for start in range(0, len(codes), _VALUES):
+            span = slice(start, start + _VALUES)
+            torch.index_select(_LEVELS, 0, codes[span].to(torch.int32), out=values[span])
+        return values.view(rows, width).mul_(scales.view(rows, 1)).view(shape)
 
 
 def _rows(shape: Sequence[int]) -> tuple[int, int]:

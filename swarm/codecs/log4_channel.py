@@ -3,23 +3,23 @@
 For gradients of few coefficients: with 16 of them, the 16 bits of a token's scale cost as much as a quarter of its
 codes; scales of 16 channels over 512 tokens cost 0.03 bits a value. A channel is an index of the last dimension.
 
-Payload: that of log4.py for the transposed table, channels as rows.
+Head and codes: those of log4.py for the transposed table, channels as rows.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, Codec
+from swarm.codecs.codec import Buffer
+from swarm.codecs.levels import Levels, transposed
 from swarm.codecs.log4 import Log4
 
 _BY_ROW = Log4()
 
 
-class Log4Channel(Codec):
+class Log4Channel(Levels):
     """Unbiased. Error of a value: at most its own magnitude, or 0.0157 of the largest in its channel.
 
     Values beyond 3.38e38 saturate there; channels below 8e-31 become zero.
@@ -28,19 +28,14 @@ class Log4Channel(Codec):
     name = "log4-channel"
     codec_id = 21
     version = 1
+    bits = Log4.bits
 
-    def payload_bytes(self, shape: Sequence[int]) -> int:
-        return _BY_ROW.payload_bytes(_transposed(shape))
+    def head_bytes(self, shape: Sequence[int]) -> int:
+        return _BY_ROW.head_bytes(transposed(shape))
 
-    def pack(self, tensor: Tensor) -> Sequence[Buffer]:
-        channels, rows = _transposed(tensor.shape)
-        return _BY_ROW.pack(tensor.view(rows, channels).t().contiguous())
+    def codes(self, tensor: Tensor) -> tuple[Sequence[Buffer], Tensor]:
+        channels, rows = transposed(tensor.shape)
+        return _BY_ROW.codes(tensor.view(rows, channels).t().contiguous())
 
-    def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
-        return _BY_ROW.unpack(payload, _transposed(shape)).t().contiguous().view(shape)
-
-
-def _transposed(shape: Sequence[int]) -> tuple[int, int]:
-    """(channels, rows)."""
-    channels = shape[-1] if shape else 1
-    return channels, math.prod(shape) // channels
+    def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return _BY_ROW.restore(head, codes, transposed(shape)).t().contiguous().view(shape)

@@ -6,7 +6,7 @@ import torch
 from swarm import codecs
 from swarm.codecs.codec import HEADER_BYTES
 
-UNIFORM = {"int8-channel": 8, "int6-channel": 6, "int5-channel": 5}
+UNIFORM = {"int8-channel": 8, "int6-channel": 6, "int5-channel": 5, "int4-channel": 4}
 
 
 def round_trip(name: str, x: torch.Tensor) -> torch.Tensor:

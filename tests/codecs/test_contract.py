@@ -1,13 +1,12 @@
 """One contract, run over every codec in the registry: a new codec is tested by adding its row (and its error bound)."""
 
 import math
-import struct
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from frames import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,8 @@ from swarm.codecs.codec import HEADER_BYTES
 SHAPES = [(4, 16, 64), (2, 3, 5), (1,), (64,), (65,), (130, 7), (), (0,), (2, 0, 3), (1, 2, 3, 4)]
 EXTREMES = [0.0, -0.0, 1.0, -1.0, 1e-45, 1e-38, 1e-30, 1e-8, 65504.0, 1e9, 3.3e38, -3.3e38, 127.5, 0.5]
 LEVELS = {"int8": 127, "int6": 31, "int5": 15, "int4": 7}
-PER_CHANNEL = ("int8-channel", "int6-channel", "int5-channel")
+PER_CHANNEL = ("int8-channel", "int6-channel", "int5-channel", "int4-channel")
+CODED = ("huffman:int5-channel", "huffman:int4-channel", "huffman:log4-channel", "huffman:log4", "huffman:int8-channel")
 SCALED = (*LEVELS, "int2", *PER_CHANNEL)
 
 
@@ -46,14 +46,20 @@ ROWS: dict[str, Callable[[], Any]] = {
     "topk-independent:0.3": lambda: codecs.get("topk-independent:0.3"),
     "topk-shared": lambda: Beside("topk:0.1", "topk-shared"),
     "delta:4": lambda: codecs.get("delta:4"),
+    **{name: lambda name=name: codecs.get(name) for name in CODED},
     "ef-mixed:topk:0.2": lambda: codecs.get("ef-mixed:topk:0.2"),
 }
 """Each codec by name; those with a parameter by one or two values of it."""
 
 
+def plain(name: str) -> str:
+    """The codec whose values it carries."""
+    return name.removeprefix("huffman:")
+
+
 def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
     """Largest allowed |decoded − value| for each value of `x`, of the same shape."""
-    size = x.double().abs()
+    size, name = x.double().abs(), plain(name)
     match name.partition(":")[0]:
         case "none":
             return torch.zeros_like(size)
@@ -63,7 +69,7 @@ def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
             return torch.where(size > 65504, size - 65504 + 1, size * 2.0**-11 + 2.0**-25)
         case "int8" | "int6" | "int5" | "int4":
             return per_block(x, lambda block: block.amax() / LEVELS[name] * 0.51)
-        case "int8-channel" | "int6-channel" | "int5-channel":
+        case "int8-channel" | "int6-channel" | "int5-channel" | "int4-channel":
             return channel_peaks(size) / LEVELS[name.removesuffix("-channel")] * 0.51 + 1e-33
         case "int2":  # the farther of absmax's half step and what Lloyd-Max's outer level leaves of the largest
             return per_block(x, lambda block: max(block.amax() * 0.51, block.amax() - 1.5 * root(block), root(block)))
@@ -115,15 +121,6 @@ def check_round_trip(name: str, x: torch.Tensor) -> None:
     assert ((y.double() - x.double()).abs() <= worst_error(name, x)).all()
 
 
-def reseal(frame: bytes, **lies: int) -> bytes:
-    """`frame` with header fields changed and a checksum that is right for them: only the other checks can object."""
-    names = ["magic", "codec_id", "version", "dtype", "ndim", "d0", "d1", "d2", "d3", "length"]
-    layout = struct.Struct("<4sBBBB4II")
-    values = dict(zip(names, layout.unpack_from(frame), strict=True)) | lies
-    fields = layout.pack(*values.values())
-    return fields + struct.pack("<I", zlib.crc32(frame[HEADER_BYTES:], zlib.crc32(fields))) + frame[HEADER_BYTES:]
-
-
 @pytest.fixture(params=ROWS)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -143,7 +140,9 @@ def test_round_trip_at_every_magnitude(name: str, scale: float) -> None:
 @given(values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.sampled_from(EXTREMES), max_size=150))
 @settings(max_examples=80, deadline=None)
 def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
-    if name in SCALED:  # their bound holds for blocks and channels at most 2^29 times smaller than the largest
+    if (
+        name.removeprefix("huffman:") in SCALED
+    ):  # their bound holds for blocks and channels at most 2^29 times smaller than the largest
         top = max(map(abs, values), default=0.0)
         values = [v if abs(v) * 2.0**10 > top else 0.0 for v in values]
     check_round_trip(name, torch.tensor(values, dtype=torch.float32))
@@ -203,7 +202,9 @@ def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
     frame = codec.encode(sample((9, 64), seed=2))
     decoded = codec.decode(frame, (9, 64))
     again = codec.encode(decoded)
-    if name.startswith("log4"):  # the top level may have lost its last value, and with it the scale halves
+    if name.removeprefix("huffman:").startswith(
+        "log4"
+    ):  # the top level may have lost its last value, and with it the scale halves
         assert torch.equal(codec.decode(again, (9, 64)), decoded)
     elif name != "int2":  # the levels of int2 follow the root mean square, and rounding changes that
         assert again == frame
@@ -323,7 +324,13 @@ def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(
     try:
         y = codec.decode(reseal(frame[:HEADER_BYTES] + payload), (2, 16))
     except CodecError as error:
-        assert error.reason in (Reason.NOT_FINITE, Reason.BAD_SCALE, Reason.BAD_MASK, Reason.WRONG_FORWARD)
+        assert error.reason in (
+            Reason.NOT_FINITE,
+            Reason.BAD_SCALE,
+            Reason.BAD_MASK,
+            Reason.BAD_CODES,
+            Reason.WRONG_FORWARD,
+        )
     else:
         assert y.shape == (2, 16) and torch.isfinite(y).all()
 

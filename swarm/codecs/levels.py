@@ -1,0 +1,71 @@
+"""Codecs that say of each value which of a few levels it is: scales, then one small code a value.
+
+They differ in what the levels are. Codes are written in equally many bits each (here), or by how rare they are
+(huffman.py).
+
+Payload: head (scales) | codes in `bits` bits × values; below 8 bits whole blocks of 64 (blocks.py).
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from swarm.codecs.blocks import BLOCK, block_count, pack_bits, unpack_bits
+from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes
+
+
+class Levels(Codec):
+    """A subclass gives `bits` and three methods. It sees a head of the right length, and codes below 2^bits."""
+
+    bits: ClassVar[int]
+
+    @abc.abstractmethod
+    def head_bytes(self, shape: Sequence[int]) -> int:
+        """Bytes of the scales of a tensor of `shape`."""
+
+    @abc.abstractmethod
+    def codes(self, tensor: Tensor) -> tuple[Sequence[Buffer], Tensor]:
+        """The head, in parts, and a code for each value, uint8 (values,), in an order of the codec's own."""
+
+    @abc.abstractmethod
+    def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The fresh tensor of a head and codes, uint8 (values,), which may be overwritten. Raises CodecError."""
+
+    def payload_bytes(self, shape: Sequence[int]) -> int:
+        return self.head_bytes(shape) + self._code_bytes(math.prod(shape))
+
+    def pack(self, tensor: Tensor) -> Sequence[Buffer]:
+        head, codes = self.codes(tensor)
+        return *head, self.packed(codes)
+
+    def packed(self, codes: Tensor) -> Buffer:
+        """Codes uint8 (values,), in `bits` bits each."""
+        if self.bits == 8:
+            return raw_bytes(codes)
+        if len(codes) % BLOCK:
+            codes = torch.nn.functional.pad(codes, (0, -len(codes) % BLOCK))
+        return raw_bytes(pack_bits(codes.view(-1, BLOCK), self.bits))
+
+    def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
+        count, head = math.prod(shape), self.head_bytes(shape)
+        if len(payload) != self.payload_bytes(shape):
+            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
+        codes = copied(payload, torch.uint8, head, self._code_bytes(count))
+        if self.bits < 8:
+            codes = unpack_bits(codes.view(-1, BLOCK * self.bits // 8), self.bits).view(-1)[:count]
+        return self.restore(payload[:head], codes, shape)
+
+    def _code_bytes(self, count: int) -> int:
+        return count if self.bits == 8 else block_count(count) * BLOCK * self.bits // 8
+
+
+def transposed(shape: Sequence[int]) -> tuple[int, int]:
+    """(channels, rows) of a tensor whose last dimension is the channels."""
+    channels = shape[-1] if shape else 1
+    return channels, math.prod(shape) // channels
