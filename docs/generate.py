@@ -45,6 +45,7 @@ EVENTS: dict[str, str] = {
     "FrameRefused": "A frame that cannot be used, the `count`-th from this sender (1 to 10, 100, … are logged).",
     "StreamBroken": "A stream to another actor broke or cannot be opened. It is opened again while the actor lives.",
     "MessagesDropped": "Messages to `other` were given up: it could not be reached. What matters is asked for again.",
+    "ClockDiffers": "This machine's clock is not that of the nodes by which it entered; in the DHT it uses theirs.",
     "CoordinatorAway": "A peer has not reached the coordinator for `seconds`; it leaves in `leaves_in_s` (0: now).",
     "CoordinatorBack": "The coordinator can be reached again, after `seconds`.",
     "CheckpointWritten": "A replica has written its stage to its own disk.",

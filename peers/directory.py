@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
-from hivemind.utils import get_dht_time
 
 from swarm.net import records
+from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.network import Network

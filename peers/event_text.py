@@ -129,6 +129,9 @@ def _describe(event: e.Event) -> str:
             return f"{event.channel} stream to {event.other} broke: {event.reason}"
         case e.MessagesDropped():
             return f"{event.count} messages to {event.other} were dropped: {event.reason}"
+        case e.ClockDiffers():
+            way = "slow" if event.ahead_s > 0 else "fast"
+            return f"this machine's clock is {abs(event.ahead_s):.0f} s {way}; the address book uses that of the others"
         case e.CoordinatorAway():
             away = f"the coordinator has been out of reach for {event.seconds:.0f} s ({event.reason})"
             if not event.leaves_in_s:

@@ -27,6 +27,7 @@ _TROUBLE = (
     e.FrameRefused,
     e.StreamBroken,
     e.MessagesDropped,
+    e.ClockDiffers,
     e.CoordinatorAway,
     e.CheckpointRefused,
     e.LoopBlocked,

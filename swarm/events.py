@@ -251,6 +251,14 @@ class MessagesDropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ClockDiffers(Event):
+    """This machine's clock is not that of the nodes by which it entered; towards them it uses theirs."""
+
+    ahead_s: float
+    """How far theirs is ahead."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorAway(Event):
     """A peer cannot reach the coordinator. It keeps its state, dials on, and leaves when its patience is over."""
 

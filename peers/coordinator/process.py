@@ -28,7 +28,15 @@ from swarm.compute.ladders import ladders
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
-from swarm.events import CheckpointArchived, CheckpointRefused, EventLog, Listener, ProcessStarted, TrafficMeasured
+from swarm.events import (
+    CheckpointArchived,
+    CheckpointRefused,
+    ClockDiffers,
+    EventLog,
+    Listener,
+    ProcessStarted,
+    TrafficMeasured,
+)
 from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
@@ -120,6 +128,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         newest = newest or 0
     host = await Host.create(home.identity, options.listen, options.bootstrap, announce=options.announce or None)
     try:
+        if host.clock_correction_s:
+            log.append(ClockDiffers(host.clock_correction_s))
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)

@@ -24,7 +24,7 @@ from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.payload import largest_payload
 from swarm.data.reader import visits
-from swarm.events import EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
+from swarm.events import ClockDiffers, EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
 from swarm.manifest import RunManifest, SignedManifest
 from swarm.net.bulk import BulkError, Transfer, fetch_manifest
 from swarm.net.handshake import Role
@@ -90,6 +90,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     entries = (*invite.addresses, *options.bootstrap)
     host = await Host.create(home.identity, options.listen, entries, announce=options.announce or None)
     try:
+        if host.clock_correction_s:
+            log.append(ClockDiffers(host.clock_correction_s))
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         signed = await fetch_manifest(host, invite.coordinator, invite.addresses, invite.run_hash)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hivemind.dht.node import DHTNode
+from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+from hivemind.proto import dht_pb2
 
-from swarm.net import addresses
+from swarm.net import addresses, dht_clock
 from swarm.net.daemon import Daemon, DaemonP2P, DialError, StreamHandler
 from swarm.net.identity import Identity
 from swarm.net.records import RecordGuard
@@ -17,6 +19,7 @@ from swarm.net.stream import Stream
 
 DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/0",)
 DIAL_TIMEOUT_S = 10.0
+_CLOCK_TIMEOUT_S = 5.0
 
 _SIGNAL_S = 0.1
 """After the daemon's end: a signal to all processes of a terminal reaches this one too by then."""
@@ -35,6 +38,8 @@ class Host:
         self.dht = dht
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Resolves, with the reason, when the daemon process ends although nobody called `close`."""
+        self.clock_correction_s = 0.0
+        """How far the clocks of those by which we entered are ahead of ours, if it matters."""
         self._p2p = p2p
         self._daemon = Daemon(p2p)
         self._watch = asyncio.create_task(self._watch_daemon())
@@ -78,6 +83,7 @@ class Host:
             peers = f", bootstrap {', '.join(others)}" if others else ""
             said = str(error).removesuffix(": None")  # the daemon ended without a word
             raise HostError(f"libp2p does not start (listen {', '.join(listen)}{peers}): {said}") from None
+        dht_clock.CLOCK.restart()
         try:
             dht = await DHTNode.create(
                 p2p=p2p, initial_peers=others or None, record_validator=RecordGuard(), num_replicas=5, strict=False
@@ -90,7 +96,9 @@ class Host:
         except BaseException:
             await p2p.shutdown()
             raise
-        return cls(identity, p2p, dht)
+        host = cls(identity, p2p, dht)
+        host.clock_correction_s = await _take_time(dht, others)
+        return host
 
     @property
     def daemon_pid(self) -> int:
@@ -123,6 +131,20 @@ class Host:
         code = await self._p2p.process.wait()
         if not self.died.done():
             self.died.set_result(f"the libp2p daemon ended with code {code}")
+
+
+async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
+    """Agree with the nodes by which we enter on what time it is; returns the correction of our clock, seconds."""
+
+    async def ahead(peer_id: str) -> float:
+        began = dht_clock.get_dht_time()
+        stub = dht.protocol.get_stub(PeerID.from_base58(peer_id))
+        answer = await stub.rpc_ping(dht_pb2.PingRequest(peer=dht.protocol.node_info), timeout=_CLOCK_TIMEOUT_S)
+        return float(answer.dht_time) - (began + dht_clock.get_dht_time()) / 2
+
+    peers = {peer for peer in (addresses.split_peer(address)[1] for address in entries) if peer is not None}
+    answers = await asyncio.gather(*(ahead(peer) for peer in peers), return_exceptions=True)
+    return dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
 
 
 __all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError"]

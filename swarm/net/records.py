@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.utils import MSGPackSerializer, get_dht_time
+from hivemind.utils import MSGPackSerializer
 
 from swarm.net import addresses
+from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.proto import link_pb2, records_pb2

@@ -1,0 +1,83 @@
+"""The time that the nodes of a DHT share, whatever each one's own clock says.
+
+Records in the DHT name the moment at which they expire, so its nodes must agree on what time it is; hivemind takes that
+from `time.time`. A volunteer's clock may be minutes off: what it publishes would have expired when it arrives, or all
+that it looks up would seem to have. So a node takes the time from those by which it enters, once, and counts on from
+there with a clock that nobody sets. Whoever enters by nobody begins with its own.
+
+Importing this module makes hivemind's DHT read the shared time.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+
+import hivemind.dht.node
+import hivemind.dht.protocol
+import hivemind.dht.routing
+import hivemind.utils
+import hivemind.utils.auth
+import hivemind.utils.timed_storage
+
+_READERS = (
+    hivemind.dht.node,
+    hivemind.dht.protocol,
+    hivemind.dht.routing,
+    hivemind.utils,
+    hivemind.utils.auth,
+    hivemind.utils.timed_storage,
+)
+"""Modules that keep the function under this name."""
+LEAST_CORRECTION_S = 1.0
+"""Smaller differences are the network's, and do no harm: hivemind allows three seconds."""
+
+
+def _steady() -> float:
+    """Seconds that grow evenly, also while the machine sleeps, where the system has such a clock."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class DhtClock:
+    """`now` is Unix time as the DHT's nodes count it."""
+
+    def __init__(self, wall: Callable[[], float] = lambda: time.time(), steady: Callable[[], float] = _steady) -> None:
+        self._wall = wall
+        self._steady = steady
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with this machine's own clock, as it is set now."""
+        self._offset = self._wall() - self._steady()
+
+    def now(self) -> float:
+        return self._steady() + self._offset
+
+    def correct(self, others: Iterable[float]) -> float:
+        """Take over the time of others, given how far each is ahead of `now`; returns the correction, seconds.
+
+        The median: one node that lies, or is wrong itself, moves nobody who asks three.
+        """
+        sound = [ahead for ahead in others if math.isfinite(ahead)]
+        ahead = statistics.median(sound) if sound else 0.0
+        if abs(ahead) < LEAST_CORRECTION_S:
+            return 0.0
+        self._offset += ahead
+        return ahead
+
+
+CLOCK = DhtClock()
+"""Of this process."""
+
+
+def get_dht_time() -> float:
+    """Unix seconds of the DHT that this process is a node of."""
+    return CLOCK.now()
+
+
+for _module in _READERS:
+    assert hasattr(_module, "get_dht_time"), f"{_module.__name__} has no get_dht_time: another hivemind"
+    _module.get_dht_time = get_dht_time

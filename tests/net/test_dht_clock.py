@@ -1,0 +1,36 @@
+"""The DHT's time: taken from others, and deaf to the machine's own clock."""
+
+from __future__ import annotations
+
+import time
+
+import hivemind.dht.node
+import hivemind.dht.protocol
+import hivemind.utils.timed_storage
+import pytest
+
+from swarm.net import dht_clock
+from swarm.net.dht_clock import DhtClock
+
+
+def test_setting_the_wall_clock_does_not_move_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = dht_clock.get_dht_time()
+    true = time.time
+    monkeypatch.setattr(time, "time", lambda: true() + 300)
+    assert dht_clock.get_dht_time() - before < 60
+
+
+def test_it_is_corrected_by_those_who_are_there() -> None:
+    clock = DhtClock(wall=lambda: 1000.0, steady=lambda: 50.0)
+    assert clock.now() == 1000.0
+    assert clock.correct([300.0, 301.0, -1e9]) == 300.0, "the median"
+    assert clock.now() == 1300.0
+    assert clock.correct([0.4, -0.2]) == 0.0, "what the network takes is no difference"
+    assert clock.correct([]) == 0.0
+    assert clock.correct([float("nan"), float("inf")]) == 0.0
+    assert clock.now() == 1300.0
+
+
+def test_hivemind_reads_it() -> None:
+    for module in (hivemind.dht.node, hivemind.dht.protocol, hivemind.utils.timed_storage):
+        assert module.get_dht_time is dht_clock.get_dht_time
