@@ -19,5 +19,6 @@ COMMANDS: dict[str, str] = {
     "export": "Write a trained model as files that other programs read.",
     "generate": "Continue a text with a trained model.",
     "bootstrap": "Run a DHT node with a lasting address, for others to enter by.",
+    "chaos": "Play a scenario: a swarm on an emulated internet, faults, a report.",
     "simulate": "Run the protocol under seeded faults, in virtual time.",
 }

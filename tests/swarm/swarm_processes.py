@@ -11,14 +11,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import psutil
 
+from peers.chaos.nursery import Nursery
 from peers.demo.event_tail import EventTail
 from peers.home import Home
 from peers.verdict import archived_digests
@@ -29,59 +29,8 @@ DEADLINE_S = 90.0
 """A hang guard, far above what anything here takes."""
 
 _POLL_S = 0.01
-_NURSERY = Path(__file__).with_name("nursery.py")
 
 E = TypeVar("E", bound=Event)
-
-
-class Nursery:
-    """The fork server of a test session (see nursery.py)."""
-
-    def __init__(self) -> None:
-        single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_NURSERY)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | single,
-        )
-        self._codes: dict[int, int] = {}
-        self._started: list[int] = []
-        self._changed = threading.Condition()
-        threading.Thread(target=self._listen, daemon=True).start()
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._started, DEADLINE_S), "the nursery does not start"
-            self._started.clear()
-
-    def start(self, argv: Sequence[str], output: Path) -> int:
-        """Fork a process that runs `swarm-peer ARGV…`; returns its process id."""
-        assert self._process.stdin is not None
-        order = json.dumps({"argv": list(argv), "output": str(output)}).encode() + b"\n"
-        with self._changed:
-            self._process.stdin.write(order)
-            self._process.stdin.flush()
-            assert self._changed.wait_for(lambda: self._started, DEADLINE_S), "the nursery does not answer"
-            return self._started.pop()
-
-    def code(self, pid: int) -> int | None:
-        """Exit code of an ended process, negative for a signal; None while it lives."""
-        return self._codes.get(pid)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _listen(self) -> None:
-        stdout: IO[bytes] | None = self._process.stdout
-        assert stdout is not None
-        for line in stdout:
-            answer = json.loads(line)
-            with self._changed:
-                if "ended" in answer:
-                    self._codes[answer["ended"]] = answer["code"]
-                else:
-                    self._started.append(next(iter(answer.values())))
-                self._changed.notify_all()
 
 
 @dataclasses.dataclass

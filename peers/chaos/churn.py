@@ -1,0 +1,73 @@
+"""Churn: peers that come and are killed at random, all their lives long; a function of the seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+
+from peers.chaos import quantity
+from peers.chaos.table import ScenarioError, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """Every `least_s` to `most_s` seconds a peer is killed (SIGKILL) with probability `kill`, else one is started.
+
+    Never fewer than `fewest` peers, never more than `most`. `spare_last`: the last replica of a stage is spared.
+    """
+
+    least_s: float
+    most_s: float
+    kill: float
+    fewest: int
+    most: int
+    lasts_s: float
+    spare_last: bool
+    seed: int
+
+    def names(self, first: Collection[str]) -> tuple[str, ...]:
+        """Hosts beside those of the start; each is used again after its death, in its next life."""
+        return tuple(f"c{number}" for number in range(max(0, self.most - len(first))))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One draw. `pick` chooses among the candidates, whoever they are by then."""
+
+    after_s: float
+    kills: bool
+    pick: float
+
+
+def turns(churn: Churn) -> list[Turn]:
+    random = Random(f"churn/{churn.seed}")
+    found, total = [], 0.0
+    while True:
+        pause = random.uniform(churn.least_s, churn.most_s)
+        total += pause
+        if total > churn.lasts_s:
+            return found
+        found.append(Turn(pause, random.random() < churn.kill, random.random()))
+
+
+def read_churn(table: Table) -> Churn:
+    """The table [churn]. Raises ScenarioError."""
+    every = table.take("every", lambda value: value, ["0.5s", "2s"])
+    if not isinstance(every, list) or len(every) != 2:
+        raise ScenarioError(f'churn.every = {every!r}: write the shortest and the longest pause, ["0.5s", "2s"]')
+    least, most = (quantity.span(value) for value in every)
+    found = Churn(
+        least,
+        most,
+        table.take("kill", quantity.share, 0.4),
+        table.need("fewest", quantity.count, "peers that are left alone at least"),
+        table.need("most", quantity.count, "peers at a time"),
+        table.need("lasts", quantity.span, "how long, such as 45s"),
+        table.take("spare_last", quantity.yes, True),
+        table.take("seed", quantity.count, 1),
+    )
+    table.close()
+    if not 0 < found.least_s <= found.most_s or found.most < found.fewest:
+        raise ScenarioError("churn: `every` goes from less to more, and `most` is not below `fewest`")
+    return found

@@ -1,0 +1,49 @@
+"""A wall clock that runs fast or slow, for one process: what hivemind and we read as Unix time is shifted.
+
+Time namespaces do not shift CLOCK_REALTIME, and the machine has one clock. So `time.time` is replaced before anything
+is imported that keeps it (`install`), and reads its offset from a file that the emulator may change at any moment
+(`follow`). Timers of the event loop are monotonic and stay as they are, as they do when somebody sets a clock. The
+libp2p daemon is another program and keeps the machine's time; it compares it with nobody's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from pathlib import Path
+
+_OFFSET = struct.Struct("<d")
+_true_time = time.time
+_true_time_ns = time.time_ns
+_followed: mmap.mmap | None = None
+
+
+def install() -> None:
+    """From now on `time.time` of this process can be shifted."""
+    time.time = _shifted
+    time.time_ns = lambda: _true_time_ns() + int(_offset() * 1e9)
+
+
+def follow(path: Path) -> None:
+    """Shift this process's clock by the seconds that are written in `path`, now and whenever they change."""
+    global _followed
+    with path.open("r+b") as file:
+        _followed = mmap.mmap(file.fileno(), _OFFSET.size)
+
+
+def write(path: Path, seconds: float) -> None:
+    """Set the offset of who follows `path`."""
+    if not path.exists():
+        path.write_bytes(_OFFSET.pack(seconds))
+        return
+    with path.open("r+b") as file:
+        file.write(_OFFSET.pack(seconds))  # in place: the same pages are mapped elsewhere
+
+
+def _shifted() -> float:
+    return _true_time() + _offset()
+
+
+def _offset() -> float:
+    return 0.0 if _followed is None else float(_OFFSET.unpack_from(_followed)[0])

@@ -1,0 +1,351 @@
+"""The director: plays a scenario. It starts the machines, strikes when the moment has come, and notes what happened."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers.chaos.churn import Turn, turns
+from peers.chaos.fault import Fault, between
+from peers.chaos.internet import Internet, Place, all_pairs, link_shape
+from peers.chaos.machine import Machine, Seen
+from peers.chaos.moment import COORDINATOR, Moment
+from peers.chaos.namespace import mount_memory
+from peers.chaos.nursery import Nursery
+from peers.chaos.scenario import BOOTSTRAP, Scenario
+from peers.chaos.schedule import Schedule
+from peers.chaos.small_run import write_run
+from peers.resolved_run import resolve_run
+from swarm.events import Event, PassOpened, PeerJoined, PeerLost, RunFinished
+from swarm.manifest import RunManifest
+
+_AT_ONCE = Moment()
+_POLL_S = 0.005
+_START_S = 90.0
+_SETTLE_S = 20.0
+_REFERENCE_S = 600.0
+
+
+class ScenarioFailed(RuntimeError):
+    """The swarm of a scenario does not start, or falls silent; the message has somebody's last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    fault: Fault
+    at: float
+    """Unix seconds."""
+
+
+@dataclass
+class Played:
+    """What happened, as it was seen from outside."""
+
+    scenario: Scenario
+    folder: Path
+    machines: dict[str, Machine]
+    struck: list[Struck] = field(default_factory=list)
+    accidents: list[str] = field(default_factory=list)
+    """Processes that ended by themselves with an error."""
+    first_step_at: float = 0.0
+    ended_at: float = 0.0
+    finished: bool = False
+    waiting: list[Fault] = field(default_factory=list)
+    """Faults whose moment never came."""
+    manifest: RunManifest | None = None
+    verdict: dict[str, object] = field(default_factory=dict)
+    """What `swarm-peer reference --against --json` said; empty if it was not asked or could not say."""
+
+    def actors(self, host: str) -> frozenset[str]:
+        """How logs name the lives of a host; of what is no host: none."""
+        return frozenset(self.machines[host].actors) if host in self.machines else frozenset()
+
+    @property
+    def coordinator(self) -> list[Seen]:
+        return self.machines[COORDINATOR].log
+
+
+class Director:
+    """Used once: `play`. `say` gets a line for people, and seconds since the first step, None before it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        folder: Path,
+        nursery: Nursery,
+        internet: Internet,
+        say: Callable[[str, float | None], None],
+    ) -> None:
+        self._scenario = scenario
+        self._nursery = nursery
+        self._folder = folder
+        self._internet = internet
+        self._say = say
+        self._places: dict[str, Place] = {}
+        self._machines: dict[str, Machine] = {}
+        self._played = Played(scenario, folder, self._machines)
+        self._schedule = Schedule(scenario.faults, self._played.actors)
+        self._turns: list[Turn] = turns(scenario.churn) if scenario.churn is not None else []
+        self._turn_at: float | None = None
+        self._run_file = folder / "RUN.toml"
+        self._heard_at = 0.0
+        self._reported: set[tuple[str, int]] = set()
+        self._entry: tuple[str, ...] = ()
+        """What every peer joins with."""
+
+    def play(self) -> Played:
+        """Raises ScenarioFailed, InternetError, OSError. No process and no host is left behind."""
+        with self._internet:
+            try:
+                self._settle_in()
+                self._start()
+                self._train()
+                self._end()
+                if self._scenario.expect.equal:
+                    self._compare()
+            finally:
+                for machine in self._machines.values():
+                    machine.kill()
+        return self._played
+
+    # ------------------------------------------------------------ phases
+
+    def _settle_in(self) -> None:
+        if self._scenario.run_file is None:
+            self._run_file, prepare = write_run(self._folder)
+            self._command("prepare", prepare, 60.0)
+        else:
+            self._run_file = self._scenario.run_file
+        self._played.manifest = resolve_run(self._run_file, self._scenario.sets).manifest
+        for name, plan in self._scenario.hosts.items():
+            place = self._places[name] = self._internet.add(plan)
+            machine = Machine(name, self._folder, self._nursery, place.namespace, plan.disk)
+            machine.skew(plan.clock_s)
+            self._machines[name] = machine
+            machine.home.path.mkdir(parents=True)
+            if plan.disk is not None:
+                mount_memory(str(machine.home.path), plan.disk)
+
+    def _start(self) -> None:
+        entry: tuple[str, ...] = ()
+        if self._scenario.bootstrap:
+            node = self._launch(BOOTSTRAP, ["bootstrap", "--json"])
+            self._wait_for(lambda: node.output.exists() and b"\n" in node.output.read_bytes(), "addresses", node)
+            addresses = json.loads(node.output.read_text().splitlines()[0])["addresses"]
+            entry = (f"--bootstrap={_reachable(addresses, self._places[BOOTSTRAP].address)}",)
+        invite = self._folder / "invite"
+        sets = (f"--set={text}" for text in self._scenario.sets)
+        words = ["coordinate", str(self._run_file), f"--invite-file={invite}", *sets, *entry]
+        coordinator = self._launch(COORDINATOR, [*words, *self._places[COORDINATOR].listening])
+        self._wait_for(invite.exists, "an invite", coordinator)
+        self._entry = (invite.read_text().strip(), *entry)
+        for number, name in enumerate(self._scenario.peers, 1):
+            peer = self._join(name)
+            self._wait_for(lambda n=number: self._count(PeerJoined) >= n, "admission", peer)  # type: ignore[misc]
+        self._wait_for(lambda: self._count(PassOpened) > 0, "the first step", coordinator)
+        self._played.first_step_at = next(s.at for s in coordinator.log if isinstance(s.event, PassOpened))
+        self._tell("the first step is opened")
+
+    def _train(self) -> None:
+        coordinator = self._machines[COORDINATOR]
+        self._heard_at = time.time()
+        while not self._over(coordinator):
+            self._read()
+            now = time.time()
+            for fault in self._schedule.due(now):
+                self._strike(fault)
+            self._churn(now)
+            self._notice_accidents()
+            if now - self._heard_at > self._scenario.patience_s:
+                self._tell(f"the coordinator has logged nothing for {self._scenario.patience_s:g} s: given up")
+                break
+            time.sleep(_POLL_S)
+        self._played.ended_at = time.time()
+
+    def _end(self) -> None:
+        """Wait for those that leave by themselves, then stop the rest."""
+        self._read()
+        self._played.finished = any(isinstance(seen.event, RunFinished) for seen in self._played.coordinator)
+        self._played.waiting = self._schedule.waiting
+        deadline = time.time() + (_SETTLE_S if self._played.finished else 0.0)
+        for machine in self._machines.values():
+            machine.slow(1.0)
+            machine.resume()
+        rest = [m for name, m in self._machines.items() if name != BOOTSTRAP]
+        while any(machine.running for machine in rest) and time.time() < deadline:
+            time.sleep(_POLL_S)
+        self._notice_accidents()
+        for machine in self._machines.values():
+            machine.kill()
+        self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all", rest[0])
+        self._read()
+
+    def _compare(self) -> None:
+        sets = (f"--set={text}" for text in self._scenario.sets)
+        against = str(self._machines[COORDINATOR].home.path)
+        words = ["reference", str(self._run_file), *sets, "--against", against, "--threads", "1", "--json"]
+        try:
+            told = self._command("reference", words, _REFERENCE_S, good=(0, 3))
+        except ScenarioFailed as error:
+            self._played.accidents.append(str(error))
+            return
+        self._played.verdict = json.loads(told.splitlines()[-1])
+
+    # ------------------------------------------------------------ faults
+
+    def _strike(self, fault: Fault) -> None:
+        at = time.time()
+        for host in fault.who:
+            self._befall(self._machines[host], fault)
+        if fault.between is not None or fault.kind in ("cut", "heal", "link"):
+            self._relink(fault)
+        self._played.struck.append(Struck(fault, at))
+        self._schedule.struck(fault, at)
+        self._tell(f"{fault.name}: {fault}" if fault.name != str(fault) else str(fault))
+
+    def _befall(self, machine: Machine, fault: Fault) -> None:
+        match fault.kind:
+            case "kill":
+                machine.kill()
+            case "power_off":
+                self._internet.cut(all_pairs([machine.name], self._machines))
+                machine.kill()
+            case "restart":
+                self._internet.heal(all_pairs([machine.name], self._machines))
+                self._wait_for(lambda: not machine.running, "its end", machine)
+                machine.restart()
+                self._internet.started(machine.name, machine.pid)
+            case "join":
+                self._join(machine.name)
+            case "stop":
+                machine.stop()
+            case "continue":
+                machine.resume()
+            case "slow":
+                machine.slow(fault.factor)
+            case "leave":
+                machine.leave()
+            case "fill":
+                machine.free() if fault.undoes else machine.fill(fault.leave)
+            case "skew":
+                machine.skew(fault.by_s)
+
+    def _relink(self, fault: Fault) -> None:
+        if fault.between is not None:
+            pairs = between(*fault.between, fault.one_way)
+        else:
+            pairs = all_pairs(fault.who or tuple(self._machines), self._machines)
+        if fault.kind == "cut":
+            self._internet.cut(pairs)
+        elif fault.kind == "heal":
+            self._internet.heal(pairs)
+        else:
+            for pair in pairs:
+                self._internet.shape([pair], link_shape(self._scenario, *pair) if fault.undoes else fault.shape)
+
+    def _churn(self, now: float) -> None:
+        """The next turn of [churn], if it is time."""
+        churn = self._scenario.churn
+        if churn is None or not self._turns:
+            return
+        if self._turn_at is None:
+            self._turn_at = self._played.first_step_at
+        if now < self._turn_at + self._turns[0].after_s:
+            return
+        turn = self._turns.pop(0)
+        self._turn_at += turn.after_s
+        peers = [m for name, m in self._machines.items() if name not in (COORDINATOR, BOOTSTRAP)]
+        running = [machine for machine in peers if machine.running]
+        resting = [machine for machine in peers if not machine.running]
+        if turn.kills and len(running) > churn.fewest:
+            victims = [m for m in running if not (churn.spare_last and self._is_last(m))]
+            if victims:
+                victim = victims[int(turn.pick * len(victims))]
+                self._strike(Fault(f"churn kills {victim.name}", "kill", _AT_ONCE, (victim.name,)))
+        elif not turn.kills and resting and len(running) < churn.most:
+            newcomer = resting[int(turn.pick * len(resting))]
+            kind = "restart" if newcomer.pid else "join"
+            self._strike(Fault(f"churn starts {newcomer.name}", kind, _AT_ONCE, (newcomer.name,)))
+
+    def _is_last(self, machine: Machine) -> bool:
+        """Whether a stage would have no replica left without it, as far as the coordinator has said."""
+        stages: dict[str, int] = {}
+        for seen in self._played.coordinator:
+            if isinstance(seen.event, PeerJoined) and seen.event.stage is not None:
+                stages[seen.event.actor] = seen.event.stage
+            elif isinstance(seen.event, PeerLost):
+                stages.pop(seen.event.actor, None)
+        alive = {actor for m in self._machines.values() if m.running for actor in m.actors}
+        mine = {stages[actor] for actor in machine.actors if actor in stages}
+        others = {stage for actor, stage in stages.items() if actor in alive and actor not in machine.actors}
+        return not mine <= others
+
+    # ------------------------------------------------------------ machines
+
+    def _launch(self, name: str, argv: list[str]) -> Machine:
+        machine = self._machines[name]
+        machine.start([*argv, *self._scenario.hosts[name].options])
+        self._internet.started(name, machine.pid)
+        return machine
+
+    def _join(self, name: str) -> Machine:
+        common = ["--threads=1", "--max-memory=1GB", "--device=cpu"]
+        return self._launch(name, ["join", *self._entry, *common, *self._places[name].joining])
+
+    def _command(self, name: str, argv: list[str], seconds: float, good: tuple[int, ...] = (0,)) -> str:
+        """Run a command to its end on this machine and return what it printed. Raises ScenarioFailed."""
+        output = self._folder / f"{name}.txt"
+        pid = self._nursery.start(argv, output)
+        deadline = time.time() + seconds
+        while (code := self._nursery.code(pid)) is None and time.time() < deadline:
+            time.sleep(_POLL_S)
+        text = output.read_text(errors="replace")
+        if code not in good:
+            ended = "has not ended" if code is None else f"ended with {code}"
+            raise ScenarioFailed(f"swarm-peer {name} {ended}:\n{text[-2000:]}")
+        return text
+
+    def _read(self) -> None:
+        """Read all logs; faults are told of every event."""
+        for name, machine in self._machines.items():
+            for seen in machine.read():
+                self._schedule.see(name, seen.event, seen.at)
+                if name == COORDINATOR:
+                    self._heard_at = time.time()
+
+    def _wait_for(self, reached: Callable[[], bool], what: str, machine: Machine) -> None:
+        deadline = time.time() + _START_S
+        while not reached():
+            self._read()
+            if machine.ended and not reached():
+                raise ScenarioFailed(f"{machine.name} ended with {machine.code} before {what}:\n{machine.words()}")
+            if time.time() > deadline:
+                raise ScenarioFailed(f"{machine.name}: no {what} within {_START_S:g} s:\n{machine.words()}")
+            time.sleep(_POLL_S)
+
+    def _notice_accidents(self) -> None:
+        for name, machine in self._machines.items():
+            if machine.ended and machine.code != 0 and (name, machine.pid) not in self._reported:
+                self._reported.add((name, machine.pid))
+                self._tell(f"{name} ended with {machine.code} by itself")
+                if name not in self._scenario.expect.may_end:
+                    words = machine.words().replace("\n", "\n  ")
+                    self._played.accidents.append(f"{name} ended with {machine.code} by itself:\n  {words}")
+
+    def _over(self, coordinator: Machine) -> bool:
+        ends = self._scenario.ends_s
+        return coordinator.ended or (ends is not None and time.time() > self._played.first_step_at + ends)
+
+    def _count(self, kind: type[Event]) -> int:
+        return sum(isinstance(seen.event, kind) for seen in self._played.coordinator)
+
+    def _tell(self, line: str) -> None:
+        first = self._played.first_step_at
+        self._say(line, time.time() - first if first else None)
+
+
+def _reachable(addresses: list[str], address: str) -> str:
+    return next(found for found in addresses if f"/{address}/" in found)

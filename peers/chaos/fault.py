@@ -1,0 +1,151 @@
+"""Faults of a scenario: what is done, to whom, when, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peers.chaos import quantity
+from peers.chaos.moment import Moment, read_moment
+from peers.chaos.pipe import UNLIMITED, Shape
+from peers.chaos.table import ScenarioError, Table, names, nearest
+
+KINDS: dict[str, str] = {
+    "kill": "SIGKILL: the process ends without a word, its machine says so",
+    "power_off": "the machine's links are cut and its process killed: nobody hears anything",
+    "restart": "the process starts again in its home; also after kill, power_off and leave",
+    "stop": "SIGSTOP: the process hangs, its libp2p daemon lives",
+    "continue": "SIGCONT",
+    "slow": "the process gets 1/factor of its time",
+    "leave": "Ctrl-C",
+    "join": "a new host joins",
+    "cut": "links carry nothing",
+    "heal": "they do again; without `who` and `between`, all",
+    "link": "links become as the keys delay, jitter, loss and rate say",
+    "fill": "the disk is filled up to `leave`",
+    "skew": "the wall clock is off by `by`",
+}
+UNDONE_BY: dict[str, str] = {
+    "kill": "restart",
+    "power_off": "restart",
+    "leave": "restart",
+    "stop": "continue",
+    "slow": "slow",
+    "cut": "heal",
+    "link": "link",
+    "fill": "fill",
+    "skew": "skew",
+}
+_ON_LINKS = ("cut", "heal", "link")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`who`: hosts. For links: all links of `who`, or those `between` two groups, both ways or only from the first."""
+
+    name: str
+    kind: str
+    when: Moment
+    who: tuple[str, ...] = ()
+    between: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    one_way: bool = False
+    for_s: float | None = None
+    """Undone after so long."""
+    shape: Shape = UNLIMITED
+    factor: float = 1.0
+    leave: int = 0
+    by_s: float = 0.0
+    undoes: bool = False
+    """It takes back one of the same kind."""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset((*self.who, *(self.between[0] + self.between[1] if self.between else ())))
+
+    def undone(self) -> Fault:
+        """What takes it back."""
+        return Fault(
+            f"{self.name}, over",
+            UNDONE_BY[self.kind],
+            Moment(after=self.name, plus_s=self.for_s or 0.0),
+            self.who,
+            self.between,
+            self.one_way,
+            undoes=UNDONE_BY[self.kind] == self.kind,
+        )
+
+    def __str__(self) -> str:
+        if self.undoes:
+            return f"{self.kind} {', '.join(self.who)} no longer"
+        if self.between is not None:
+            sign = "→" if self.one_way else "↔"
+            return f"{self.kind} {'+'.join(self.between[0])} {sign} {'+'.join(self.between[1])}"
+        more = {"slow": f" {self.factor:g}×", "skew": f" {self.by_s:+g} s", "fill": f" to {self.leave} bytes"}
+        return f"{self.kind} {', '.join(self.who) or 'all'}{more.get(self.kind, '')}"
+
+
+def read_fault(table: Table, number: int) -> Fault:
+    """One [[fault]]. Raises ScenarioError."""
+    kind = table.need("do", _kind, f"say what is done: {', '.join(KINDS)}")
+    name = table.take("name", quantity.text, f"{kind} {number}")
+    on_links = kind in _ON_LINKS
+    who = table.take("who", names, ())
+    between = table.take("between", _groups) if on_links else None
+    one_way = table.take("one_way", quantity.yes, False) if on_links else False
+    if not who and between is None and kind != "heal":
+        raise ScenarioError(f"{table.where}.who is missing: name the hosts that {kind!r} strikes")
+    if who and between is not None:
+        raise ScenarioError(f"{table.where}: `who` means all links of a host, `between` some: leave one of them out")
+    if one_way and between is None:
+        raise ScenarioError(f"{table.where}.one_way needs `between`: from whom to whom")
+    lasts = table.take("for", quantity.span)
+    if lasts is not None and kind not in UNDONE_BY:
+        raise ScenarioError(f"{table.where}.for: {kind!r} is not taken back after a time: leave it out")
+    fault = Fault(
+        name,
+        kind,
+        read_moment(table),
+        who,
+        between,
+        one_way,
+        lasts,
+        read_shape(table) if kind == "link" else UNLIMITED,
+        table.need("factor", quantity.factor, "how many times slower") if kind == "slow" else 1.0,
+        table.take("leave", quantity.size, 0) if kind == "fill" else 0,
+        table.need("by", quantity.seconds, "how far the clock is off, such as 5min or -5min") if kind == "skew" else 0,
+    )
+    table.close()
+    return fault
+
+
+def read_shape(table: Table, default: Shape = UNLIMITED) -> Shape:
+    """From the keys `rate`, `delay`, `jitter`, `loss`."""
+    return Shape(
+        table.take("rate", quantity.rate, default.rate),
+        table.take("delay", quantity.span, default.delay_s),
+        table.take("jitter", quantity.span, default.jitter_s),
+        table.take("loss", quantity.share, default.loss),
+    )
+
+
+def groups(table: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    read: Callable[[object], tuple[tuple[str, ...], tuple[str, ...]]] = _groups
+    return table.need("between", read, 'such as ["p0", "p1"] or [["p0", "p1"], ["p2"]]')
+
+
+def between(sources: tuple[str, ...], targets: tuple[str, ...], one_way: bool) -> list[tuple[str, str]]:
+    """The pairs (from, to) of two groups."""
+    there = [(a, b) for a in sources for b in targets if a != b]
+    return there if one_way else there + [(b, a) for a, b in there]
+
+
+def _kind(value: object) -> str:
+    if value not in KINDS:
+        raise ScenarioError(f"{value!r} cannot be done{nearest(str(value), KINDS)}")
+    return str(value)
+
+
+def _groups(value: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ScenarioError(f'between = {value!r}: write ["p0", "p1"] or [["p0", "p1"], ["p2"]]')
+    return names(value[0]), names(value[1])

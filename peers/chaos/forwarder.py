@@ -1,0 +1,183 @@
+"""The forwarder: a process that carries packets between hosts, as late, as slowly and as seldom as their links say.
+
+    python -m peers.chaos.forwarder SEED MTU     (by internet.py; orders are JSON lines on stdin, answers on stdout)
+
+It makes the hosts (namespace.py): each has one TUN device, which this process reads. A packet passes three pipes: the
+sender's uplink, the pair's link, the receiver's downlink. Kernels without `netem` can emulate an internet this way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from peers.chaos.namespace import make_host
+from peers.chaos.pipe import Pipe, Shape
+
+_BATCH = 64
+"""Packets read from one device before the others have their turn."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Host:
+    name: str
+    device: int
+    namespace: int
+    up: Pipe
+    down: Pipe
+
+
+class Forwarder:
+    """`tick` moves what can be moved; `order` changes the internet. `forwarded` and `dropped` count packets."""
+
+    def __init__(self, seed: int, mtu: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._random = Random(seed)
+        self._mtu = mtu
+        self._clock = clock
+        self._hosts: dict[bytes, Host] = {}
+        """By address."""
+        self._by_device: dict[int, Host] = {}
+        self._by_name: dict[str, Host] = {}
+        self._links: dict[tuple[str, str], Pipe] = {}
+        self._poll = select.epoll()
+        self._on_the_way: list[tuple[float, int, bool, Host, bytes]] = []
+        """(when, count, whether it has the downlink behind it, to whom, packet)."""
+        self._count = 0
+        self.forwarded = 0
+        self.dropped = 0
+
+    def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out one order; returns its answer. Raises KeyError, OSError."""
+        match order["do"]:
+            case "host":
+                return self._add(order["name"], order["address"], Shape(**order["up"]), Shape(**order["down"]))
+            case "access":
+                host = self._by_name[order["name"]]
+                host.up.shape, host.down.shape = Shape(**order["up"]), Shape(**order["down"])
+            case "link":
+                self._link(order["from"], order["to"]).shape = Shape(**order["shape"])
+            case "cut" | "heal":
+                for source, target in order["pairs"]:
+                    self._link(source, target).cut = order["do"] == "cut"
+            case "count":
+                return {"forwarded": self.forwarded, "dropped": self.dropped}
+            case unknown:
+                raise KeyError(unknown)
+        return {}
+
+    def watch(self, descriptor: int) -> None:
+        """Have `tick` return True when this can be read."""
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def tick(self) -> bool:
+        """Wait until something can be moved, and move it."""
+        wait = -1.0
+        if self._on_the_way:
+            wait = max(0.0, self._on_the_way[0][0] - self._clock())
+        watched = False
+        for descriptor, _ in self._poll.poll(wait):
+            host = self._by_device.get(descriptor)
+            if host is None:
+                watched = True
+            else:
+                self._read(host)
+        self._deliver()
+        return watched
+
+    # ------------------------------------------------------------
+
+    def _add(self, name: str, address: str, up: Shape, down: Shape) -> dict[str, Any]:
+        namespace, device = make_host(address, self._mtu)
+        host = Host(name, device, namespace, Pipe(up, self._random), Pipe(down, self._random))
+        self._hosts[socket.inet_aton(address)] = self._by_device[device] = self._by_name[name] = host
+        self._poll.register(device, select.EPOLLIN)
+        return {"namespace": f"/proc/{os.getpid()}/fd/{namespace}"}
+
+    def _link(self, source: str, target: str) -> Pipe:
+        pipe = self._links.get((source, target))
+        if pipe is None:
+            pipe = self._links[source, target] = Pipe(Shape(), self._random)
+        return pipe
+
+    def _read(self, host: Host) -> None:
+        for _ in range(_BATCH):
+            try:
+                packet = os.read(host.device, 65_535)
+            except BlockingIOError:
+                return
+            to = self._hosts.get(packet[16:20])
+            if to is None:  # multicast, IPv6: there is nobody
+                continue
+            now = self._clock()
+            left = host.up.admit(now, len(packet))
+            arrives = None if left is None else self._link(host.name, to.name).admit(left, len(packet))
+            if arrives is None:
+                self.dropped += 1
+            elif arrives <= now and to.down.plain:
+                self._write(to, packet)
+            else:
+                self._later(arrives, to.down.plain, to, packet)
+
+    def _deliver(self) -> None:
+        now = self._clock()
+        while self._on_the_way and self._on_the_way[0][0] <= now:
+            at, _, through, to, packet = heapq.heappop(self._on_the_way)
+            if through:
+                self._write(to, packet)
+                continue
+            arrives = to.down.admit(at, len(packet))
+            if arrives is None:
+                self.dropped += 1
+            elif arrives <= now:
+                self._write(to, packet)
+            else:
+                self._later(arrives, True, to, packet)
+
+    def _later(self, at: float, through: bool, to: Host, packet: bytes) -> None:
+        self._count += 1
+        heapq.heappush(self._on_the_way, (at, self._count, through, to, packet))
+
+    def _write(self, to: Host, packet: bytes) -> None:
+        try:
+            os.write(to.device, packet)
+            self.forwarded += 1
+        except OSError:  # its queue is full: a router drops too
+            self.dropped += 1
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us
+    forwarder = Forwarder(int(sys.argv[1]), int(sys.argv[2]))
+    orders = sys.stdin.fileno()
+    forwarder.watch(orders)
+    rest = b""
+    while True:
+        if not forwarder.tick():
+            continue
+        more = os.read(orders, 65_536)
+        if not more:
+            return
+        *lines, rest = (rest + more).split(b"\n")
+        for line in lines:
+            try:
+                answer = forwarder.order(json.loads(line))
+            except OSError as error:
+                answer = {"error": str(error)}
+            os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""A machine of the emulated swarm: one `swarm-peer` process after another in one home, seen through its event log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.chaos import clock
+from peers.chaos.nursery import Nursery
+from peers.demo.event_tail import EventTail
+from peers.home import Home
+from swarm.events import Event, ProcessStarted
+
+_SLOW_PERIOD_S = 0.04
+"""A slowed process runs and stands in turn, a share of this each."""
+_FILLER = "filler"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An event, and when it was written by the emulator's clock, Unix seconds."""
+
+    at: float
+    event: Event
+
+
+class Machine:
+    """Started by `start`. `ended` tells of an end that nobody ordered."""
+
+    def __init__(self, name: str, folder: Path, nursery: Nursery, namespace: str | None, disk: int | None) -> None:
+        self.name = name
+        self.home = Home(folder / "homes" / name)
+        self.output = folder / f"{name}.txt"
+        self.disk = disk
+        self.pid = 0
+        self.started_at = 0.0
+        self.argv: tuple[str, ...] = ()
+        self.log: list[Seen] = []
+        self.actors: set[str] = set()
+        """How logs name its lives."""
+        self.ordered_to_end = False
+        self._nursery = nursery
+        self._namespace = namespace
+        self._clock = folder / "clocks" / name
+        self._skew_s = 0.0
+        self._tail = EventTail(self.home.events)
+        self._slowing: _Slowing | None = None
+
+    def start(self, argv: Sequence[str]) -> None:
+        """Run `swarm-peer ARGV… --home …`. Its life before must have ended."""
+        assert self.code is not None or not self.pid, f"{self.name} runs already"
+        self.home.path.mkdir(parents=True, exist_ok=True)
+        self.argv = (*argv, "--home", str(self.home.path))
+        self.ordered_to_end = False
+        self.started_at = time.time()
+        self.pid = self._nursery.start(self.argv, self.output, namespace=self._namespace, clock=self._clock)
+
+    def restart(self) -> None:
+        self.start(self.argv[:-2])
+
+    @property
+    def code(self) -> int | None:
+        """Exit code of its last life; None while it runs, or when it has never run."""
+        return self._nursery.code(self.pid) if self.pid else None
+
+    @property
+    def running(self) -> bool:
+        return bool(self.pid) and self.code is None
+
+    @property
+    def ended(self) -> bool:
+        """By itself."""
+        return self.code is not None and not self.ordered_to_end
+
+    def read(self) -> list[Seen]:
+        """What it has logged since the last call."""
+        found = [Seen(at - self._skew_s, event) for at, event in self._tail.read()]
+        self.actors.update(seen.event.actor for seen in found if isinstance(seen.event, ProcessStarted))
+        self.log += found
+        return found
+
+    def words(self, lines: int = 12) -> str:
+        """What it printed last."""
+        if not self.output.exists():
+            return "(nothing)"
+        return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:]) or "(nothing)"
+
+    # ------------------------------------------------------------ what may befall it
+
+    def kill(self) -> None:
+        self.ordered_to_end = True
+        self.slow(1.0)
+        self._signal(signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Ctrl-C, as a terminal sends it: to the process and all its children."""
+        self.ordered_to_end = True
+        with contextlib.suppress(ProcessLookupError):
+            if self.running:
+                os.killpg(self.pid, signal.SIGINT)
+
+    def stop(self) -> None:
+        self.slow(1.0)
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def slow(self, factor: float) -> None:
+        """It gets 1/factor of its time from now on; 1: all of it."""
+        if self._slowing is not None:
+            self._slowing.end()
+            self._slowing = None
+        if factor > 1 and self.running:
+            self._slowing = _Slowing(self, factor)
+
+    def fill(self, leave: int) -> None:
+        """Fill its disk, up to `leave` bytes."""
+        assert self.disk is not None
+        place = os.statvfs(self.home.path)
+        size = place.f_bavail * place.f_frsize - leave
+        with (self.home.path / _FILLER).open("ab") as file:
+            os.posix_fallocate(file.fileno(), file.tell(), max(1, size))
+
+    def free(self) -> None:
+        (self.home.path / _FILLER).unlink(missing_ok=True)
+
+    def skew(self, seconds: float) -> None:
+        """Its wall clock is off by so much from now on."""
+        self._skew_s = seconds
+        self._clock.parent.mkdir(parents=True, exist_ok=True)
+        clock.write(self._clock, seconds)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class _Slowing:
+    """Stops and continues a process in turn, in a thread of its own, until `end`."""
+
+    def __init__(self, machine: Machine, factor: float) -> None:
+        self._machine = machine
+        self._run_s = _SLOW_PERIOD_S / factor
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._machine._signal(signal.SIGCONT)
+
+    def _work(self) -> None:
+        while not self._over.is_set() and self._machine.running:
+            self._machine._signal(signal.SIGSTOP)
+            self._over.wait(_SLOW_PERIOD_S - self._run_s)
+            self._machine._signal(signal.SIGCONT)
+            self._over.wait(self._run_s)

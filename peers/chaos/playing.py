@@ -1,0 +1,51 @@
+"""Playing scenarios one after the other, each to its report, whatever becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from peers.chaos.director import Director, ScenarioFailed
+from peers.chaos.internet import InternetError, Namespaces
+from peers.chaos.namespace import own_mounts
+from peers.chaos.nursery import Nursery
+from peers.chaos.report import Report, failed, report_of
+from peers.chaos.scenario import Scenario
+from peers.chaos.summary import show
+from peers.chaos.table import ScenarioError
+
+
+def play_all(scenarios: Sequence[Scenario], folder: Path, console: Console) -> Iterator[Report]:
+    """The report of each, which is shown too. Homes and logs go to `folder`/NAME. Raises ScenarioError, OSError."""
+    for scenario in scenarios:
+        place = folder / scenario.name
+        if place.exists() and any(place.iterdir()):
+            raise ScenarioError(f"{place} is not empty: name another --dir")
+        place.mkdir(parents=True, exist_ok=True)
+    if any(plan.disk is not None for scenario in scenarios for plan in scenario.hosts.values()):
+        own_mounts()  # before the nursery, whose children shall see the disks
+    with Nursery() as nursery:
+        for scenario in scenarios:
+            console.print(f"\n[bold]── {scenario.name}[/bold]  {scenario.about}", soft_wrap=True)
+            yield _play(scenario, folder / scenario.name, nursery, console)
+
+
+def _play(scenario: Scenario, folder: Path, nursery: Nursery, console: Console) -> Report:
+    director = Director(scenario, folder, nursery, Namespaces(scenario), _teller(console))
+    try:
+        report = report_of(director.play())
+    except (ScenarioFailed, InternetError) as error:
+        report = failed(scenario, str(error))
+    show(report, console)
+    return report
+
+
+def _teller(console: Console) -> Callable[[str, float | None], None]:
+    def say(line: str, seconds: float | None) -> None:
+        clock = " " * 9 if seconds is None else f"{seconds:7.2f} s"
+        console.print(f"[dim]{clock}[/dim]  ", end="")
+        console.print(line, markup=False, soft_wrap=True)
+
+    return say

@@ -1,0 +1,82 @@
+"""Quantities as people write them in a scenario: `50ms`, `80Mbit`, `2%`, `8MB`."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+from peers.options import parse_bytes, parse_rate
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+class QuantityError(ValueError):
+    """A value that is no such quantity; the message shows the form."""
+
+
+def seconds(value: object) -> float:
+    """Of `1.5s`, `200ms`, `2min`, `-5min`, or a number."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    match = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*", str(value))
+    if match is None:
+        raise QuantityError(f"{value!r} is not a duration: write 1.5s, 200ms or 2min")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def span(value: object) -> float:
+    """A duration that is not negative, seconds."""
+    found = seconds(value)
+    if found < 0:
+        raise QuantityError(f"{value!r} is negative")
+    return found
+
+
+def rate(value: object) -> int:
+    """Bytes a second of `80Mbit`."""
+    try:
+        return parse_rate(str(value))
+    except typer.BadParameter as error:
+        raise QuantityError(error.message) from None
+
+
+def size(value: object) -> int:
+    """Bytes of `8MB`."""
+    try:
+        return parse_bytes(str(value))
+    except typer.BadParameter as error:
+        raise QuantityError(error.message) from None
+
+
+def share(value: object) -> float:
+    """Of `5%` or 0.05."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*", str(value))
+    found = float(match[1]) / (100 if match[2] else 1) if match is not None else -1.0
+    if not 0 <= found < 1:
+        raise QuantityError(f"{value!r} is not a share from 0 to 1: write 5% or 0.05")
+    return found
+
+
+def count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise QuantityError(f"{value!r} is not a whole number from 1 on")
+    return value
+
+
+def factor(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise QuantityError(f"{value!r} is not a number above 0")
+    return float(value)
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise QuantityError(f"{value!r} is not text")
+    return value
+
+
+def yes(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise QuantityError(f"{value!r} is neither true nor false")
+    return value

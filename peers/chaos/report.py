@@ -1,0 +1,243 @@
+"""The report: what every step cost, what the swarm did about each fault, and whether all held that had to."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+
+from peers.chaos.director import Played
+from peers.chaos.invariants import Finding, check
+from peers.chaos.scenario import Expected, Scenario
+from peers.event_text import describe
+from swarm import events as e
+
+_ANSWERS = (
+    e.CodecChosen,
+    e.CoordinatorStarted,
+    e.MicrobatchesReleased,
+    e.PeerFenced,
+    e.PeerJoined,
+    e.PeerLost,
+    e.PeerRefused,
+    e.RolledBack,
+    e.RouteChanged,
+    e.RunPaused,
+    e.StageAmended,
+    e.StepAborted,
+)
+"""What a coordinator does about a fault, and says why."""
+_MOST_ANSWERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """`seconds` from the decision before to this one's; `ratio` to the usual step."""
+
+    step: int
+    seconds: float
+    ratio: float | None
+    replicas: list[int]
+    faults: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    after_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A fault, and what followed in the coordinator's log until the next one."""
+
+    fault: str
+    what: str
+    at_s: float
+    """Since the first step's opening."""
+    answers: list[Answer]
+    more: int
+    """Answers that are not listed."""
+
+
+@dataclass
+class Report:
+    scenario: str
+    about: str
+    rows: list[int]
+    finished: bool
+    seconds: float
+    decided: int
+    usual_step_s: float | None
+    goodput: float | None
+    """Committed tokens a second from the first fault on ÷ those of the usual step."""
+    slowest: float | None
+    """The slowest step from the first fault on ÷ the usual one."""
+    longest_gap_s: float
+    equal: bool | None
+    """None: it was not asked, or could not be said."""
+    findings: list[Finding]
+    steps: list[StepCost]
+    episodes: list[Episode]
+    failures: list[str] = field(default_factory=list)
+    """Why the scenario did not show what it should; empty: it did."""
+
+    @property
+    def good(self) -> bool:
+        return not self.failures
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self) | {"good": self.good})
+
+
+def failed(scenario: Scenario, why: str) -> Report:
+    """Of a scenario that could not be played to its end."""
+    return Report(
+        scenario=scenario.name,
+        about=scenario.about,
+        rows=list(scenario.rows),
+        finished=False,
+        seconds=0.0,
+        decided=0,
+        usual_step_s=None,
+        goodput=None,
+        slowest=None,
+        longest_gap_s=0.0,
+        equal=None,
+        findings=[],
+        steps=[],
+        episodes=[],
+        failures=[f"it cannot be played: {why}"],
+    )
+
+
+def report_of(played: Played) -> Report:
+    first_fault = min((struck.at for struck in played.struck), default=None)
+    decisions = [(seen.at, seen.event) for seen in played.coordinator if isinstance(seen.event, e.StepDecided)]
+    measured = {s.event.step: s.event.replicas for s in played.coordinator if isinstance(s.event, e.StepMeasured)}
+    usual = _usual(played, first_fault)
+    steps, before = [], played.first_step_at
+    for at, event in decisions:
+        seconds = at - before
+        names = [struck.fault.name for struck in played.struck if before < struck.at <= at]
+        ratio = seconds / usual if usual else None
+        steps.append(StepCost(event.step, seconds, ratio, measured.get(event.step, []), names))
+        before = at
+    struck = [s for (at, _), s in zip(decisions, steps, strict=True) if first_fault is not None and at >= first_fault]
+    elapsed = decisions[-1][0] - first_fault if struck and first_fault is not None else 0.0
+    gaps = [b - a for a, b in zip(_moments(played), _moments(played)[1:], strict=False)]
+    report = Report(
+        scenario=played.scenario.name,
+        about=played.scenario.about,
+        rows=list(played.scenario.rows),
+        finished=played.finished,
+        seconds=played.ended_at - played.first_step_at,
+        decided=len(decisions),
+        usual_step_s=usual,
+        goodput=usual * (len(struck) - 0.5) / elapsed if usual and elapsed > 0 else None,
+        slowest=max((step.ratio for step in struck if step.ratio is not None), default=None),
+        longest_gap_s=max(gaps, default=0.0),
+        equal=None if not played.verdict else bool(played.verdict["equal"]),
+        findings=check(played),
+        steps=steps,
+        episodes=_episodes(played),
+    )
+    report.failures = _failures(played, report)
+    return report
+
+
+def _usual(played: Played, first_fault: float | None) -> float | None:
+    """Seconds: the median of the steps before any fault, without the first, which nobody has measured speeds for."""
+    seconds, before = [], None
+    for seen in played.coordinator:
+        if isinstance(seen.event, e.StepDecided):
+            if before is not None and (first_fault is None or seen.at < first_fault):
+                seconds.append(seen.at - before)
+            before = seen.at
+    return statistics.median(seconds) if seconds else None
+
+
+def _moments(played: Played) -> list[float]:
+    """The first opening, all decisions, and the end of a scenario that was cut short."""
+    found = [played.first_step_at, *(s.at for s in played.coordinator if isinstance(s.event, e.StepDecided))]
+    return found if played.finished else [*found, played.ended_at]
+
+
+def _episodes(played: Played) -> list[Episode]:
+    found = []
+    ends = [struck.at for struck in played.struck[1:]] + [float("inf")]
+    for struck, end in zip(played.struck, ends, strict=True):
+        answers = [
+            Answer(seen.at - struck.at, _with_names(played, describe(seen.event)))
+            for seen in played.coordinator
+            if struck.at <= seen.at < end and _is_answer(seen.event)
+        ]
+        at = struck.at - played.first_step_at
+        more = max(0, len(answers) - _MOST_ANSWERS)
+        found.append(Episode(struck.fault.name, str(struck.fault), at, answers[:_MOST_ANSWERS], more))
+    return found
+
+
+def _is_answer(event: e.Event) -> bool:
+    return isinstance(event, _ANSWERS) or (isinstance(event, e.StepDecided) and bool(event.without))
+
+
+def _with_names(played: Played, text: str) -> str:
+    """Hosts instead of the names of their actors."""
+    for name, machine in played.machines.items():
+        for actor in machine.actors:
+            text = text.replace(actor, name)
+    return text
+
+
+# ---------------------------------------------------------------- what had to hold
+
+
+def _failures(played: Played, report: Report) -> list[str]:
+    expect = played.scenario.expect
+    found = [f"{finding.invariant}: {text}" for finding in report.findings for text in finding.broken]
+    found += played.accidents
+    found += [f"fault {fault.name!r} never struck: {fault.when} did not happen" for fault in played.waiting]
+    if expect.finish and not report.finished:
+        found.append(f"the run was not finished: {report.decided} steps were decided")
+    if expect.equal and report.equal is not True:
+        verdict = played.verdict.get("verdict", "there is nothing to compare")
+        found.append(f"the digests are not those of the reference: {verdict}")
+    if expect.equal and report.finished and played.manifest is not None:
+        version = played.verdict.get("version")
+        if version != played.manifest.run.steps:
+            found.append(f"version {version} was compared, not the last one, {played.manifest.run.steps}")
+    for name, value, bound, over in (
+        ("the longest gap between decisions, s", report.longest_gap_s, expect.gap_s, True),
+        ("the slowest step ÷ the usual one", report.slowest, expect.slowest_step, True),
+        ("goodput", report.goodput, expect.goodput, False),
+    ):
+        if bound is None:
+            continue
+        if value is None:
+            found.append(f"{name} could not be measured: there was no step before the first fault")
+        elif (value > bound) if over else (value < bound):
+            found.append(f"{name}: {value:.3g}, expected {'at most' if over else 'at least'} {bound:g}")
+    return found + [text for expected in expect.events if (text := _missed(played, expected)) is not None]
+
+
+def _missed(played: Played, expected: Expected) -> str | None:
+    """Why an expected event was not seen as it should be; None: it was."""
+    begin = 0.0
+    if expected.after is not None:
+        struck = [s.at for s in played.struck if s.fault.name == expected.after]
+        if not struck:
+            return None  # told already: the fault never struck
+        begin = struck[0]
+    end = float("inf") if expected.within_s is None else begin + expected.within_s
+    log = played.machines[expected.sight.of].log
+    times = [seen.at - begin for seen in log if seen.at >= begin and expected.sight.matches(seen.event, played.actors)]
+    inside = [at for at in times if at <= end - begin]
+    after = "" if expected.after is None else f" after {expected.after}"
+    if expected.never:
+        return None if not inside else f"{expected.sight} was seen{after}, {inside[0]:.2f} s on, and should never be"
+    if len(inside) >= expected.count:
+        return None
+    late = f"; the first came after {times[0]:.2f} s" if times and not inside else ""
+    within = "" if expected.within_s is None else f" within {expected.within_s:g} s"
+    return f"{expected.sight}{after}{within}: seen {len(inside)} times, expected {expected.count}{late}"

@@ -1,0 +1,257 @@
+"""Scenarios: a swarm, its internet, what befalls it and what is expected, read from a TOML file (docs/chaos.md)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.chaos import quantity
+from peers.chaos.churn import Churn, read_churn
+from peers.chaos.fault import Fault, between, groups, read_fault, read_shape
+from peers.chaos.moment import COORDINATOR, Sight, read_sight
+from peers.chaos.pipe import UNLIMITED, Shape
+from peers.chaos.table import ScenarioError, Table, names, nearest
+
+BOOTSTRAP = "bootstrap"
+MAX_HOSTS = 200
+DEFAULT_PATIENCE_S = 120.0
+MTU = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """A machine: its access to the internet, its disk, the options its process starts with."""
+
+    name: str
+    up: Shape = UNLIMITED
+    down: Shape = UNLIMITED
+    disk: int | None = None
+    """Bytes; None: the real disk."""
+    clock_s: float = 0.0
+    """How far its wall clock is off from the start."""
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPlan:
+    pairs: frozenset[tuple[str, str]]
+    """(from, to)."""
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An event that must, or must never, be seen."""
+
+    sight: Sight
+    after: str | None
+    """The fault it follows; None: at any time."""
+    within_s: float | None
+    count: int
+    never: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """`finish`, `equal`: the run ends, with the digests of `reference`. The others are bounds, None: none."""
+
+    finish: bool = True
+    equal: bool = True
+    gap_s: float | None = None
+    """The longest time between two decisions."""
+    slowest_step: float | None = None
+    """The slowest step that a fault fell into ÷ the usual one."""
+    goodput: float | None = None
+    """Committed tokens a second from the first fault on ÷ before it."""
+    may_end: tuple[str, ...] = ()
+    """Hosts whose process may end by itself, with an error."""
+    events: tuple[Expected, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    about: str
+    rows: tuple[int, ...]
+    """Rows of the fault matrix that it shows (docs/faults.md)."""
+    run_file: Path | None
+    """None: a small run that is made for the purpose."""
+    sets: tuple[str, ...]
+    peers: tuple[str, ...]
+    """Those that join before the first step, in this order: the first gets stage 0, the next stage 1, and so on."""
+    hosts: dict[str, HostPlan]
+    default_link: Shape
+    links: tuple[LinkPlan, ...]
+    mtu: int
+    seed: int
+    faults: tuple[Fault, ...]
+    churn: Churn | None
+    expect: Expectations
+    ends_s: float | None
+    """Seconds after the first step; None: when the run does."""
+    patience_s: float
+    """How long nothing may be logged by any coordinator."""
+
+    @property
+    def bootstrap(self) -> bool:
+        return BOOTSTRAP in self.hosts
+
+
+def load(path: Path) -> Scenario:
+    """Read and check a scenario. Raises ScenarioError, OSError."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path} is not TOML: {error}") from None
+    try:
+        return read(Table(raw, ""), path)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+
+
+def read(table: Table, path: Path) -> Scenario:
+    run_file = table.take("run", quantity.text)
+    peers = table.need("peers", _peers, "how many join, or a list of names")
+    network = table.table("network")
+    up, down = network.take("up", quantity.rate), network.take("down", quantity.rate)
+    mtu = network.take("mtu", quantity.count, MTU)
+    seed = network.take("seed", quantity.count, 1)
+    default_link = read_shape(network)
+    network.close()
+    faults = _faults(table.tables("fault"))
+    churn = read_churn(table.table("churn")) if "churn" in table else None
+    joining = tuple(name for fault in faults if fault.kind == "join" for name in fault.who)
+    spare = churn.names(peers) if churn is not None else ()
+    others = (BOOTSTRAP,) if table.take("bootstrap", quantity.yes, False) else ()
+    plans = _hosts(table.table("hosts"), (COORDINATOR, *others, *peers, *joining, *spare), up, down)
+    scenario = Scenario(
+        name=path.stem,
+        about=table.take("about", quantity.text, ""),
+        rows=table.take("rows", _rows, ()),
+        run_file=None if run_file is None else (path.parent / run_file).resolve(),
+        sets=table.take("set", names, ()),
+        peers=peers,
+        hosts=plans,
+        default_link=default_link,
+        links=tuple(_link(row) for row in table.tables("link")),
+        mtu=mtu,
+        seed=seed,
+        faults=faults,
+        churn=churn,
+        expect=_expectations(table.table("expect")),
+        ends_s=table.take("ends", quantity.span),
+        patience_s=table.take("patience", quantity.span, DEFAULT_PATIENCE_S),
+    )
+    table.close()
+    _check(scenario)
+    return scenario
+
+
+def _faults(tables: list[Table]) -> tuple[Fault, ...]:
+    found: list[Fault] = []
+    for number, table in enumerate(tables, 1):
+        fault = read_fault(table, number)
+        found.append(fault)
+        if fault.for_s is not None:
+            found.append(fault.undone())
+    return tuple(found)
+
+
+def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | None) -> dict[str, HostPlan]:
+    plans = {name: HostPlan(name, Shape(up), Shape(down)) for name in known}
+    for name, raw in table.items():
+        if name not in plans:
+            raise ScenarioError(f"hosts.{name} is no host of this scenario{nearest(name, plans)}")
+        row = Table(raw, f"hosts.{name}")
+        plans[name] = HostPlan(
+            name,
+            Shape(row.take("up", quantity.rate, up)),
+            Shape(row.take("down", quantity.rate, down)),
+            row.take("disk", quantity.size),
+            row.take("clock", quantity.seconds, 0.0),
+            row.take("options", names, ()),
+        )
+        row.close()
+    if len(plans) > MAX_HOSTS:
+        raise ScenarioError(f"{len(plans)} hosts; at most {MAX_HOSTS} are emulated")
+    return plans
+
+
+def _link(table: Table) -> LinkPlan:
+    sources, targets = groups(table)
+    one_way = table.take("one_way", quantity.yes, False)
+    shape = read_shape(table)
+    table.close()
+    return LinkPlan(frozenset(between(sources, targets, one_way)), shape)
+
+
+def _expectations(table: Table) -> Expectations:
+    events = []
+    for row in table.tables("event"):
+        sight = read_sight(row)
+        if sight is None:
+            raise ScenarioError(f"{row.where}.event is missing: name the event that is expected")
+        after, within = row.take("after", quantity.text), row.take("within", quantity.span)
+        if within is not None and after is None:
+            raise ScenarioError(f"{row.where}.within needs `after`: the fault from which it counts")
+        never = row.take("never", quantity.yes, False)
+        events.append(Expected(sight, after, within, row.take("count", quantity.count, 1), never))
+        row.close()
+    found = Expectations(
+        table.take("finish", quantity.yes, True),
+        table.take("equal", quantity.yes, True),
+        table.take("gap", quantity.span),
+        table.take("slowest_step", quantity.factor),
+        table.take("goodput", quantity.share),
+        table.take("may_end", names, ()),
+        tuple(events),
+    )
+    table.close()
+    return found
+
+
+def _check(scenario: Scenario) -> None:
+    """What one table cannot know of another. Raises ScenarioError."""
+    known = list(scenario.hosts)
+    named = [(f"fault {fault.name!r}", fault.hosts) for fault in scenario.faults]
+    named += [(f"link {number}", {a for a, _ in link.pairs}) for number, link in enumerate(scenario.links, 1)]
+    named += [(f"link {number}", {b for _, b in link.pairs}) for number, link in enumerate(scenario.links, 1)]
+    named += [(f"expect.event {e.sight}", {e.sight.of}) for e in scenario.expect.events]
+    named += [(f"fault {f.name!r}", {f.when.sight.of}) for f in scenario.faults if f.when.sight is not None]
+    for where, hosts in named:
+        for host in hosts:
+            if host not in known:
+                raise ScenarioError(f"{where}: {host!r} is no host{nearest(host, known)}")
+    faults = [fault.name for fault in scenario.faults]
+    for fault in scenario.faults:
+        if faults.count(fault.name) > 1:
+            raise ScenarioError(f"two faults are named {fault.name!r}: their names tell them apart")
+        if fault.when.after is not None and fault.when.after not in faults:
+            raise ScenarioError(f"fault {fault.name!r}: after {fault.when.after!r}{nearest(fault.when.after, faults)}")
+        if fault.when.after == fault.name:
+            raise ScenarioError(f"fault {fault.name!r} comes after itself, so never")
+        for host in fault.who if fault.kind == "fill" else ():
+            if scenario.hosts[host].disk is None:
+                raise ScenarioError(f"fault {fault.name!r} would fill the real disk: give hosts.{host} a `disk`")
+        for host in fault.who if fault.kind == "join" else ():
+            if host in scenario.peers or host in (COORDINATOR, BOOTSTRAP):
+                raise ScenarioError(f"fault {fault.name!r}: {host} is there from the start; name one that is not")
+    for expected in scenario.expect.events:
+        if expected.after is not None and expected.after not in faults:
+            raise ScenarioError(f"expect.event: after {expected.after!r}{nearest(expected.after, faults)}")
+
+
+def _peers(value: object) -> tuple[str, ...]:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_HOSTS:
+        return tuple(f"p{number}" for number in range(value))
+    found = names(value)
+    if len(set(found)) < len(found) or {COORDINATOR, BOOTSTRAP} & set(found):
+        raise ScenarioError(f"peers {value!r}: each needs a name of its own, other than {COORDINATOR} and {BOOTSTRAP}")
+    return found
+
+
+def _rows(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(isinstance(row, int) and 1 <= row <= 18 for row in value):
+        raise ScenarioError(f"rows = {value!r}: numbers of the fault matrix, such as [2, 3]")
+    return tuple(value)

@@ -1,0 +1,47 @@
+"""The run of scenarios that name none: a model of 85 thousand parameters in two stages, on made-up words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+RUN = """\
+[run]
+name = "chaos"
+steps = 12
+[model]
+vocab_size = 512
+dim = 32
+layers = 4
+heads = 2
+kv_heads = 1
+ffn_dim = 64
+context = 32
+cuts = [2]
+[batch]
+microbatches = 8
+sequences = 2
+sequence_length = 32
+[checkpoint]
+every = 4
+[evaluation]
+every = 0
+[timing]
+recruit_after_s = 1.0
+[data]
+directory = "data"
+"""
+_WORDS, _DOCUMENTS, _LENGTH = 200, 600, 40
+
+
+def write_run(folder: Path) -> tuple[Path, list[str]]:
+    """Write RUN.toml and a text; returns the run's path, and the command that prepares the text for it."""
+    random = Random(0)
+    words = ["".join(random.choices("aeioulmnrst", k=random.randint(2, 6))) for _ in range(_WORDS)]
+    documents = [" ".join(random.choices(words, k=_LENGTH)) for _ in range(_DOCUMENTS)]
+    text = folder / "text.jsonl"
+    text.write_text("\n".join(json.dumps({"text": document}) for document in documents))
+    path = folder / "RUN.toml"
+    path.write_text(RUN)
+    return path, ["prepare", "--input", str(text), "--out", str(folder / "data"), "--vocab-size", "400"]

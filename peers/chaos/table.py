@@ -1,0 +1,89 @@
+"""Reading a table of a scenario: every key is known, every value is sound, or the error says which is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from difflib import get_close_matches
+from typing import TypeVar, overload
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be played; the message names the key, and the nearest known one."""
+
+
+class Table:
+    """`take` the keys one by one, then `close`: keys that nobody took are errors."""
+
+    def __init__(self, raw: object, where: str) -> None:
+        if not isinstance(raw, Mapping):
+            raise ScenarioError(f"{where} is {raw!r}, not a table")
+        self._raw = dict(raw)
+        self._known: list[str] = []
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._raw
+
+    @overload
+    def take(self, key: str, read: Callable[[object], T]) -> T | None: ...
+    @overload
+    def take(self, key: str, read: Callable[[object], T], default: D) -> T | D: ...
+    def take(self, key: str, read: Callable[[object], object], default: object = None) -> object:
+        """The value of `key`, read; `default` if it is not there."""
+        self._known.append(key)
+        if key not in self._raw:
+            return default
+        value = self._raw.pop(key)
+        try:
+            return read(value)
+        except ScenarioError:
+            raise
+        except ValueError as error:
+            raise ScenarioError(f"{self._name(key)}: {error}") from None
+
+    def need(self, key: str, read: Callable[[object], T], why: str) -> T:
+        found = self.take(key, read)
+        if found is None:
+            raise ScenarioError(f"{self._name(key)} is missing: {why}")
+        return found
+
+    def table(self, key: str) -> Table:
+        """A table in this one, empty if it is not there."""
+        return Table(self.take(key, lambda value: value, {}), self._name(key))
+
+    def tables(self, key: str) -> list[Table]:
+        """An array of tables."""
+        rows = self.take(key, lambda value: value, [])
+        if not isinstance(rows, list):
+            raise ScenarioError(f"{self._name(key)} is {rows!r}: write [[{key}]]")
+        return [Table(row, f"{self._name(key)}[{number}]") for number, row in enumerate(rows, 1)]
+
+    def items(self) -> Iterator[tuple[str, object]]:
+        """All that is left, which is taken with it."""
+        while self._raw:
+            key = next(iter(self._raw))
+            yield key, self._raw.pop(key)
+
+    def close(self) -> None:
+        for key in self._raw:
+            raise ScenarioError(f"{self._name(key)} is unknown{nearest(key, self._known)}")
+
+    def _name(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """`; did you mean X?`, or what there is."""
+    close = get_close_matches(word, known, 1, 0.5)
+    return f"; did you mean {close[0]}?" if close else f": choose one of {', '.join(known)}"
+
+
+def names(value: object) -> tuple[str, ...]:
+    """One name, or a list of them."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not found or not all(isinstance(name, str) and name for name in found):
+        raise ScenarioError(f"{value!r} is neither a name nor a list of names")
+    return tuple(found)

@@ -1,0 +1,54 @@
+"""`swarm-peer chaos`: a swarm on an emulated internet, faults at named moments, a report."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from peers.options import Json
+
+
+def command(
+    paths: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml…", help="What is played: see docs/chaos.md.")],
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Folder for homes, logs and results. Default: a temporary one, kept if need be."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play scenarios: a swarm of processes on an emulated internet, with faults at named moments.
+
+    Reports what every step cost, what the swarm did about each fault, and whether its result is one machine's. Needs
+    root. Exit codes: 0 all is as expected, 2 something you can fix, 3 it is not.
+    """
+    from peers.chaos.namespace import why_not
+    from peers.chaos.playing import play_all
+    from peers.chaos.scenario import load
+
+    scenarios = [load(path) for path in paths]
+    if len({scenario.name for scenario in scenarios}) < len(scenarios):
+        raise typer.BadParameter("two scenarios have one name: each gets a folder of that name")
+    if (missing := why_not()) is not None:
+        raise typer.BadParameter(missing)
+    console = Console(highlight=False, stderr=as_json)
+    folder = (Path(tempfile.mkdtemp(prefix="swarm-chaos-")) if directory is None else directory).resolve()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    good = True
+    for report in play_all(scenarios, folder, console):
+        good = good and report.good
+        if as_json:
+            print(report.to_json(), flush=True)
+    if directory is None and good:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        console.print(f"\nhomes and logs are in {folder}", markup=False, soft_wrap=True)
+    if not good:
+        raise typer.Exit(3)

@@ -1,0 +1,90 @@
+"""Scenarios are checked before anything is started, and errors name the key and what it may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peers.chaos.pipe import Shape
+from peers.chaos.scenario import load
+from peers.chaos.table import ScenarioError
+
+GOOD = """
+peers = 2
+[network]
+up = "80Mbit"
+delay = "25ms"
+[[link]]
+between = [["p0"], ["p1", "coordinator"]]
+one_way = true
+loss = "5%"
+[[fault]]
+name = "cut"
+do = "cut"
+who = "p0"
+at = "1s"
+for = "2s"
+[[expect.event]]
+event = "PeerLost"
+where = { actor = "p0" }
+after = "cut"
+within = "3s"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "scenario.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_scenario_is_read(tmp_path: Path) -> None:
+    scenario = load(written(tmp_path, GOOD))
+    assert scenario.peers == ("p0", "p1")
+    assert set(scenario.hosts) == {"coordinator", "p0", "p1"}
+    assert scenario.hosts["p0"].up == Shape(rate=10_000_000)
+    assert scenario.links[0].pairs == {("p0", "p1"), ("p0", "coordinator")}
+    assert [fault.name for fault in scenario.faults] == ["cut", "cut, over"]
+    assert scenario.expect.events[0].within_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("peers = 2", "peer = 2", "peers is missing"),
+        ("peers = 2", "peers = 2\nsteps = 3", "steps is unknown"),
+        ('do = "cut"', 'do = "cutt"', "did you mean cut"),
+        ('who = "p0"', 'who = "p7"', "'p7' is no host"),
+        ('who = "p0"', "", "who is missing"),
+        ('at = "1s"', 'at = "1 parsec"', "fault[1].at: '1 parsec' is not a duration"),
+        ('at = "1s"', 'when = "1s"', "fault[1].when is unknown"),
+        ('at = "1s"', 'after = "rain"', "after 'rain'"),
+        ('at = "1s"', 'of = "p0"', "say more of an `event`"),
+        ('at = "1s"', 'event = "PeerLot"', "did you mean PeerLost"),
+        ('event = "PeerLost"\nwhere = { actor', 'event = "PeerLost"\nwhere = { actr', "actr is no field of PeerLost"),
+        ('loss = "5%"', 'loss = "500%"', "is not a share"),
+        ('up = "80Mbit"', 'up = "80 apples"', "network.up"),
+        ('delay = "25ms"', 'dealy = "25ms"', "did you mean delay"),
+        ('do = "cut"', 'do = "fill"', "would fill the real disk"),
+        ('do = "cut"', 'do = "join"', "is not taken back"),
+        ('do = "cut"\nwho = "p0"\nat = "1s"\nfor = "2s"', 'do = "join"\nwho = "p0"', "is there from the start"),
+        ('do = "cut"', 'do = "slow"', "fault[1].factor is missing"),
+        ('after = "cut"\nwithin', "within", "needs `after`"),
+        ("one_way = true", "one_way = 3", "neither true nor false"),
+    ],
+)
+def test_a_mistake_is_named(before: str, after: str, says: str, tmp_path: Path) -> None:
+    assert before in GOOD
+    with pytest.raises(ScenarioError) as error:
+        load(written(tmp_path, GOOD.replace(before, after)))
+    assert says in str(error.value)
+    assert "scenario.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "internet" / "scenarios").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_the_scenarios_of_this_repository_are_sound(path: Path) -> None:
+    scenario = load(path)
+    assert scenario.about and scenario.rows
