@@ -71,6 +71,8 @@ def _describe(event: e.Event) -> str:
             return f"coordinator takes term {event.term}: {found}"
         case e.PeerJoined():
             return f"{event.actor} joined {_stage(event.stage)}: {event.reason}"
+        case e.PeerMoved():
+            return f"{event.actor} moves from stage {event.source} to {event.stage}: {event.reason}"
         case e.PeerLost():
             return f"{event.actor} of {_stage(event.stage)} is lost: {event.reason}"
         case e.PeerRefused():

@@ -38,6 +38,7 @@ _NEWS = (
     e.CoordinatorStarted,
     e.CoordinatorBack,
     e.PeerJoined,
+    e.PeerMoved,
     e.StateFetched,
     e.CodecChosen,
     e.ReduceCancelled,

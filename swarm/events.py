@@ -59,6 +59,20 @@ class PeerJoined(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerMoved(Event):
+    """A peer is told to leave its stage for another one."""
+
+    actor: str
+    source: int
+    stage: int
+    gain: float
+    """Microbatches that the swarm does more, as long as the arrangement is expected to last."""
+    cost: float
+    """Microbatches that it does less while the peer downloads its new stage."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost(Event):
     actor: str
     stage: int | None

@@ -123,12 +123,22 @@ class EvaluationSection(Section):
 
 
 class SwarmSection(Section):
-    """How many peers a stage wants before step 0 opens; more stand by."""
+    """How many peers a stage wants before step 0 opens; at `max_replicas` (0: as many as are of use) more stand by."""
 
     replicas: Positive = Field(default=2, le=65_535)
+    max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are of use")
     start_timeout_s: float = Field(
         default=600.0, gt=0, le=1e9, description="then start with what is there, if every stage is held"
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if 0 < self.max_replicas < self.replicas:
+            raise ValueError(
+                f"swarm.max_replicas = {self.max_replicas} is less than swarm.replicas = {self.replicas}: "
+                f"set swarm.max_replicas = {self.replicas} or more, or 0 for as many as are of use"
+            )
+        return self
 
 
 class RunSection(Section):

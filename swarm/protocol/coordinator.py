@@ -144,7 +144,7 @@ class CoordinatorCore:
         if self.phase is Phase.BETWEEN:
             self._between(now)
         elif self.phase is Phase.OPEN:
-            self._placement.place()  # who comes during a step is told at once that it stands by
+            self._placement.place(now)  # who comes during a step is told at once that it stands by
         return cast(list[CoordinatorAction], self._out.take())
 
     def next_wakeup(self) -> float:
@@ -208,6 +208,7 @@ class CoordinatorCore:
         self.members.remove(member.actor)
         if self.phase is not Phase.FINISHED:  # then they leave because they were told to
             self._out.emit(PeerLost(str(member.actor), member.stage, reason))
+            self._placement.rebalancing.lost(now)
         if self.open_pass is not None:
             self.open_pass.exclude(member.actor, reason)
             self._settle(now)
@@ -245,6 +246,9 @@ class CoordinatorCore:
         self._collection.decided(self.history.version, self.open_pass.ledger, decided.without)
         self._rosters.decided(decision, self.open_pass.ledger.tables, decided.without)
         self._experience.decided()
+        ledger = self.open_pass.ledger
+        sealed = max(ledger.sealed_at.values()) if ledger.sealed_at else None
+        self._placement.rebalancing.decided(now - ledger.opened_at, None if sealed is None else now - sealed)
         for actor in self.open_pass.ledger.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
@@ -296,7 +300,7 @@ class CoordinatorCore:
     def _open(self, kind: PassKind, rosters: list[list[Actor]], now: float) -> None:
         ledger = self._agenda.ledger(kind, rosters, now)
         self.phase = Phase.OPEN
-        self._placement.pass_opened()
+        self._placement.pass_opened(ledger.actors, now)
         self.open_pass = OpenPass(ledger, self.members, self.settings, self._experience, self._out, now)
 
     def _settle(self, now: float) -> None:

@@ -27,6 +27,8 @@ class Holding:
         """The newest term under which this peer was given a state or began a pass."""
         self._reached = -1
         """The newest version held since then, even if it was lost again."""
+        self._move = 0
+        """Number of the last move in that term."""
 
     @property
     def loading(self) -> bool:
@@ -40,14 +42,21 @@ class Holding:
         if assign.stage is None:
             self.standing_by = self.stage is None
             return None
+        if assign.term == self.state_term and assign.move > self._move:
+            self._move = assign.move
+            if assign.stage != self.stage:
+                self._reached = -1  # to another stage: nothing held here counts there
+                self.stage, self.version, self._loading = assign.stage, None, None
         if assign.term <= self.state_term:
+            if assign.term == self.state_term and assign.move < self._move:
+                return None  # a late repeat of an order from before the last move
             held = self._loading.version if self._loading is not None else self.version
             if held is not None and (assign.version <= held or assign.stage != self.stage):
                 return None
             if assign.version <= self._reached:
                 return None  # a late repeat: what it names was held here and lost
         else:
-            self._reached = -1
+            self._reached, self._move = -1, assign.move
         self.state_term = assign.term
         self.stage, self.version = assign.stage, None
         self.standing_by = False
@@ -69,7 +78,8 @@ class Holding:
         return True
 
     def begun(self, pass_id: PassId) -> None:
-        self.state_term = pass_id.term
+        if pass_id.term > self.state_term:
+            self.state_term, self._move = pass_id.term, 0
 
     def applied(self, step: int) -> None:
         self.version = self._reached = step + 1

@@ -22,6 +22,13 @@ class Member:
     preferred: StageIndex | None = None
     """Of which stage it has a checkpoint on disk."""
     capacity: float = 1.0
+    """How fast it thinks it is; comparable between members."""
+    speed: float | None = None
+    """As `capacity`, but measured in a stage of this run (`Capacities`)."""
+    placed_at: float = 0.0
+    """When it was given its stage, or came back with it."""
+    has_worked: bool = False
+    """It has had a part in a pass in its stage."""
     standing_by: bool = False
     introduced: bool = False
     """It has said (Join, Status) what it holds: before that it is not placed. It may hold a state from before."""
@@ -33,6 +40,8 @@ class Member:
     """Newest that it said of the open (or last) training pass, by Prepared or in a Status: either may be lost."""
     moving: bool = False
     """It is told to leave its stage for `stage`; otherwise what it says of its stage counts."""
+    move_number: int = 0
+    """As in Assign: of its last move."""
     waited_since: float | None = None
     """Since when the next pass is put off until it has taken up the version."""
     given_up: bool = False
@@ -94,6 +103,7 @@ class Member:
             self.moving = self.moving and self.stage != status.stage
             if self.stage != status.stage and not self.moving and 0 <= status.stage < stages:
                 self.stage = status.stage
+                self.placed_at, self.has_worked = self.heard_at, False
                 self.assigned = None
                 self.standing_by = False
                 came_back = True
@@ -140,11 +150,19 @@ class Member:
         self.waits_in_vain = 0
         self.patience_until = 0.0
 
-    def move(self, stage: StageIndex, version: int) -> None:
-        """It is to leave its stage and take up `stage` at `version`."""
-        self.stage, self.version, self.prepared = stage, None, None
+    def place(self, stage: StageIndex, now: float) -> None:
+        """It is to take up `stage`, and has none so far."""
+        self.stage, self.version = stage, None
+        self.standing_by = False
+        self.placed_at, self.has_worked = now, False
+        self.told_at = -1.0
+
+    def move(self, stage: StageIndex, version: int, number: int, now: float) -> None:
+        """It is to leave its stage and take up `stage` at `version`. `number`: of this move, as in Assign."""
+        self.place(stage, now)
+        self.prepared = None
         self.assigned = (stage, version)
-        self.moving = True
+        self.moving, self.move_number = True, number
 
     def can_apply(self, decision: Decision | None) -> bool:
         """Whether it holds the reduced bytes of the last decided step and needs only to be told."""
@@ -207,11 +225,6 @@ class Members:
     def crew(self, stage: int) -> list[Member]:
         """Those of a stage that can be counted on."""
         return [m for m in self.of_stage(stage) if not m.given_up]
-
-    def stage_with_least_capacity(self, stages: int) -> StageIndex:
-        """Where a newcomer is needed most; ties go to the lower stage."""
-        totals = [sum(m.capacity for m in self.crew(s)) for s in range(stages)]
-        return StageIndex(min(range(stages), key=lambda s: (totals[s], s)))
 
     def weight(self, actor: Actor, siblings: Iterable[Actor]) -> float:
         """Relative speed among siblings, in quarters between 1/4 and 4; unmeasured or nearly equal is 1."""

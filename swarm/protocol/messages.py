@@ -186,6 +186,8 @@ class Assign:
     version: int
     source: Actor | None = None
     from_archive: bool = False
+    move: int = 0
+    """Within a term a peer leaves its stage only for a higher number: a late or repeated order moves nobody back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ class Pace:
         self._average: float | None = None
         self._busy_s = 0.0
         self._backwards = 0
+        self._stage: int | None = None
 
     def forward(self, seconds: float) -> None:
         self._busy_s += seconds
@@ -18,7 +19,11 @@ class Pace:
         self._busy_s += seconds
         self._backwards += 1
 
-    def new_pass(self) -> None:
+    def new_pass(self, stage: int) -> None:
+        """What was measured in another stage says nothing of this one."""
+        if stage != self._stage:
+            self._average, self._backwards = None, 0
+        self._stage = stage
         if self._backwards:
             measured = self._busy_s / self._backwards
             self._average = measured if self._average is None else 0.5 * (self._average + measured)

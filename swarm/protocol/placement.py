@@ -6,6 +6,7 @@ holds is waited for, restored, given a spare replica, or, last of all, the reaso
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarm.events import PeerJoined, RolledBack
@@ -14,6 +15,7 @@ from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.settings import Settings
 
 
@@ -52,6 +54,7 @@ class Placement:
         self._history = history
         self._members = members
         self._out = out
+        self.rebalancing = Rebalancing(settings, history, members, out)
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
             self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
@@ -65,46 +68,35 @@ class Placement:
         for member in self._members:
             member.told_at = -1.0
 
-    def pass_opened(self) -> None:
+    def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
         self._opened_any = True
+        self.rebalancing.opened(actors, now)
 
     # ------------------------------------------------------------ placing
 
-    def place(self) -> None:
+    def place(self, now: float) -> None:
         """Give every member that has introduced itself a stage, or have it stand by."""
         for member in self._members:
             if not member.introduced or member.stage is not None or member.lost_at is not None:
                 continue
-            stage, held = self._place_for(member)
-            if held < self._settings.replicas:
-                member.stage = stage
-                member.version = None
-                reason = f"stage {stage} had {held} of {self._settings.replicas} replicas"
-                if member.standing_by:
-                    reason = "recruited from standby: " + reason
-                member.standing_by = False
-                member.told_at = -1.0
-                self._out.emit(PeerJoined(str(member.actor), stage, reason))
+            claim = self.rebalancing.claim(member)
+            if claim is not None:
+                reason = f"recruited from standby: {claim.reason}" if member.standing_by else claim.reason
+                member.place(claim.stage, now)
+                self._out.emit(PeerJoined(str(member.actor), claim.stage, reason))
             elif not member.standing_by:
                 member.standing_by = True
-                self._out.emit(PeerJoined(str(member.actor), None, "every stage has its replicas: stands by"))
+                reason = f"every stage has its {self.rebalancing.most} replicas: stands by"
+                self._out.emit(PeerJoined(str(member.actor), None, reason))
                 self._out.send(member.actor, Assign(self._history.term, None, 0))
-
-    def _place_for(self, member: Member) -> tuple[StageIndex, int]:
-        """The stage its disk holds, if that needs a peer; else the one with least capacity. And how many it has."""
-        wanted = member.preferred
-        if wanted is not None and 0 <= wanted < self._settings.stages:
-            held = len(self._members.crew(wanted))
-            if held < self._settings.replicas:
-                return wanted, held
-        stage = self._members.stage_with_least_capacity(self._settings.stages)
-        return stage, len(self._members.crew(stage))
 
     # ------------------------------------------------------------ catching up
 
     def survey(self, now: float) -> Survey:
         """Place members, tell who lacks the version how to catch up, and say whether every stage is held."""
-        self.place()
+        self.place(now)
+        if not self._may_wait_for_replicas(now):
+            self.rebalancing.consider(now)
         found = Survey([])
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
@@ -148,7 +140,7 @@ class Placement:
             return []
         waiting = [m for m in needy if not m.given_up]
         if self._history.version < self._settings.steps:
-            del waiting[max(0, self._settings.replicas - held) :]
+            del waiting[max(0, self.rebalancing.most - held) :]
         return waiting + [m for m in needy if m.given_up]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
@@ -176,7 +168,8 @@ class Placement:
             if late:
                 member.give_up(now, self._settings.step_budget_s)
             give = None if initialised else source
-            self._out.send(member.actor, Assign(history.term, StageIndex(stage), history.version, give, from_archive))
+            order = Assign(history.term, StageIndex(stage), history.version, give, from_archive, member.move_number)
+            self._out.send(member.actor, order)
 
     def ask_to_save(self, now: float) -> None:
         """Tell the last decision again to those who hold its version and have not saved it."""
@@ -218,7 +211,7 @@ class Placement:
         if history.restorable:
             found.wait("" if crew else f"stage {stage} has no peer")
             if not crew and recruit and not self._may_wait_for_replicas(now):
-                self._move_surplus(stage, found)
+                self.rebalancing.recruit(StageIndex(stage), now)
             return
         found.wait("" if recruit else f"nobody holds stage {stage} at version {history.version}")
         if recruit and found.new_term is None:
@@ -229,18 +222,3 @@ class Placement:
                 member.version = None
                 member.has_state()
             found.new_term = NewTerm(target)
-
-    def _move_surplus(self, stage: int, found: Survey) -> None:
-        """Nobody stands by for a stage without peers: a replica that another stage can spare goes there.
-
-        Under a new term: within a term a peer does not leave its stage.
-        """
-        crews = [[m for m in self._members.crew(s) if m.lost_at is None] for s in range(self._settings.stages)]
-        largest = max(crews, key=len)
-        if found.new_term is not None or len(largest) < 2:
-            return
-        moved = min(largest, key=lambda m: (m.version == self._history.version, m.actor))
-        reason = f"moved from stage {moved.stage}, which has {len(largest)} replicas: stage {stage} has none"
-        moved.move(StageIndex(stage), self._history.version)
-        self._out.emit(PeerJoined(str(moved.actor), stage, reason))
-        found.new_term = NewTerm()

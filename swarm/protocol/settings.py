@@ -38,6 +38,8 @@ class Settings:
     """Replicas exchange compressed gradients, and keep what that loses for the next step."""
     imported: bool = False
     """Version 0 is in the archive from the start, and is taken up like any other; otherwise every peer makes it."""
+    max_replicas: int = 0
+    """As many peers as a stage may have; more stand by. 0: as many as `replica_cap` says."""
     ends_share: bool = False
     """The first and the last of several stages hold some of the same parameters."""
 
@@ -61,6 +63,7 @@ class Settings:
             targets_per_step=manifest.targets_per_step,
             clip_norm=manifest.optimizer.clip_norm,
             replicas=manifest.swarm.replicas,
+            max_replicas=manifest.swarm.max_replicas,
             evaluate_every=manifest.evaluation.every,
             evaluate_microbatches=manifest.evaluation.microbatches,
             sample_tokens=manifest.evaluation.sample_tokens,

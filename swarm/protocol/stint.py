@@ -70,7 +70,7 @@ class Stint:
         self._pace = pace
         self._out = out
         self._early = Early()
-        pace.new_pass()
+        pace.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
         self.walk = Walk(

@@ -127,8 +127,11 @@ def small_settings(
     imported: bool = False,
     ends_share: bool = False,
     averages_compressed: bool = False,
+    max_replicas: int | None = None,
 ) -> Settings:
-    """Settings of a run whose step takes a few tenths of a virtual second."""
+    """Settings of a run whose step takes a few tenths of a virtual second. Who comes beyond `replicas` stands by,
+    if `max_replicas` does not say otherwise.
+    """
     return Settings(
         stages=stages,
         microbatches=microbatches,
@@ -137,6 +140,7 @@ def small_settings(
         targets_per_step=64 * microbatches,
         clip_norm=1.0,
         replicas=replicas,
+        max_replicas=replicas if max_replicas is None else max_replicas,
         evaluate_every=evaluate_every,
         evaluate_microbatches=2,
         sample_tokens=sample_tokens,

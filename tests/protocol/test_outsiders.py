@@ -315,7 +315,7 @@ def test_nor_by_the_last_version_while_its_time_lasts() -> None:
 
 def test_each_attempt_to_load_has_another_source() -> None:
     run = Run(settings(steps=4, replicas=3))
-    run.core._placement.pass_opened()  # without the wait for a third replica
+    run.core._placement.pass_opened((), run.now)  # without the wait for a third replica
     run.load(ONE, TWO)
     run.decide(ONE, TWO)
     run.versions[THREE] = None

@@ -40,6 +40,8 @@ every = 2
 every = 0
 [timing]
 recruit_after_s = 1.0
+[swarm]
+max_replicas = 2
 [data]
 directory = "../corpus"
 """

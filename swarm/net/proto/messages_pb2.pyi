@@ -238,18 +238,20 @@ class Decision(_message.Message):
     def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ...) -> None: ...
 
 class Assign(_message.Message):
-    __slots__ = ("term", "stage", "version", "source", "from_archive")
+    __slots__ = ("term", "stage", "version", "source", "from_archive", "move")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     FROM_ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     term: int
     stage: int
     version: int
     source: int
     from_archive: bool
-    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ...) -> None: ...
+    move: int
+    def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite")

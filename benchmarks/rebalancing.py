@@ -1,0 +1,127 @@
+"""How much of what is possible a swarm does when peers come and go: 32 hours of synthetic preemptions, ten seeds.
+
+    python -m benchmarks.rebalancing [--hours 32] [--seeds 10] [--jobs 2] [--out FILE]
+
+The coordinator's own placement and planner in virtual time over a flow (swarm/simulation/fluid.py), on traces with 0.58
+departures per peer and hour, a third of them in bursts of up to a fifth of the swarm. Policies: `random`: newcomers
+take a stage at random and stay; `claims`: they take the stage that needs them and stay; `300 s`: besides, one move at
+most every 300 s; `steps`: the product: one at most after every step. `of possible`: microbatches done ÷ those that the
+best arrangement of all who are there would have done, downloads free, the seeds' mean and the worst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.results import write_results
+from swarm.simulation.fluid import Course, Outcome, flow
+from swarm.simulation.preemptions import preemptions
+
+PEERS_PER_STAGE = 8
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row. `state_gb`: what a newcomer downloads, over 200 Mbit/s; 0: nothing."""
+
+    name: str
+    stages: int
+    state_gb: float = 0.5
+    spread: float = 1.0
+    peers_per_stage: int = PEERS_PER_STAGE
+    steep: bool = False
+    """The last stage costs twice as much as the others."""
+
+
+POLICIES: dict[str, tuple[float | None, bool]] = {
+    "random": (None, False),
+    "claims": (None, True),
+    "300 s": (300.0, True),
+    "steps": (0.0, True),
+}
+"""{name: (period, whether newcomers claim)}"""
+
+SETTINGS = (
+    Setting("4 stages", 4),
+    Setting("8 stages", 8),
+    Setting("16 stages", 16),
+    Setting("4 stages, no download", 4, state_gb=0.0),
+    Setting("8 stages, no download", 8, state_gb=0.0),
+    Setting("16 stages, no download", 16, state_gb=0.0),
+    Setting("4 stages, 2 GB of state", 4, state_gb=2.0),
+    Setting("4 stages, 25 peers each", 4, peers_per_stage=25),
+    Setting("4 stages, peers of 10× spread", 4, spread=10.0),
+    Setting("4 stages, the last costs twice", 4, steep=True),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=32.0)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    jobs = [
+        (setting, policy, options.hours, seed)
+        for setting in SETTINGS
+        for policy in POLICIES
+        for seed in range(options.seeds)
+    ]
+    rows = []
+    print("| swarm | policy | of possible | worst seed | moves/h | rollbacks |\n|---|---|---|---|---|---|")
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        outcomes = pool.imap(run, jobs)
+        for setting in SETTINGS:
+            for policy in POLICIES:
+                found = [next(outcomes) for _ in range(options.seeds)]
+                rows.append(summary(setting, policy, found))
+                print(line(rows[-1]), flush=True)
+    write_results(options.out, "rebalancing", hours=options.hours, seeds=options.seeds, rows=rows)
+
+
+def run(job: tuple[Setting, str, float, int]) -> Outcome:
+    """One seed of one row."""
+    setting, policy, hours, seed = job
+    period_s, claims = POLICIES[policy]
+    course = Course(
+        stages=setting.stages,
+        preemptions=preemptions(setting.peers_per_stage * setting.stages, hours * 3600.0, seed),
+        period_s=period_s,
+        state_bytes=setting.state_gb * GIGABYTE,
+        spread=setting.spread,
+        costs=(*[1.0] * (setting.stages - 1), 2.0) if setting.steep else (),
+        claims=claims,
+        seed=seed,
+    )
+    return flow(course)
+
+
+def summary(setting: Setting, policy: str, found: list[Outcome]) -> dict[str, object]:
+    shares = [outcome.share for outcome in found]
+    return {
+        **asdict(setting),
+        "policy": policy,
+        "share": statistics.mean(shares),
+        "worst": min(shares),
+        "moves_per_hour": statistics.mean(outcome.moves_per_hour for outcome in found),
+        "rollbacks": statistics.mean(outcome.rollbacks for outcome in found),
+        "stood_by_hours": statistics.mean(outcome.stood_by_s for outcome in found) / 3600,
+        "starved_s": statistics.mean(outcome.starved_s for outcome in found),
+    }
+
+
+def line(row: dict[str, object]) -> str:
+    return (
+        f"| {row['name']} | {row['policy']} | {row['share']:.1%} | {row['worst']:.1%} | "
+        f"{row['moves_per_hour']:.1f} | {row['rollbacks']:.1f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

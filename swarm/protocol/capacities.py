@@ -1,0 +1,67 @@
+"""What the stages cost and how fast the members are, learned from what they measure: what placing and moving rest on.
+
+A microbatch takes `cost ÷ speed` seconds at a peer. Peers say how many seconds it takes in the stage they are in
+(Status), and at the start how fast they think they are (Join: `capacity`). Whoever was measured is taken at the
+measured speed, carried over to other stages by what these cost everybody who has run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from swarm.protocol.members import Member, Members
+from swarm.protocol.planner import Lineup, Worker
+
+REMEMBERED = 64
+"""Peers by whom a stage's cost is known, the newest."""
+
+
+class Capacities:
+    """`learn` after every decided step; the rest asks."""
+
+    def __init__(self, stages: int) -> None:
+        self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
+        """By stage: {peer: seconds per microbatch × capacity}"""
+
+    def learn(self, members: Members) -> None:
+        """Take down what was measured; a peer counts once for a stage, also when it has left."""
+        for member in members:
+            seconds, stage = member.seconds_per_microbatch, member.stage
+            if seconds is None or stage is None or not member.has_worked:
+                continue
+            seen = self._seen[stage]
+            seen.pop(member.actor.peer, None)
+            seen[member.actor.peer] = seconds * member.capacity
+            if len(seen) > REMEMBERED:
+                del seen[next(iter(seen))]
+        costs = self.costs()
+        for member in members:
+            seconds, stage = member.seconds_per_microbatch, member.stage
+            if seconds is not None and stage is not None and member.has_worked:
+                member.speed = costs[stage] / seconds
+
+    def costs(self) -> tuple[float, ...]:
+        """Of every stage: seconds that a peer of speed 1 takes. One that nobody has run costs as much as others do."""
+        known = [median(seen.values()) if seen else None for seen in self._seen]
+        usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
+        return tuple(usual if cost is None else cost for cost in known)
+
+    def speed(self, member: Member) -> float:
+        """As measured in any stage, else as it thinks."""
+        return member.capacity if member.speed is None else member.speed
+
+    def lineup(
+        self,
+        members: Members,
+        replicas: int,
+        most: int,
+        ready: Callable[[Member], bool] = lambda member: True,
+        movable: Callable[[Member], bool] = lambda member: False,
+    ) -> Lineup:
+        """As the planner wants it. `ready` and `movable` as in Worker."""
+        crews = []
+        for stage in range(len(self._seen)):
+            crew = [m for m in members.crew(stage) if m.lost_at is None]
+            crews.append(tuple(Worker(m.actor, self.speed(m), movable(m), ready(m)) for m in crew))
+        return Lineup(tuple(crews), self.costs(), replicas, most)

@@ -1,0 +1,39 @@
+"""How often peers leave, and how many replicas that allows."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.protocol.churn import DEATH_IN_A_REDUCE, PRIOR_PER_S, Churn, expected_quiet_s, replica_cap
+
+
+def test_what_is_seen_outweighs_what_is_usual() -> None:
+    churn = Churn()
+    assert churn.departures_per_s == pytest.approx(PRIOR_PER_S)
+    churn.present(100, 0.0)
+    churn.present(100, 36_000.0)
+    assert churn.departures_per_s == pytest.approx(PRIOR_PER_S / 101), "a thousand peer-hours, and nobody left"
+    for _ in range(2000):
+        churn.left()
+    assert churn.departures_per_s == pytest.approx(2006 / 1010 / 3600)
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1000.0), st.integers(1, 500), st.integers(1, 8))
+def test_a_reduce_is_seldom_disturbed(rate: float, reduce_s: float, microbatches: int, planned: int) -> None:
+    cap = replica_cap(rate, reduce_s, microbatches, planned)
+    assert planned <= cap <= max(planned, microbatches)
+    if cap > planned:
+        assert 1 - math.exp(-cap * rate * reduce_s) <= DEATH_IN_A_REDUCE + 1e-9
+
+
+def test_the_cap_of_an_hourly_life_and_a_reduce_of_ten_seconds() -> None:
+    assert replica_cap(0.6 / 3600, 10.0, 128, 2) == 63
+    assert replica_cap(0.6 / 3600, 100.0, 128, 2) == 6
+    assert replica_cap(0.6 / 3600, 10.0, 16, 2) == 16, "nobody is without a microbatch"
+
+
+def test_quiet_is_the_shorter_the_more_peers() -> None:
+    assert expected_quiet_s(0.6 / 3600, 10) == pytest.approx(300.0)
+    assert expected_quiet_s(0.6 / 3600, 20) == pytest.approx(150.0)
