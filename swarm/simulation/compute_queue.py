@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarm.simulation.world import Process
+    from swarm.simulation.timeline import Process
 
 
 class Priority(enum.IntEnum):

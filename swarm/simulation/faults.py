@@ -15,7 +15,8 @@ from swarm.protocol.actions import LeaveRequested
 from swarm.simulation.network import Burst
 from swarm.simulation.sim_peer import GOODBYE, SimPeer
 from swarm.simulation.stranger import Stranger
-from swarm.simulation.world import Process, World
+from swarm.simulation.timeline import Process
+from swarm.simulation.world import World
 
 PHASES = (
     "joining",

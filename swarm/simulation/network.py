@@ -15,7 +15,8 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message
 
 if TYPE_CHECKING:
-    from swarm.simulation.world import Process, World
+    from swarm.simulation.timeline import Process
+    from swarm.simulation.world import World
 
 
 @dataclass(slots=True)

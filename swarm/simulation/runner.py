@@ -20,8 +20,9 @@ from swarm.simulation.invariants import Violation
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_peer import Disk, SimPeer
+from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import LADDERS, Cycle, initial_state
-from swarm.simulation.world import Process, World
+from swarm.simulation.world import World
 
 MAX_EVENTS = 60_000
 TRACE_TAIL = 60

@@ -9,8 +9,8 @@ from swarm.protocol import actions as act
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Decision, Frame
 from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import state_digest, tokens_payload
-from swarm.simulation.world import Process
 
 if TYPE_CHECKING:
     from swarm.simulation.world import World

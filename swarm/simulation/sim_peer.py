@@ -14,6 +14,7 @@ from swarm.protocol.messages import CodecPair, LinkRate
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import Violation, reduced_digest
+from swarm.simulation.timeline import Process
 from swarm.simulation.toy_averaging import compressed
 from swarm.simulation.toy_model import (
     RATES,
@@ -38,7 +39,6 @@ from swarm.simulation.toy_model import (
     token_of,
     weight_gradient,
 )
-from swarm.simulation.world import Process
 
 if TYPE_CHECKING:
     from swarm.simulation.world import World

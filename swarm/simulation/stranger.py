@@ -26,7 +26,7 @@ from swarm.protocol.ids import (
     SumKey,
     Term,
 )
-from swarm.simulation.world import Process
+from swarm.simulation.timeline import Process
 
 if TYPE_CHECKING:
     from swarm.simulation.world import World

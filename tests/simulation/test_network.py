@@ -7,7 +7,8 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Leave
 from swarm.simulation.network import Burst
 from swarm.simulation.scenario import small_settings
-from swarm.simulation.world import Process, World
+from swarm.simulation.timeline import Process
+from swarm.simulation.world import World
 
 
 class Ear:
