@@ -35,6 +35,8 @@ def step_line(decided: e.StepDecided, measured: e.StepMeasured | None, steps: in
         ]
     if decided.scale == 0.0:
         parts.append("SKIPPED: non-finite gradient")
+    if decided.leader:
+        parts.append(f"leader {decided.leader}")
     if decided.without:
         parts.append(f"without {printable(', '.join(decided.without))}, lost after the others were prepared")
     return "  ".join(parts)
@@ -141,6 +143,17 @@ def _describe(event: e.Event) -> str:
             return f"{away}: this peer keeps its state and dials on; it leaves in {event.leaves_in_s:.0f} s"
         case e.CoordinatorBack():
             return f"the coordinator is back after {event.seconds:.0f} s"
+        case e.LeadershipTaken():
+            reached = f"{event.reached} of {event.members} coordinators can be reached"
+            return f"{event.actor}, this coordinator, leads under ballot {event.ballot}: {reached}"
+        case e.LeadershipLost():
+            return f"this coordinator leads no more: {event.reason}"
+        case e.LeaderFollowed():
+            return f"coordinator {event.leader} leads now"
+        case e.MajorityMissing():
+            return f"nothing can be decided: {event.reason}"
+        case e.DecisionRecorded():
+            return f"step {event.step + 1} is decided, says {event.leader or 'the record'}, which leads: kept here too"
         case e.CheckpointWritten():
             size = amount(event.nbytes)
             return f"checkpoint of stage {event.stage} at version {event.version} written: {size}, {event.digest[:16]}"

@@ -29,6 +29,8 @@ _TROUBLE = (
     e.MessagesDropped,
     e.ClockDiffers,
     e.CoordinatorAway,
+    e.LeadershipLost,
+    e.MajorityMissing,
     e.CheckpointRefused,
     e.LoopBlocked,
 )
@@ -37,6 +39,9 @@ _NEWS = (
     e.ProcessStopped,
     e.CoordinatorStarted,
     e.CoordinatorBack,
+    e.LeadershipTaken,
+    e.LeaderFollowed,
+    e.DecisionRecorded,
     e.PeerJoined,
     e.PeerMoved,
     e.StateFetched,

@@ -149,6 +149,8 @@ class StepDecided(Event):
     key_frames: list[str] = field(default_factory=list)
     """By boundary 1, 2, …, hex: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none.
     """
+    leader: str = ""
+    """Who decided it, in a run with a group of coordinators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,56 @@ class CoordinatorAway(Event):
 class CoordinatorBack(Event):
     seconds: float
     """How long it was away."""
+
+
+# ---------------------------------------------------------------- a group of coordinators
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipTaken(Event):
+    """This coordinator leads its group."""
+
+    actor: str
+    ballot: int
+    reached: int
+    """Members it has heard of lately, itself included."""
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipLost(Event):
+    """This coordinator leads no more: what it had not decided it will not decide."""
+
+    actor: str
+    ballot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFollowed(Event):
+    """Another coordinator leads, or, in a peer's log, speaks for the group now."""
+
+    leader: str
+    ballot: int
+    """In a peer's log, the term."""
+
+
+@dataclass(frozen=True, slots=True)
+class MajorityMissing(Event):
+    """Nobody can decide anything here: too few coordinators of the group can be reached."""
+
+    reached: int
+    needed: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecorded(Event):
+    """A coordinator that does not lead has a decision on its disk."""
+
+    term: int
+    step: int
+    leader: str
 
 
 # ---------------------------------------------------------------- results

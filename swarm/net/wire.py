@@ -25,6 +25,7 @@ from google.protobuf.message import Message as Proto
 
 from swarm.net.proto import messages_pb2 as pb
 from swarm.protocol import messages as m
+from swarm.protocol.consensus import BATCH
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -310,6 +311,8 @@ _RELAYED = _union(
     {m.Want: "want", m.Frame: "frame", m.ReducePart: "reduce_part", m.ReducedPart: "reduced_part"},
 )
 
+_ENTRY = _union(pb.Entry, {m.TermEntry: "term", m.DecisionEntry: "decision", m.ArchivedEntry: "archived"})
+
 _LARGE = _bounded(0, 2**63 - 1)
 _INTEGERS = {
     FieldDescriptor.TYPE_UINT32: _bounded(0, 2**32 - 1),
@@ -349,6 +352,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.CodecPair, "backward"): _text(MAX_CODEC),
     (m.Status, "links"): _many(_nested(m.LinkRate), MAX_LINKS),
     (m.Relay, "message"): _RELAYED,
+    (m.Append, "entries"): _many(_ENTRY, BATCH),
 }
 """Fields whose bound or form does not follow from their type. Other tuples have one entry a stage."""
 
@@ -367,6 +371,10 @@ _PARTS: tuple[type, ...] = (
     m.Decision,
     m.Lineage,
     m.Receipt,
+    m.TermEntry,
+    m.DecisionEntry,
+    m.ArchivedEntry,
+    m.Offer,
 )
 
 

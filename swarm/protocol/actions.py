@@ -21,7 +21,7 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
-from swarm.protocol.messages import CodecPair, Decision, LinkRate, Message, Payload
+from swarm.protocol.messages import CodecPair, Decision, Entry, LinkRate, Message, Offer, Payload
 
 # ---------------------------------------------------------------- inputs of both cores
 
@@ -207,6 +207,13 @@ class ArchiveStored:
     term: Term
 
 
+@dataclass(frozen=True, slots=True)
+class GroupWritten:
+    """The `WriteGroup` of this number, and all before it, are on disk."""
+
+    number: int
+
+
 PeerInput = (
     Received
     | LinkLost
@@ -227,6 +234,7 @@ PeerInput = (
     | LeaveRequested
 )
 CoordinatorInput = Received | LinkLost | LinkUp | Tick | RecordWritten | TermWritten | ArchiveStored | LeaveRequested
+GroupInput = Received | LinkLost | LinkUp | Tick | GroupWritten | ArchiveStored | LeaveRequested
 
 # ---------------------------------------------------------------- actions of both cores
 
@@ -437,6 +445,36 @@ class CollectCheckpoint:
     holders: tuple[tuple[Actor, ...], ...]
     """By stage, actors that stored it with the agreed digest."""
     digests: tuple[str, ...]
+    from_archive: bool = False
+    """The holders are other members of the group, and it lies in their archives."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteGroup:
+    """Make this member's part of the group's record durable, all of it or nothing, in order → GroupWritten.
+
+    `entries` replace whatever the log holds from index `first` on. Entries up to `committed` stand for good: a rollback
+    among them also ends the archive's later versions.
+    """
+
+    number: int
+    ballot: int
+    vote: str
+    """Peer id that got this member's vote in `ballot`; empty: nobody."""
+    first: int
+    entries: tuple[Entry, ...]
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendEntries:
+    """Send an Append with entries from index `first` on, as they are on disk: as many as fit into a message."""
+
+    to: Actor
+    ballot: int
+    first: int
+    committed: int
+    offer: Offer | None
 
 
 PeerAction = (
@@ -458,3 +496,4 @@ PeerAction = (
     | SaveCheckpoint
 )
 CoordinatorAction = Send | Emit | Stop | Feed | WriteTerm | WriteRecord | PassClosed | CollectCheckpoint
+GroupAction = Send | Emit | Stop | Feed | WriteGroup | SendEntries | PassClosed | CollectCheckpoint

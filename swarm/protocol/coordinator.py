@@ -327,12 +327,12 @@ class CoordinatorCore:
                 self._new_term(NewTerm())
             case Unworkable(reason):
                 self._out.emit(RunPaused(reason))
-                self._end(Halt(reason), now)
+                self._end(Halt(reason, self.history.term), now)
 
     def _finish(self, now: float) -> None:
         self._out.emit(RunFinished(self.history.version - 1, "all steps are decided, applied and archived"))
         decision = self.history.decision
-        self._end(None if decision is None else Decide(decision, finished=True), now)
+        self._end(None if decision is None else Decide(decision, self.history.term, finished=True), now)
 
     def _end(self, last_word: Decide | Halt | None, now: float) -> None:
         """Nothing is done any more but to send everybody home."""

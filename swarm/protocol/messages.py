@@ -230,6 +230,8 @@ class Decide:
     """A decision, when no pass follows at once: before a pause, and at the end (`finished`)."""
 
     decision: Decision
+    term: Term
+    """Under which it is told: the decision may be of an older one."""
     finished: bool = False
 
 
@@ -238,6 +240,7 @@ class Halt:
     """The run cannot go on: stop, as failed. Repeated until you are gone."""
 
     reason: str
+    term: Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +369,108 @@ class Leave:
     reason: str
 
 
+# ---------------------------------------------------------------- coordinator → coordinator, in a group of several
+
+
+@dataclass(frozen=True, slots=True)
+class TermEntry:
+    """A leader takes a term. `rollback_to`: the history goes on from this version."""
+
+    ballot: int
+    """Of the leader that appended it, as in all entries."""
+    term: Term
+    rollback_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionEntry:
+    ballot: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedEntry:
+    """A majority of the group holds every stage of checkpoint `version`."""
+
+    ballot: int
+    version: int
+    term: Term
+    """In which it was ordered."""
+    digests: tuple[str, ...]
+    """By stage, of the files."""
+
+
+Entry = TermEntry | DecisionEntry | ArchivedEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Canvass:
+    """May I lead under `ballot`? With the index and ballot of my log's last entry."""
+
+    ballot: int
+    last_index: int
+    last_ballot: int
+    binding: bool
+    """False: would you? Nothing is promised, so that who is merely cut off disturbs nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    ballot: int
+    """That of the canvass if granted, else the newest that the voter knows."""
+    granted: bool
+    binding: bool
+    """As in the canvass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A checkpoint in the leader's archive, to be copied."""
+
+    version: int
+    term: Term
+    """In which it was ordered."""
+    digests: tuple[str, ...]
+    """By stage, of the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The leader's log goes on after entry `before` with these. Without entries: I am here."""
+
+    ballot: int
+    before: int
+    before_ballot: int
+    entries: tuple[Entry, ...]
+    committed: int
+    """Entries up to this one stand for good."""
+    offer: Offer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer, once it is on disk."""
+
+    ballot: int
+    """The newest that the sender knows: if it is higher than the leader's, that one leads no more."""
+    matched: int
+    """Up to here the logs are the same; if `refused`, go on from before here."""
+    refused: bool = False
+    held: int = -1
+    """The version offered, if it is held; −1: it is not."""
+    held_in: int = 0
+    """The term of that offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjourn:
+    """The leader ends the run: everybody may go."""
+
+    ballot: int
+    reason: str
+    failed: bool = False
+
+
 # ---------------------------------------------------------------- anyone → anyone
 
 
@@ -433,6 +538,11 @@ Message = (
     | Result
     | Failed
     | Leave
+    | Canvass
+    | Vote
+    | Append
+    | Appended
+    | Adjourn
     | Want
     | Frame
     | ReducePart

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from swarm.events import PeerJoined, StepApplied
+from swarm.events import LeaderFollowed, PeerJoined, StepApplied
 from swarm.protocol.actions import (
     AppliedStep,
     Apply,
@@ -35,6 +35,7 @@ from swarm.protocol.actions import (
     Stop,
     Tick,
 )
+from swarm.protocol.allegiance import Allegiance, Control
 from swarm.protocol.bases import Bases, Visits
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
@@ -80,13 +81,15 @@ class PeerCore:
         saved: Saved | None = None,
         visits: Visits | None = None,
         base_capacity: int = 0,
+        group: tuple[Actor, ...] = (),
     ) -> None:
-        """`saved`: the newest checkpoint on this machine's disk. `visits`: given if the codec builds on earlier visits.
+        """`coordinator`: the one to begin with, of `group` if there are several. `visits`: given if the codec builds on
+        earlier visits. `saved`: the newest checkpoint on this machine's disk.
 
         `base_capacity`: how many reconstructions of earlier visits this machine has room for.
         """
         self.actor = actor
-        self.coordinator = coordinator
+        self.allegiance = Allegiance(coordinator, group)
         self.settings = settings
         self.holding = Holding()
         self.stint: Stint | None = None
@@ -106,6 +109,11 @@ class PeerCore:
         self._carry: Carry | None = None
         """The residuals of the last step applied, in a run that averages compressed gradients."""
         self._finished = False
+
+    @property
+    def coordinator(self) -> Actor:
+        """Whom this peer obeys."""
+        return self.allegiance.leader
 
     # ------------------------------------------------------------ entry
 
@@ -140,12 +148,19 @@ class PeerCore:
             case LinksMeasured():
                 self._reporter.measured(event)
             case LeaveRequested(reason):
-                self._out.send(self.coordinator, Leave(self.actor, reason))
+                for coordinator in self.allegiance.group:
+                    self._out.send(coordinator, Leave(self.actor, reason))
                 self._out.add(Stop(reason))
         self._deadlines(now)
-        if (report := self._reporter.report(self.holding, self.stint, self._pace, now)) is not None:
-            self._out.send(self.coordinator, report)
+        self._report(now)
         return cast(list[PeerAction], self._out.take())
+
+    def _report(self, now: float) -> None:
+        """Every heartbeat to all coordinators, since any may be the next to lead; between them to the one that does."""
+        beat = now >= self._reporter.next_at
+        if (report := self._reporter.report(self.holding, self.stint, self._pace, now)) is not None:
+            for coordinator in self.allegiance.group if beat else (self.coordinator,):
+                self._out.send(coordinator, report)
 
     def next_wakeup(self) -> float:
         due = [self._reporter.next_at, *self._reach.deadlines()]
@@ -164,7 +179,7 @@ class PeerCore:
         self._out.routes.pop(other, None)
         if not self._reach.up(other):
             return
-        if other == self.coordinator:
+        if self.allegiance.includes(other):
             self._reporter.again(now)
         if self.stint is not None:
             self.stint.reconnected(other, now)
@@ -177,8 +192,25 @@ class PeerCore:
                 self._on_relay(sender, origin, destination, inner, now)
             case Want() | Frame() | ReducePart() | ReducedPart():
                 self._on_data(sender, message, None, now)
-            case _ if sender != self.coordinator:
-                pass  # control comes from the coordinator alone
+            case Assign() | Open() | Amend() | Release() | Fenced() | Decide() | Halt():
+                if self._obeys(sender, message, now):
+                    self._on_control(sender, message, now)
+            case _:
+                pass
+
+    def _obeys(self, sender: Actor, message: Control, now: float) -> bool:
+        """Whether an order counts. A new leader is told at once how things stand here."""
+        before = self.coordinator
+        if not self.allegiance.obeys(sender, message):
+            return False
+        if sender != before:
+            self._out.emit(LeaderFollowed(str(sender), self.allegiance.term))
+            self._opening = None
+            self._reporter.again(now)
+        return True
+
+    def _on_control(self, sender: Actor, message: Control, now: float) -> None:
+        match message:
             case Assign():
                 self._on_assign(message)
             case Open():
@@ -192,7 +224,7 @@ class PeerCore:
             case Fenced(pass_id, reason):
                 if (stint := self._stint_of(pass_id, sender, message)) is not None:
                     stint.fence(reason)
-            case Decide(decision, finished):
+            case Decide(decision=decision, finished=finished):
                 self._finished = self._finished or finished
                 self._apply_if_prepared(decision)
                 if finished and self._applying is None:
@@ -201,8 +233,6 @@ class PeerCore:
                     self._save_if_due(now)
             case Halt(reason):
                 self._out.add(Stop(reason, failed=True))
-            case _:
-                pass
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> Stint | None:
         """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""
@@ -241,7 +271,9 @@ class PeerCore:
 
     def _takes_part(self, actor: Actor) -> bool:
         """Whether an actor has a part in the open pass. Others pass the handshake too, but no data is taken of them."""
-        return actor == self.coordinator or (self.stint is not None and self.stint.serves(actor))
+        if self.stint is None:
+            return actor == self.coordinator
+        return actor == self.stint.walk.coordinator or self.stint.serves(actor)
 
     def _on_data(self, sender: Actor, message: Message, via: Actor | None, now: float) -> None:
         match message:

@@ -149,7 +149,7 @@ class Placement:
         if history.decision is not None and (needy or history.version == self._settings.steps):
             for member in coming:  # otherwise the next Open carries it
                 if self._tell(member, now):
-                    self._out.send(member.actor, Decide(history.decision))
+                    self._out.send(member.actor, Decide(history.decision, history.term))
         for i, member in enumerate(needy):
             if not holders and not (history.restorable and not coming):
                 continue
@@ -178,7 +178,7 @@ class Placement:
             if history.decision is None or member.version != history.version or member.status is None:
                 continue
             if member.status.checkpoint_version < history.version and self._tell(member, now):
-                self._out.send(member.actor, Decide(history.decision))
+                self._out.send(member.actor, Decide(history.decision, history.term))
 
     def _tell(self, member: Member, now: float) -> bool:
         """Whether it is time to say it (again) to this member."""

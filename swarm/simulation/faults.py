@@ -55,6 +55,22 @@ KINDS = (
 )
 
 
+GROUP_KINDS = (
+    "member restart",
+    "member stall",
+    "members cut",
+    "one-way members cut",
+    "member cut off",
+    "cut from peers",
+    "members late",
+)
+"""In runs with several coordinators. `member cut off`: from all other coordinators. `cut from peers`: from some.
+`members late`: what they say to each other comes late, twice and out of order.
+"""
+GROUP_PHASES = (*PHASES, "voted")
+GROUP_ROLES = ("leader", "follower")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
     kind: str
@@ -110,6 +126,9 @@ CELLS = tuple(cell for cell in itertools.starmap(Cell, itertools.product(KINDS, 
 """Every fault × phase × role that makes sense: none of them may stay empty."""
 
 
+GROUP_CELLS = tuple(itertools.starmap(Cell, itertools.product(GROUP_KINDS, GROUP_PHASES, GROUP_ROLES)))
+
+
 class Injector:
     """Watches the phases of a run and strikes. `respawn` starts the next incarnation of a process that died."""
 
@@ -152,6 +171,12 @@ class Injector:
         world = self._world
         if cell.role == "coordinator":
             return world.coordinator
+        if cell.role in GROUP_ROLES and cell.phase == "voted":
+            return process if (process is world.coordinator) == (cell.role == "leader") else None
+        if cell.role in GROUP_ROLES:
+            leads = cell.role == "leader"
+            those = [p for p in self._members() if (p is world.coordinator) == leads]
+            return self._random.choice(those) if those else None
         if cell.role == "standby":
             if cell.phase == "joining":
                 return process if isinstance(process, SimPeer) and process.spare else None
@@ -222,6 +247,19 @@ class Injector:
                 self._cut(kind, target, fault.seconds)
             case "coordinator cut off":
                 self._cut_coordinator(target, fault.seconds)
+            case "member restart":
+                self.kill(target, fault.seconds)
+            case "member stall":
+                target.stall()
+                world.at(world.now + fault.seconds, None, (_resume, target))
+            case "members late":
+                for member in self._members():
+                    late = Burst(member.pid, world.now + fault.seconds)
+                    late.reorder, late.duplicate = 0.4 * self._random.random(), 0.3
+                    world.network.burst(late)
+                    member.disturbed_at = world.now + fault.seconds
+            case "members cut" | "one-way members cut" | "member cut off" | "cut from peers":
+                self._cut_member(kind, target, fault.seconds)
             case "stranger":
                 stranger = Stranger(world, fault.seconds)
                 world.add(stranger)
@@ -280,7 +318,7 @@ class Injector:
         target.disturbed_at = self._world.now + seconds
 
     def _cut(self, kind: str, target: Process, seconds: float) -> None:
-        others = [p for p in self._world.network.connected(target) if p is not self._world.coordinator]
+        others = [p for p in self._world.network.connected(target) if p.role != "coordinator"]
         if kind == "flap" or not others:
             others = self._world.network.connected(target) or others
         if not others:
@@ -296,6 +334,27 @@ class Injector:
         pair = (target, other) if self._random.random() < 0.5 else (other, target)
         heal = world.now + seconds
         world.network.partition(*pair, heal, one_way=kind == "one-way partition", noticed_after=noticed)
+
+    def _members(self) -> list[Process]:
+        """Living coordinators of a group."""
+        return [p for p in self._world.alive() if p.role == "coordinator"]
+
+    def _cut_member(self, kind: str, target: Process, seconds: float) -> None:
+        """One coordinator of a group from another, from all others, or from some peers."""
+        world, rng = self._world, self._random
+        if kind == "cut from peers":
+            those = [p for p in world.network.connected(target) if isinstance(p, SimPeer)]
+            those = rng.sample(those, rng.randrange(1, len(those) + 1)) if those else []
+        else:
+            those = [p for p in self._members() if p is not target]
+            those = those if kind == "member cut off" or not those else [rng.choice(those)]
+        one_way = kind == "one-way members cut" or (kind != "members cut" and rng.random() < 0.3)
+        noticed = rng.choice((None, 0.02, 0.2))
+        outwards = rng.random() < 0.5
+        for other in those:
+            other.disturbed_at = world.now + seconds
+            pair = (target, other) if outwards else (other, target)
+            world.network.partition(*pair, world.now + seconds, one_way=one_way, noticed_after=noticed)
 
     def _cut_coordinator(self, target: Process, seconds: float) -> None:
         """A peer cut off from the coordinator; or the coordinator from everybody."""

@@ -11,8 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from swarm.events import PeerFenced, StepDecided
 from swarm.protocol.actions import Begin, Stop, WriteTerm
+from swarm.protocol.allegiance import term_of
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
-from swarm.protocol.messages import Amend, CodecPair, Contribution, Decision, Message, Open, StageTable
+from swarm.protocol.messages import (
+    Amend,
+    ArchivedEntry,
+    Assign,
+    CodecPair,
+    Contribution,
+    Decide,
+    Decision,
+    DecisionEntry,
+    Entry,
+    Fenced,
+    Halt,
+    Message,
+    Open,
+    Release,
+    StageTable,
+    TermEntry,
+)
 from swarm.simulation.toy_model import (
     Ideal,
     bucket_share,
@@ -37,6 +55,7 @@ INVARIANTS = (
     "progress",
     "no zombies",
     "bounded loss",
+    "one record",
     "contract",
 )
 """`contract`: a core orders what no driver could carry out (backward without forward, apply without a buffer)."""
@@ -87,6 +106,12 @@ class Watch:
         self._attempts: dict[int, Attempt] = {}
         self._tables: dict[tuple[PassId, int], StageTable] = {}
         self._fenced: dict[PassId, set[Actor]] = defaultdict(set)
+        self.standing: list[Entry] = []
+        """What stands in the record of a group of coordinators, wherever."""
+        self._leaders: dict[int, Actor] = {}
+        """By ballot."""
+        self._terms: dict[int, Actor] = {}
+        """Whose they are, in a group."""
 
     def _ideal(self) -> Ideal:
         s, visits = self._world.settings, self._world.visits
@@ -248,10 +273,49 @@ class Watch:
             self._skipped ^= {decision.step}
             self.ideal = self._ideal()
 
-    def coordinator_sends(self, message: Message) -> None:
+    # ------------------------------------------------------------ a group of coordinators
+
+    def leads(self, member: Actor, ballot: int) -> None:
+        if self._leaders.setdefault(ballot, member) != member:
+            raise Violation("one record", f"{member} and {self._leaders[ballot]} lead under ballot {ballot}")
+
+    def stands(self, index: int, entry: Entry) -> None:
+        """A member has entry `index` (counted from 0) on its disk as one that stands for good."""
+        if index < len(self.standing):
+            if self.standing[index] != entry:
+                raise Violation("one record", f"{entry} stands where {self.standing[index]} stood")
+            return
+        if index > len(self.standing):
+            raise Violation("one record", f"entry {index} stands, and {len(self.standing)} before it")
+        self.standing.append(entry)
+        match entry:
+            case TermEntry(ballot=ballot, term=term, rollback_to=rollback_to):
+                if term <= max(self._terms, default=0):
+                    raise Violation("no zombies", f"term {term} is taken after {max(self._terms)}")
+                self._terms[term] = self._leaders[ballot]
+                if rollback_to is not None:
+                    self.archived = min(self.archived, rollback_to)
+                    self.rolled_back(rollback_to)
+            case DecisionEntry(ballot=ballot, decision=decision):
+                if self._terms.get(decision.term) != self._leaders[ballot]:
+                    raise Violation("one record", f"step {decision.step} is decided under {decision.term}, not its own")
+                self.writes(decision)
+                self.decided(decision)
+            case ArchivedEntry(version=version):
+                stages, archives = range(self._world.settings.stages), self._world.archives
+                held = sum(all((stage, version) in archive for stage in stages) for archive in archives)
+                if 2 * held <= len(archives):
+                    raise Violation("bounded loss", f"checkpoint {version} counts, and {held} coordinators hold it")
+
+    def coordinator_sends(self, sender: Actor, message: Message) -> None:
+        if self._terms and isinstance(message, Assign | Open | Amend | Release | Fenced | Decide | Halt):
+            term = term_of(message)
+            if self._terms.get(term) != sender:
+                raise Violation("one record", f"{sender} speaks under term {term}, which is not its own")
         if isinstance(message, Open):
             pass_id = message.pass_id
-            if message.kind is PassKind.TRAIN and pass_id.step in self.decisions:
+            replaced = self._terms and pass_id.term < max(self._terms)  # and does not know it yet
+            if message.kind is PassKind.TRAIN and pass_id.step in self.decisions and not replaced:
                 raise Violation("atomic", f"step {pass_id.step} is opened again after its decision")
             for stage, table in enumerate(message.tables):
                 self._table(pass_id, stage, table)
@@ -294,8 +358,10 @@ class Watch:
                 raise Violation("progress", f"the run ended without a decision of step {step}")
         for stage in range(self._world.settings.stages):
             held = any(peer.stage == stage and peer.version == steps for peer in peers)
-            archived = self._world.archive.get((stage, steps))  # the last to hold it may have died since
-            if not held and archived != self.ideal.states[steps][stage]:
+            ideal = self.ideal.states[steps][stage]
+            archives = [archive.get((stage, steps)) for archive in self._world.archives]
+            archived = 2 * archives.count(ideal) > len(archives)
+            if not held and not archived:  # the last to hold it may have died since
                 raise Violation("atomic", f"the run ended, but version {steps} of stage {stage} is lost")
         if self._world.network.weather is None:
             settled = self._world.now - self._world.settings.step_budget_s
@@ -339,7 +405,7 @@ class Watch:
             if not any(
                 process.stage == stage and process.disturbed_at < settled and process.version in (needed, needed - 1)
                 for process in world.alive()
-                if process is not world.coordinator
+                if process.role != "coordinator"
             ):
                 return
         raise Violation("bounded loss", f"rolls back to {version} though every stage has a healthy replica")

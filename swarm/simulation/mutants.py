@@ -16,13 +16,16 @@ from swarm.protocol import mending as mending_module
 from swarm.protocol import peer as peer_module
 from swarm.protocol import retained as retained_module
 from swarm.protocol.actions import Feed, PartEncoded, SumBucket
+from swarm.protocol.allegiance import Allegiance
+from swarm.protocol.consensus import Consensus
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.coordinator import Phase as CoordinatorPhase
 from swarm.protocol.crossings import Crossings
+from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import BaseKey, Direction, End, FrameKey, StepNumber
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.mending import Mending
-from swarm.protocol.messages import Done, Frame, StageOutcome, Status
+from swarm.protocol.messages import ArchivedEntry, Canvass, Done, Frame, StageOutcome, Status
 from swarm.protocol.open_pass import Decided
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reduction import Reduction
@@ -32,6 +35,7 @@ from swarm.protocol.stint import Stint
 from swarm.protocol.walk import Phase as WorkPhase
 from swarm.protocol.walk import Walk, Work
 from swarm.protocol.wiring import amend
+from swarm.simulation.member_disk import MemberDisk
 from swarm.simulation.sim_coordinator import SimCoordinator
 from swarm.simulation.sim_peer import SimPeer
 from swarm.simulation.toy_model import LADDERS, tokens_payload
@@ -376,6 +380,54 @@ def _rounds_at_once() -> list[Patch]:
     return [(Reduction, "_begin", all_open)]
 
 
+def _two_votes() -> list[Patch]:
+    return [(Consensus, "_may_vote_for", lambda self, sender: True)]
+
+
+def _one_disk_is_enough() -> list[Patch]:
+    def commit(self: Consensus) -> None:
+        self._advance(self._durable)
+
+    return [(Consensus, "_commit", commit)]
+
+
+def _shorter_log_wins() -> list[Patch]:
+    judge = Consensus._on_canvass
+
+    def long_enough(self: Consensus, sender: Any, canvass: Canvass, now: float) -> None:
+        judge(self, sender, dataclasses.replace(canvass, last_index=1 << 40, last_ballot=1 << 40), now)
+
+    return [(Consensus, "_on_canvass", long_enough)]
+
+
+def _vote_forgotten() -> list[Patch]:
+    stored = MemberDisk.stored
+    return [(MemberDisk, "stored", lambda self: dataclasses.replace(stored(self), vote=""))]
+
+
+def _older_leader_obeyed() -> list[Patch]:
+    def whoever(self: Allegiance, sender: Any, message: Any) -> bool:
+        if sender in self.group:
+            self.leader = sender
+        return sender in self.group
+
+    return [(Allegiance, "obeys", whoever), *_late_open()]
+
+
+def _own_copy_is_enough() -> list[Patch]:
+    """The leader takes a checkpoint for complete when it alone holds it."""
+    archive = GroupMember._archive
+
+    def alone(self: GroupMember, now: float) -> None:
+        if self.core is not None and self._pending is not None:
+            done, self._pending = self._pending, None
+            ballot = self.record.ballot
+            self.record.propose(ArchivedEntry(ballot, done.version, done.term, done.digests))
+        archive(self, now)
+
+    return [(GroupMember, "_archive", alone)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -403,4 +455,10 @@ MUTANTS = (
     Mutant("residuals of another term", "residuals end with their term", _residuals_of_another_term, "averaging"),
     Mutant("choice unrecorded", "a decision says what its step crossed with", _choice_unrecorded, "auto"),
     Mutant("chosen while open", "codecs are chosen between steps, for all of a pass", _chosen_while_open, "auto"),
+    Mutant("two votes", "a coordinator votes once in a ballot", _two_votes, "group"),
+    Mutant("one disk is enough", "a decision stands when a majority has it on disk", _one_disk_is_enough, "group"),
+    Mutant("shorter log wins", "who lacks what a voter has is not voted for", _shorter_log_wins, "group"),
+    Mutant("vote forgotten", "a vote outlives a restart", _vote_forgotten, "group"),
+    Mutant("older leader obeyed", "what comes under an older term is void", _older_leader_obeyed, "group"),
+    Mutant("own copy is enough", "a checkpoint is complete when a majority holds it", _own_copy_is_enough, "group"),
 )

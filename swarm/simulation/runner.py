@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import Actor
 from swarm.protocol.peer import PeerCore
 from swarm.simulation.faults import Cell, Injector
 from swarm.simulation.invariants import Violation
+from swarm.simulation.member_disk import MemberDisk
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
+from swarm.simulation.sim_member import SimMember
 from swarm.simulation.sim_peer import Disk, SimPeer
 from swarm.simulation.timeline import Process
-from swarm.simulation.toy_model import LADDERS, Cycle, initial_state
+from swarm.simulation.toy_model import LADDERS, Cycle, initial_state, state_digest
 from swarm.simulation.world import World
 
 MAX_EVENTS = 60_000
@@ -81,7 +84,13 @@ class Run:
         if plan.settings.imported:
             record.archived = 0
             self.world.archive |= {(stage, 0): initial_state(stage) for stage in range(plan.settings.stages)}
-        self._start_coordinator(record)
+        self._group = (
+            tuple(Actor(f"coord{i + 1}", 0) for i in range(plan.coordinators)) if plan.coordinators > 1 else ()
+        )
+        if self._group:
+            self._found_group(record)
+        else:
+            self._start_coordinator(record)
         rng = self.world.random
         at_start = plan.settings.stages * plan.settings.replicas
         for index, speed in enumerate(plan.speeds):
@@ -97,6 +106,8 @@ class Run:
             process.replaced = True
             peer = (process.actor.peer, process.disk, process.speed, True)
             self.world.at(at, None, (self._start_peer, peer))
+        elif isinstance(process, SimMember):
+            self.world.at(at, None, (self._start_member, (process.actor, process.disk)))
         elif isinstance(process, SimCoordinator):
             self.world.at(at, None, (self._start_coordinator, process.record))
 
@@ -134,6 +145,31 @@ class Run:
         world.network.introduce(coordinator, 0.05)
         coordinator.start()
 
+    def _found_group(self, record: Record) -> None:
+        world = self.world
+        disks = {actor: MemberDisk() for actor in self._group}
+        world.archives = []
+        for actor, disk in disks.items():
+            if record.archived is not None:  # every organiser's machine has what the run begins with
+                disk.archive = dict(world.archive)
+                digests = [state_digest(*key, state) for key, state in sorted(disk.archive.items())]
+                disk.files[0] = tuple(digests)
+            world.archives.append(disk.archive)
+            self._start_member((actor, disk))
+        world.coordinator = world.processes[0]
+
+    def _start_member(self, member: tuple[Actor, MemberDisk]) -> None:
+        actor, disk = member
+        world = self.world
+        ladders = LADDERS if self.plan.choosing else None
+        core = GroupMember(actor, self._group, self.plan.settings, disk.stored(), disk.files, ladders)
+        process = SimMember(world, actor, core, disk)
+        world.add(process)
+        if world.trace is not None:
+            world.note(f"*** {process.label} starts: ballot {disk.ballot}, {disk.committed} entries stand")
+        world.network.introduce(process, 0.05)
+        process.start()
+
     def _start_peer(self, peer: tuple[str, Disk, float, bool]) -> None:
         name, disk, speed, spare = peer
         world = self.world
@@ -141,11 +177,12 @@ class Run:
         actor = Actor(name, self._incarnations[name])
         core = PeerCore(
             actor,
-            _COORDINATOR,
+            self._group[0] if self._group else _COORDINATOR,
             self.plan.settings,
             saved=disk.newest() if world.retraces else None,
             visits=world.visits,
             base_capacity=self.plan.base_capacity,
+            group=self._group,
         )
         process = SimPeer(world, actor, core, disk, speed)
         process.spare = spare

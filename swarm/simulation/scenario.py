@@ -11,22 +11,28 @@ from functools import lru_cache
 from random import Random
 
 from swarm.protocol.settings import Settings
-from swarm.simulation.faults import CELLS, KINDS, Cell, Fault
+from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
-    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied"),
+    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
 whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; `averaging`: as
 mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
 `tied`: as mixed, in runs whose first and last stage hold some of the same parameters, every other one as in delta;
+`group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these;
 otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied")
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group")
 
 _FREQUENT = ("forward", "backward", "reduce")
+_BESIDE_GROUP = (
+    *("crash", "restart", "last replica", "leave", "stall", "decision unsent", "decision half sent", "drop", "delay"),
+    *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),
+)
+"""What also strikes in runs with several coordinators: what does not concern them is in the other scenarios."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class Plan:
     """Codecs are chosen from step to step."""
     first_round: int = 0
     """Buckets that are reduced before the others can be computed."""
+    coordinators: int = 1
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -59,14 +66,14 @@ def plan_of(scenario: str, seed: int) -> Plan:
     storm = scenario == "storm"
     tied = scenario == "tied"
     delta = scenario == "delta" or (tied and seed % 2 == 1)
-    averaging, auto = scenario == "averaging", scenario == "auto"
-    lasting = delta or averaging or auto  # what one step leaves matters in the next
+    averaging, auto, group = scenario == "averaging", scenario == "auto", scenario == "group"
+    lasting = delta or averaging or auto or group  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or auto or tied or (first is not None and first.role == "last"):
         stages = max(stages, 2)
     replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
-    if lasting:
+    if lasting and not group:
         replicas = max(replicas, 2)
     evaluating = first is not None and first.phase == "evaluating"
     evaluate = evaluating or rng.random() < 0.15
@@ -74,7 +81,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
     if first is not None and first.kind == "last replica":
         spares = 1
     faults = [_fault(first, rng, late=lasting)] if first is not None else []
-    if cells:
+    if group:
+        faults += _among_coordinators(rng)
+    elif cells:
         more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
         faults += [_fault(rng.choice(cells), rng, late=lasting) for _ in range(more)]
     if delta and rng.random() < 0.5:
@@ -89,7 +98,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((2, 3, 4)),
-        steps=4 if averaging or auto else 3 if storm or delta else 2,
+        steps=4 if averaging or auto or group else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -111,7 +120,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
     blocks = rng.choice((1, 1, 2)) if delta else 0 if auto else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
     first_round = rng.choice((0, 1)) if averaging else 0
-    return Plan(scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity, auto, first_round)
+    members = rng.choice((3, 3, 3, 5)) if group else 1
+    return Plan(
+        scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity, auto, first_round, members
+    )
 
 
 def small_settings(
@@ -165,6 +177,8 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
     cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
+    if scenario == "group":
+        cells = [cell for cell in cells if cell.kind in _BESIDE_GROUP] + list(GROUP_CELLS)
     Random("the order of the table").shuffle(cells)
     return tuple(cells)
 
@@ -193,6 +207,25 @@ def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> 
     ]
 
 
+def _among_coordinators(rng: Random) -> list[Fault]:
+    """Leaders that go or are cut off, again and again; often while others stand for election, or have just voted."""
+    faults = [
+        Fault(
+            Cell(rng.choice(GROUP_KINDS), rng.choice(("forward", "reduce", "deciding", "decided")), "leader"),
+            occurrence=rng.randrange(12),
+            delay=0.0 if rng.random() < 0.5 else 0.3 * rng.random(),
+            seconds=rng.choice((0.1, 1.0, 2.0)),
+        )
+        for _ in range(rng.randrange(1, 4))
+    ]
+    if rng.random() < 0.5:
+        faults.append(Fault(Cell("members late", "joining", "follower"), rng.randrange(3), 0.0, rng.choice((2.0, 9.0))))
+        for _ in range(rng.randrange(1, 4)):
+            voter = Cell("member restart", "voted", "follower")
+            faults.append(Fault(voter, rng.randrange(6), 0.002 * rng.random(), seconds=rng.choice((0.001, 0.05))))
+    return faults
+
+
 def _at_one_end(rng: Random, replicas: int) -> Fault:
     """Who dies there has prepared, perhaps with the other end, and perhaps the coordinator never hears of it."""
     cell = Cell("crash", "prepared", rng.choice(("first", "last")))
@@ -200,7 +233,7 @@ def _at_one_end(rng: Random, replicas: int) -> Fault:
 
 
 def _seconds(kind: str, rng: Random) -> float:
-    if kind in ("restart", "decision unsent", "decision half sent"):
+    if kind in ("restart", "decision unsent", "decision half sent", "member restart"):
         return rng.choice((0.001, 0.05, 0.3))
     if kind == "flap":
         return rng.choice((0.01, 0.05, 0.2))

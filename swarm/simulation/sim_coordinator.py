@@ -15,7 +15,8 @@ from swarm.simulation.toy_model import state_digest, tokens_payload
 if TYPE_CHECKING:
     from swarm.simulation.world import World
 
-_WRITE_S, _COLLECT_S, _COLLECT_RETRY_S = 0.004, 0.04, 0.3
+WRITE_S = 0.004
+_COLLECT_S, _COLLECT_RETRY_S = 0.04, 0.3
 
 
 @dataclass(slots=True)
@@ -58,6 +59,9 @@ class SimCoordinator(Process):
         if self.alive:
             self.world.on_phase("joining", self)
 
+    def archived(self, key: tuple[int, int]) -> int | None:
+        return self.world.archive.get(key)
+
     def wiped(self) -> None:
         """What was being written when the process died is on disk, or not: a prefix of it."""
         kept = self.world.random.randrange(len(self._pending) + 1)
@@ -65,7 +69,7 @@ class SimCoordinator(Process):
             self._durable(write)
 
     def _send(self, action: act.Send) -> None:
-        self.world.watch.coordinator_sends(action.message)
+        self.world.watch.coordinator_sends(self.actor, action.message)
         self.world.network.send(self, action.to, action.message)
 
     def _emit(self, action: act.Emit) -> None:
@@ -93,7 +97,7 @@ class SimCoordinator(Process):
         if isinstance(action, act.WriteTerm):
             self.world.watch.takes_term(self.record.term, action)
         self._pending.append(action)
-        self.world.at(self.world.now + _WRITE_S * (0.5 + self.world.random.random()), self, (self._written, None))
+        self.world.at(self.world.now + WRITE_S * (0.5 + self.world.random.random()), self, (self._written, None))
 
     def _written(self, _: None) -> None:
         write = self._pending.pop(0)
@@ -141,21 +145,27 @@ class SimCoordinator(Process):
         shards = {}
         for stage, (holders, digest) in enumerate(zip(action.holders, action.digests, strict=True)):
             for holder in holders:
-                peer = self.world.by_actor.get(holder)
-                if not isinstance(peer, SimPeer) or peer.stalled or self.world.network.cut(self, peer):
+                other = self.world.by_actor.get(holder)
+                if other is None or other.stalled or self.world.network.cut(self, other):
                     continue
-                state = peer.snapshot(stage, action.version)
+                if action.from_archive:
+                    state = other.archived((stage, action.version)) if other.alive else None
+                else:
+                    state = other.snapshot(stage, action.version) if isinstance(other, SimPeer) else None
                 if state is not None and state_digest(stage, action.version, state) == digest:
                     shards[stage] = state
                     break
             else:
                 self._later(_COLLECT_RETRY_S, action)
                 return
+        self._store(action, shards)
+        delay = self.world.random.choice((0.0, 0.0, WRITE_S, 20 * WRITE_S))
+        self.world.at(self.world.now + delay, self, (self._stored, action))  # the core may go back meanwhile
+
+    def _store(self, action: act.CollectCheckpoint, shards: dict[int, int]) -> None:
         for stage, state in shards.items():
             self.world.archive[stage, action.version] = state
         self.record.archived = max(self.record.archived or 0, action.version)
-        delay = self.world.random.choice((0.0, 0.0, _WRITE_S, 20 * _WRITE_S))
-        self.world.at(self.world.now + delay, self, (self._stored, action))  # the core may go back meanwhile
 
     def _stored(self, action: act.CollectCheckpoint) -> None:
         if action.term >= self.record.rolled_back_in:

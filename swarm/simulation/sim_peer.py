@@ -454,8 +454,9 @@ class SimPeer(Process):
         if key in self.disk.checkpoints and self.world.retraces:  # else it may be of a history that was left
             state = self.disk.checkpoints[key]
         elif action.from_archive:
-            source = self.world.coordinator
-            state = self.world.archive.get(key)
+            assert action.source is not None
+            source = self.world.by_actor[action.source]
+            state = source.archived(key)
         elif action.source is not None:
             source = self.world.by_actor.get(action.source)
             state = source.snapshot(*key) if isinstance(source, SimPeer) else None

@@ -99,7 +99,7 @@ class Stranger(Process):
                 return self._prepared(pass_id)
             case _:
                 orders: tuple[msg.Message, ...] = (
-                    msg.Halt("nonsense"),
+                    msg.Halt("nonsense", Term(_NOWHERE)),
                     msg.Fenced(pass_id, "nonsense"),
                     msg.Assign(Term(_NOWHERE), StageIndex(0), 0),
                     msg.Relay(self._actor(), self._actor(), msg.Want((self._key(pass_id),))),

@@ -174,6 +174,10 @@ class Process:
             self._tick_at = math.inf
             self._rearm(self.core.next_wakeup())
 
+    def archived(self, key: tuple[int, int]) -> int | None:
+        """The state of (stage, version) in this process's archive."""
+        return None
+
     def wiped(self) -> None:
         """The process is gone; subclasses settle what was half written."""
 

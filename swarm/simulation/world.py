@@ -37,8 +37,11 @@ class World(Timeline):
         """Whether a step that is done again, after a rollback, must come out the same."""
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
         self.coordinator: Process | None = None
+        """In a group, the one that was the last to lead."""
         self.archive: dict[tuple[int, int], int] = {}
         """The coordinator's archive, {(stage, version): state}: on disk, so it survives."""
+        self.archives = [self.archive]
+        """Those of a group, if there is one."""
         self.network = Network(self)
         self.watch = Watch(self)
         self.finished_at = math.inf

@@ -78,6 +78,12 @@ decisions = st.builds(
     many(pairs),
 )
 none = st.none()
+entries = (
+    st.builds(m.TermEntry, large, large.map(Term), none | large)
+    | st.builds(m.DecisionEntry, large, decisions)
+    | st.builds(m.ArchivedEntry, large, large, large.map(Term), many(text))
+)
+offers = st.builds(m.Offer, large, large.map(Term), many(text))
 lineages = none | st.builds(m.Lineage, large, large, st.booleans(), large)
 receipts = none | st.builds(m.Receipt, large, large, large, large, bits)
 prepared = st.builds(m.Prepared, attempts, text, positive, finite, st.booleans(), receipts, text)
@@ -100,8 +106,8 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     ),
     m.Amend: st.builds(m.Amend, passes, stages, tables(), text),
     m.Release: st.builds(m.Release, passes, small, many(microbatches)),
-    m.Decide: st.builds(m.Decide, decisions, st.booleans()),
-    m.Halt: st.builds(m.Halt, text),
+    m.Decide: st.builds(m.Decide, decisions, large.map(Term), st.booleans()),
+    m.Halt: st.builds(m.Halt, text, large.map(Term)),
     m.Fenced: st.builds(m.Fenced, passes, text),
     m.Join: st.builds(m.Join, actors, none | stages, positive, large),
     m.Prepared: prepared,
@@ -130,6 +136,11 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Result: st.builds(m.Result, passes, microbatches, st.floats(allow_nan=False), st.integers(-1, 2**31 - 1)),
     m.Failed: st.builds(m.Failed, passes, none | microbatches, text),
     m.Leave: st.builds(m.Leave, actors, text),
+    m.Canvass: st.builds(m.Canvass, large, large, large, st.booleans()),
+    m.Vote: st.builds(m.Vote, large, st.booleans(), st.booleans()),
+    m.Append: st.builds(m.Append, large, large, large, many(entries), large, none | offers),
+    m.Appended: st.builds(m.Appended, large, large, st.booleans(), st.integers(-1, 2**63 - 1), large),
+    m.Adjourn: st.builds(m.Adjourn, large, text, st.booleans()),
     m.Want: wants,
     m.Frame: frames,
     m.ReducePart: parts,
@@ -282,7 +293,7 @@ def test_what_is_malformed_is_refused_by_name(raw: bytes, payload: bytes, reason
 
 def test_a_skip_and_a_gradient_that_is_not_finite_may_say_so() -> None:
     prepared = m.Prepared(Attempt(PassId(Term(1), StepNumber(1)), StageIndex(0), 1), "d", math.inf, math.inf, False)
-    skip = m.Decide(m.Decision(Term(1), StepNumber(1), 0.0, math.inf, 5, math.inf, ()))
+    skip = m.Decide(m.Decision(Term(1), StepNumber(1), 0.0, math.inf, 5, math.inf, ()), Term(1))
     for message in (prepared, skip):
         header, _ = Encoder(SENDER, RECEIVER).encode(message)
         assert Decoder(SENDER, RECEIVER).decode(header, b"") == message

@@ -446,9 +446,9 @@ def test_a_last_checkpoint_that_does_not_come_is_named_and_asked_for_again() -> 
     orders = run.heartbeats(run.core.settings.step_budget_s + 1.5)
     what = "checkpoint 1 of stage 0 is not archived: its replicas' copies differ, or some have not saved it"
     assert paused(orders) == [what, "checkpoint 1 is not archived: its copies could not be fetched or stored so far"]
-    assert m.Decide(decision) in sent(orders, m.Decide, TWO) and not sent(orders, m.Decide, ONE)
+    assert m.Decide(decision, Term(1)) in sent(orders, m.Decide, TWO) and not sent(orders, m.Decide, ONE)
     orders = run.take(ArchiveStored(1, run.core.history.term)) + run.heartbeats(0.5)
-    assert m.Decide(decision, finished=True) in sent(orders, m.Decide, ONE)
+    assert m.Decide(decision, Term(1), finished=True) in sent(orders, m.Decide, ONE)
 
 
 def test_a_stage_that_nobody_has_saved_is_named() -> None:

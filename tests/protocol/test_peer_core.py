@@ -52,8 +52,10 @@ def part(bucket: int, size: int) -> m.ReducePart:
 
 def test_halt_ends_a_peer_as_failed_if_the_coordinator_says_so() -> None:
     core = PeerCore(ME, COORDINATOR, small_settings(stages=1, microbatches=2, steps=2, replicas=2))
-    assert not [a for a in core.handle(Received(OTHER, m.Halt("no")), 0.1) if isinstance(a, Stop)]
-    assert Stop("it failed twice", failed=True) in core.handle(Received(COORDINATOR, m.Halt("it failed twice")), 0.2)
+    assert not [a for a in core.handle(Received(OTHER, m.Halt("no", Term(1))), 0.1) if isinstance(a, Stop)]
+    assert Stop("it failed twice", failed=True) in core.handle(
+        Received(COORDINATOR, m.Halt("it failed twice", Term(1))), 0.2
+    )
 
 
 def test_every_report_has_a_higher_number_than_the_one_before() -> None:
@@ -222,14 +224,14 @@ def decision() -> m.Decision:
 
 def test_a_checkpoint_that_is_missing_is_saved_when_the_decision_is_told_again() -> None:
     peer = Peer(version=2)
-    assert SaveCheckpoint(2) in peer.told(m.Decide(decision())), "it fetched the version and never saved it"
-    assert SaveCheckpoint(2) not in peer.told(m.Decide(decision())), "it is being saved"
+    assert SaveCheckpoint(2) in peer.told(m.Decide(decision(), Term(1))), "it fetched the version and never saved it"
+    assert SaveCheckpoint(2) not in peer.told(m.Decide(decision(), Term(1))), "it is being saved"
     peer.now += peer.core.settings.step_budget_s
-    assert SaveCheckpoint(2) in peer.told(m.Decide(decision())), "the disk was full"
+    assert SaveCheckpoint(2) in peer.told(m.Decide(decision(), Term(1))), "the disk was full"
     peer.take(CheckpointSaved(2, "file"))
     assert peer.status().checkpoint_version == 2
     peer.now += peer.core.settings.step_budget_s
-    assert SaveCheckpoint(2) not in peer.told(m.Decide(decision()))
+    assert SaveCheckpoint(2) not in peer.told(m.Decide(decision(), Term(1)))
 
 
 def test_only_the_load_that_was_ordered_counts() -> None:

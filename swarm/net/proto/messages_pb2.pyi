@@ -24,7 +24,7 @@ FORWARD: Direction
 BACKWARD: Direction
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "done", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "done", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,11 @@ class Header(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     HALT_FIELD_NUMBER: _ClassVar[int]
+    CANVASS_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    ADJOURN_FIELD_NUMBER: _ClassVar[int]
     introduce: _containers.RepeatedCompositeFieldContainer[Actor]
     restart: bool
     frame: Frame
@@ -71,7 +76,12 @@ class Header(_message.Message):
     failed: Failed
     leave: Leave
     halt: Halt
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ...) -> None: ...
+    canvass: Canvass
+    vote: Vote
+    append: Append
+    appended: Appended
+    adjourn: Adjourn
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -292,18 +302,134 @@ class Release(_message.Message):
     def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., number: _Optional[int] = ..., microbatches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Decide(_message.Message):
-    __slots__ = ("decision", "finished")
+    __slots__ = ("decision", "finished", "term")
     DECISION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     decision: Decision
     finished: bool
-    def __init__(self, decision: _Optional[_Union[Decision, _Mapping]] = ..., finished: _Optional[bool] = ...) -> None: ...
+    term: int
+    def __init__(self, decision: _Optional[_Union[Decision, _Mapping]] = ..., finished: _Optional[bool] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Halt(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "term")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    term: int
+    def __init__(self, reason: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+
+class TermEntry(_message.Message):
+    __slots__ = ("ballot", "term", "rollback_to")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_TO_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    term: int
+    rollback_to: int
+    def __init__(self, ballot: _Optional[int] = ..., term: _Optional[int] = ..., rollback_to: _Optional[int] = ...) -> None: ...
+
+class DecisionEntry(_message.Message):
+    __slots__ = ("ballot", "decision")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    decision: Decision
+    def __init__(self, ballot: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+
+class ArchivedEntry(_message.Message):
+    __slots__ = ("ballot", "version", "term", "digests")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    version: int
+    term: int
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ballot: _Optional[int] = ..., version: _Optional[int] = ..., term: _Optional[int] = ..., digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("term", "decision", "archived")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    term: TermEntry
+    decision: DecisionEntry
+    archived: ArchivedEntry
+    def __init__(self, term: _Optional[_Union[TermEntry, _Mapping]] = ..., decision: _Optional[_Union[DecisionEntry, _Mapping]] = ..., archived: _Optional[_Union[ArchivedEntry, _Mapping]] = ...) -> None: ...
+
+class Canvass(_message.Message):
+    __slots__ = ("ballot", "last_index", "last_ballot", "binding")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_BALLOT_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    last_index: int
+    last_ballot: int
+    binding: bool
+    def __init__(self, ballot: _Optional[int] = ..., last_index: _Optional[int] = ..., last_ballot: _Optional[int] = ..., binding: _Optional[bool] = ...) -> None: ...
+
+class Vote(_message.Message):
+    __slots__ = ("ballot", "granted", "binding")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    granted: bool
+    binding: bool
+    def __init__(self, ballot: _Optional[int] = ..., granted: _Optional[bool] = ..., binding: _Optional[bool] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("version", "term", "digests")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    term: int
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., term: _Optional[int] = ..., digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Append(_message.Message):
+    __slots__ = ("ballot", "before", "before_ballot", "entries", "committed", "offer")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_BALLOT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    before: int
+    before_ballot: int
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    committed: int
+    offer: Offer
+    def __init__(self, ballot: _Optional[int] = ..., before: _Optional[int] = ..., before_ballot: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed: _Optional[int] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ...) -> None: ...
+
+class Appended(_message.Message):
+    __slots__ = ("ballot", "matched", "refused", "held", "held_in")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    HELD_IN_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    matched: int
+    refused: bool
+    held: int
+    held_in: int
+    def __init__(self, ballot: _Optional[int] = ..., matched: _Optional[int] = ..., refused: _Optional[bool] = ..., held: _Optional[int] = ..., held_in: _Optional[int] = ...) -> None: ...
+
+class Adjourn(_message.Message):
+    __slots__ = ("ballot", "reason", "failed")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    reason: str
+    failed: bool
+    def __init__(self, ballot: _Optional[int] = ..., reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class Fenced(_message.Message):
     __slots__ = ("pass_id", "reason")

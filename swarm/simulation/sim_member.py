@@ -1,0 +1,115 @@
+"""A simulated member of a group of coordinators: its core's orders, with a disk of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarm.events import CoordinatorStarted, LeadershipTaken
+from swarm.protocol import actions as act
+from swarm.protocol.group import FINISHED, GroupMember
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import TermEntry, Vote
+from swarm.simulation.member_disk import MemberDisk
+from swarm.simulation.sim_coordinator import WRITE_S, Record, SimCoordinator
+
+if TYPE_CHECKING:
+    from swarm.simulation.world import World
+
+
+class SimMember(SimCoordinator):
+    """`disk` outlives it."""
+
+    core: GroupMember
+
+    def __init__(self, world: World, actor: Actor, core: GroupMember, disk: MemberDisk) -> None:
+        super().__init__(world, actor, core, Record())
+        self.disk = disk
+        self._writing: list[act.WriteGroup] = []
+        self._proposed = 0
+        self._dispatch |= {act.WriteGroup: self._write_group, act.SendEntries: self._send_entries}
+
+    def archived(self, key: tuple[int, int]) -> int | None:
+        return self.disk.archive.get(key)
+
+    @property
+    def leads(self) -> bool:
+        return self.core.core is not None
+
+    def wiped(self) -> None:
+        kept = self.world.random.randrange(len(self._writing) + 1)
+        for write in self._writing[:kept]:
+            self._to_disk(write)
+
+    def _send(self, action: act.Send) -> None:
+        super()._send(action)
+        if isinstance(action.message, Vote) and action.message.granted and action.message.binding:
+            self.world.on_phase("voted", self)
+
+    def _emit(self, action: act.Emit) -> None:
+        event = action.event
+        if isinstance(event, LeadershipTaken):
+            self.world.watch.leads(self.actor, event.ballot)
+        elif isinstance(event, CoordinatorStarted):
+            self.world.coordinator = self
+        super()._emit(action)
+
+    def _stop(self, action: act.Stop) -> None:
+        if not action.failed and action.reason == FINISHED and not self.leads:
+            self.alive = False
+            self.finished = True
+            self.world.network.process_died(self)
+            return
+        super()._stop(action)
+
+    def feed(self, item: object) -> None:
+        super().feed(item)
+        if self.core.core is not None and self.world.coordinator is self:
+            archived = self.core.core.history.archived
+            self.world.watch.archived = max(self.world.watch.archived, archived or 0)
+
+    # ------------------------------------------------------------ the record
+
+    def _write_group(self, action: act.WriteGroup) -> None:
+        """The first writing of an entry of this leader's own is its proposal."""
+        watch = self.world.watch
+        for entry in action.entries:
+            if self.leads and entry.ballot == action.ballot and isinstance(entry, TermEntry):
+                if self.world.coordinator is self and entry.term > self._proposed:
+                    watch.takes_term(self.core.standing.term, act.WriteTerm(entry.term, entry.rollback_to))
+                self._proposed = max(self._proposed, entry.term)
+        if action.entries and self.leads:
+            self.world.on_phase("deciding", self)
+        self._writing.append(action)
+        delay = WRITE_S * (0.5 + self.world.random.random())
+        self.world.at(self.world.now + delay, self, (self._group_written, None))
+
+    def _group_written(self, _: None) -> None:
+        write = self._writing.pop(0)
+        self._to_disk(write)
+        self.feed(act.GroupWritten(write.number))
+
+    def _to_disk(self, write: act.WriteGroup) -> None:
+        disk = self.disk
+        before = disk.committed
+        disk.write(write)
+        for index in range(before, disk.committed):
+            entry = disk.entries[index]
+            self.world.watch.stands(index, entry)
+            if isinstance(entry, TermEntry) and entry.rollback_to is not None:
+                disk.forget_after(entry.rollback_to)
+                self._collecting = -1
+        if disk.committed > before and self.leads:
+            self.world.on_phase("decided", self)
+
+    def _send_entries(self, action: act.SendEntries) -> None:
+        self.world.network.send(self, action.to, self.disk.append(action))
+
+    # ------------------------------------------------------------ the archive
+
+    def _store(self, action: act.CollectCheckpoint, shards: dict[int, int]) -> None:
+        for stage, state in shards.items():
+            self.disk.archive[stage, action.version] = state
+        self.disk.files[action.version] = action.digests
+
+    def _stored(self, action: act.CollectCheckpoint) -> None:
+        self.feed(act.ArchiveStored(action.version, action.term))
