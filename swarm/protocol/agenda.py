@@ -54,7 +54,7 @@ class Agenda:
     def ledger(self, kind: PassKind, rosters: list[list[Actor]], now: float) -> Ledger:
         """A new pass of `kind` over these replicas, by stage: named, wired, and with a window."""
         version, experience = self._history.version, self._experience
-        weights = {a: self._members.weight(a, roster) for roster in rosters for a in roster}
+        weights = {a: weight for roster in rosters for a, weight in self._members.weights(roster).items()}
         microbatches = {
             PassKind.TRAIN: self._settings.microbatches,
             PassKind.EVALUATE: self._settings.evaluate_microbatches,

@@ -149,7 +149,7 @@ class CoordinatorCore:
 
     def next_wakeup(self) -> float:
         due = [self._next_tick]
-        for member in self.members:
+        for member in self.members.lost:
             if member.lost_at is not None:
                 due.append(member.lost_at + self.settings.reconnect_grace_s)
         return min(due)
@@ -357,7 +357,7 @@ class CoordinatorCore:
             self.open_pass.ledger.excuse(late, now)
 
     def _deadlines(self, now: float) -> None:
-        for member in self.members:
+        for member in self.members.lost:
             if member.lost_at is not None and now >= member.lost_at + self.settings.reconnect_grace_s:
                 self._lose(member, "its connection broke", now)
         if now < self._next_tick:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW = 64
+_LEAST_SILENCE = 1 / 12
+"""Of the step budget."""
 
 
 class Observed:
@@ -41,7 +43,13 @@ def deadline(observed: Observed, budget_s: float, *, multiple: float, low: float
 
 def silence_deadline(gaps: Observed, budget_s: float, heartbeat_s: float) -> float:
     """How long a peer may say nothing: 4 × the usual gap, at least a twelfth of the budget, at most a quarter."""
-    return max(deadline(gaps, budget_s, multiple=4.0, low=1 / 12, high=1 / 4), 3 * heartbeat_s)
+    usual = deadline(gaps, budget_s, multiple=4.0, low=_LEAST_SILENCE, high=1 / 4)
+    return max(usual, 3 * heartbeat_s)
+
+
+def shortest_silence(budget_s: float, heartbeat_s: float) -> float:
+    """The silence deadline of a peer is never shorter."""
+    return max(budget_s * _LEAST_SILENCE, 3 * heartbeat_s)
 
 
 def stall_deadline(services: Observed, budget_s: float, fences: int) -> float:

@@ -56,6 +56,9 @@ class Ledger:
         """As `opened_at`, but later by the time in which the coordinator itself stood still."""
         self.fences = 0
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
+        """By stage. Written by `prepare` and `amend`."""
+        self._answers: dict[int, Counter[Hashable]] = {s: Counter() for s in range(len(tables))}
+        """By stage, how many of those say what."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
@@ -72,11 +75,35 @@ class Ledger:
         self._fed_at: dict[Microbatch, float] = {}
         self._finished: set[Microbatch] = set()
         self._done: dict[Actor, int] = {}
+        self._stage_of: dict[Actor, int] = {}
+        self._shares: list[dict[Actor, tuple[Microbatch, ...]]] = []
+        """By stage, of the table as it is now."""
+        self._busy: list[set[Actor]] = []
+        """By stage, who has not accumulated all that is assigned to it."""
+        self._under_way: Counter[Actor] = Counter()
+        """Microbatches that were fed and have not been all the way, by who has them in stage 0."""
+        self._may_feed = False
+        """Something has changed since there was nothing more to feed."""
+        for stage, table in enumerate(tables):
+            self._shares.append({})
+            self._busy.append(set())
+            self._take(stage, table)
+
+    def _take(self, stage: int, table: StageTable) -> None:
+        """Take down who does what in a stage."""
+        self._shares[stage] = table.shares()
+        self._stage_of |= dict.fromkeys(table.roster, stage)
+        self._busy[stage] = {actor for actor in table.roster if self.unfinished(actor)}
 
     # ------------------------------------------------------------ who
 
     def stage_of(self, actor: Actor) -> int | None:
-        return next((s for s, table in enumerate(self.tables) if actor in table.roster), None)
+        return self._stage_of.get(actor)
+
+    def assigned_to(self, actor: Actor) -> tuple[Microbatch, ...]:
+        """In order. Nothing for who has no part in the pass."""
+        stage = self._stage_of.get(actor)
+        return () if stage is None else self._shares[stage][actor]
 
     def is_assigned(self, actor: Actor, stage: int, m: int) -> bool:
         """Whether microbatch `m` is `actor`'s in `stage`. `m` may be any number that somebody sent."""
@@ -99,11 +126,8 @@ class Ledger:
         return self._done.get(actor, 0)
 
     def unfinished(self, actor: Actor) -> list[Microbatch]:
-        stage = self.stage_of(actor)
-        if stage is None:
-            return []
         done = self.done_of(actor)
-        return [m for m in sorted(self.tables[stage].assigned_to(actor)) if not done >> m & 1]
+        return [m for m in self.assigned_to(actor) if not done >> m & 1]
 
     # ------------------------------------------------------------ feeding
 
@@ -115,6 +139,7 @@ class Ledger:
         if m in self._fed_at:
             return [Feed(actor, key, self.kind)]
         self._wanted[m] = actor
+        self._may_feed = True
         return []
 
     def feed(self, now: float) -> list[Feed]:
@@ -122,13 +147,13 @@ class Ledger:
 
         Else whoever asks first would fill it, and the others' lanes would stand empty.
         """
-        if not self._wanted:
+        if not self._wanted or not self._may_feed:
             return []
+        self._may_feed = False
         table = self.tables[0]
-        room = {a: math.ceil(self.window * len(table.assigned_to(a)) / self._microbatches) for a in table.roster}
-        for m in self._fed_at:
-            if m not in self._finished:
-                room[table.assignee(m)] -= 1
+        room = {a: math.ceil(self.window * len(m) / self._microbatches) for a, m in self._shares[0].items()}
+        for actor, count in self._under_way.items():
+            room[actor] -= count
         feeds = []
         for m in sorted(self._wanted):
             actor = self._wanted[m]
@@ -138,12 +163,15 @@ class Ledger:
                 del self._wanted[m]
                 room[actor] -= 1
                 self._fed_at[m] = now
+                self._under_way[actor] += 1
                 feeds.append(Feed(actor, FrameKey(self.pass_id, 0, Direction.FORWARD, m), self.kind))
         return feeds
 
     def finish(self, m: Microbatch, now: float) -> None:
         if m not in self._finished and m in self._fed_at:
             self._finished.add(m)
+            self._under_way[self.tables[0].assignee(m)] -= 1
+            self._may_feed = True
             self.round_trips.append(now - self._fed_at[m])
 
     def fitting_window(self) -> int | None:
@@ -168,14 +196,16 @@ class Ledger:
                 self.services.add((now - self.progress_at[actor]) / gained)
             self._done[actor] = status.done
             self.progress_at[actor] = now
+            if (stage := self.stage_of(actor)) is not None:
+                (self._busy[stage].add if self.unfinished(actor) else self._busy[stage].discard)(actor)
         if status.queued == 0:
             self.progress_at[actor] = now
-        if self.kind is PassKind.TRAIN and actor in self.tables[0].roster:
-            for m in self.tables[0].assigned_to(actor):
+        if self.kind is PassKind.TRAIN and self.stage_of(actor) == 0:
+            for m in self.assigned_to(actor):
                 if status.done >> m & 1:
                     self.finish(m, now)
-        for stage, table in enumerate(self.tables):
-            if stage not in self.sealed_at and not any(self.unfinished(a) for a in table.roster):
+        for stage, busy in enumerate(self._busy):
+            if not busy and stage not in self.sealed_at:
                 self.sealed_at[stage] = now
 
     def excuse(self, seconds: float, now: float) -> None:
@@ -188,9 +218,13 @@ class Ledger:
         """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""
         before = self.tables[stage]
         self.tables[stage] = table
-        self.prepared[stage] = {}
-        if (partner := self._partner(stage)) is not None:
-            self.prepared[partner] = {}
+        for actor in before.roster:
+            del self._stage_of[actor]
+        self._take(stage, table)
+        for concerned in (stage, self._partner(stage)):
+            if concerned is not None:
+                self.prepared[concerned] = {}
+                self._answers[concerned] = Counter()
         self.sealed_at.pop(stage, None)
         for actor in before.roster:
             self.releasing.pop(actor, None)
@@ -198,6 +232,8 @@ class Ledger:
         if stage == 0:
             for m in moved:
                 self._finished.discard(Microbatch(m))
+            self._under_way = Counter(table.assignee(m) for m in self._fed_at if m not in self._finished)
+            self._may_feed = True
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:
@@ -206,6 +242,17 @@ class Ledger:
         return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
 
     # ------------------------------------------------------------ deciding
+
+    def prepare(self, actor: Actor, stage: int, prepared: Prepared) -> bool:
+        """A member of the stage's roster is prepared under its table. False when it has said so before."""
+        before = self.prepared[stage].get(actor)
+        if before == prepared:
+            return False
+        if before is not None:
+            self._answers[stage] -= Counter((before.answer,))
+        self.prepared[stage][actor] = prepared
+        self._answers[stage][prepared.answer] += 1
+        return True
 
     def outcome(self, stage: int, without: frozenset[Actor]) -> StageOutcome | None:
         """What the stage prepared, if all its roster (but `without`) did, and says the same of it."""
@@ -219,6 +266,8 @@ class Ledger:
 
     def decide(self, tokens: int, clip_norm: float, without: frozenset[Actor]) -> Decision | None:
         """The decision, when every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
+        if any(len(self.prepared[s]) + len(without) < len(table.roster) for s, table in enumerate(self.tables)):
+            return None  # this is asked with each that is prepared
         outcomes = [self.outcome(stage, without) for stage in range(len(self.tables))]
         if any(outcome is None for outcome in outcomes) or self._copies_differ(without):
             return None
@@ -254,11 +303,12 @@ class Ledger:
 
         Else the last, if all are prepared and it would apply other sums than the first to what both hold.
         """
+        everybody = True
         for stage, table in enumerate(self.tables):
-            held = self.prepared[stage]
-            if all(actor in held for actor in table.roster) and len({p.answer for p in held.values()}) > 1:
+            if len(self.prepared[stage]) < len(table.roster):
+                everybody = False
+            elif len(self._answers[stage]) > 1:
                 return stage
-        everybody = all(actor in self.prepared[s] for s, table in enumerate(self.tables) for actor in table.roster)
         return len(self.tables) - 1 if everybody and self._copies_differ(frozenset()) else None
 
     def _copies_differ(self, without: frozenset[Actor]) -> bool:

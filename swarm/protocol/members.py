@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from swarm.protocol.crews import Crews
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Decision, Join, Prepared, Status
@@ -57,6 +59,23 @@ class Member:
     """Of the newest Join or Status."""
     status: Status | None = None
     gaps: Observed = field(default_factory=Observed)
+    crews: Crews | None = field(default=None, repr=False)
+    """Those of whose stages it is one: they hear of what changes. None once it is gone."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Whatever is written here, the lists by stage are right: whoever asks for them goes through a few members."""
+        crews = getattr(self, "crews", None)
+        if crews is None or name not in _LISTED:
+            object.__setattr__(self, name, value)
+            return
+        before = getattr(self, name)
+        object.__setattr__(self, name, value)
+        if name == "stage" and before != value:
+            crews.moved(self, before)
+        elif name == "lost_at" and (before is None) != (value is None):
+            crews.connected(self)
+        elif before != value:
+            crews.changed(self.stage)
 
     @property
     def seconds_per_microbatch(self) -> float | None:
@@ -179,6 +198,19 @@ class Member:
         )
 
 
+_LISTED = frozenset(("stage", "lost_at", "given_up"))
+"""Fields of a member that it is listed or counted by."""
+
+
+def _weight(rate: float | None, usual: float | None) -> float:
+    if rate is None or usual is None:
+        return 1.0
+    relative = rate / usual
+    if 0.7 < relative < 1.4:
+        return 1.0
+    return min(4.0, max(0.25, round(relative * 4) / 4))
+
+
 def _is_rate(bytes_per_s: float) -> bool:
     return 1.0 <= bytes_per_s <= 1e12
 
@@ -191,6 +223,7 @@ class Members:
         """When anybody was heard for the first time in this life of the coordinator."""
         self._members: dict[Actor, Member] = {}
         self._newest: dict[str, int] = {}
+        self._crews = Crews()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(list(self._members.values()))
@@ -206,37 +239,51 @@ class Members:
 
     def older(self, actor: Actor) -> list[Actor]:
         """Live records of earlier incarnations of the same peer."""
-        return [a for a in self._members if a.peer == actor.peer and a.incarnation < actor.incarnation]
+        newest = self._newest.get(actor.peer)
+        if newest is None or newest >= actor.incarnation:
+            return []
+        before = Actor(actor.peer, newest)
+        return [before] if before in self._members else []
 
     def add(self, actor: Actor, now: float) -> Member:
+        """Its older incarnations have been removed before."""
         self._newest[actor.peer] = actor.incarnation
         if self.first_heard_at is None:
             self.first_heard_at = now
-        member = Member(actor, now)
+        member = Member(actor, now, crews=self._crews)
         self._members[actor] = member
+        self._crews.came(member)
         return member
 
     def remove(self, actor: Actor) -> None:
-        self._members.pop(actor, None)
+        if (member := self._members.pop(actor, None)) is not None:
+            self._crews.left(member)
+            member.crews = None
+
+    @property
+    def lost(self) -> list[Member]:
+        """Whose connection broke and is not back, in the order in which they came."""
+        return self._crews.lost
+
+    @property
+    def unplaced(self) -> list[Member]:
+        """Those without a stage, in the order in which they came."""
+        return self._crews.unplaced
 
     def of_stage(self, stage: int) -> list[Member]:
-        return sorted((m for m in self._members.values() if m.stage == stage), key=lambda m: m.actor)
+        """In the order of their names."""
+        return self._crews.of_stage(stage)
 
     def crew(self, stage: int) -> list[Member]:
-        """Those of a stage that can be counted on."""
-        return [m for m in self.of_stage(stage) if not m.given_up]
+        """Those of a stage that can be counted on. Not to be changed."""
+        return self._crews.counted_on(stage)
 
-    def weight(self, actor: Actor, siblings: Iterable[Actor]) -> float:
-        """Relative speed among siblings, in quarters between 1/4 and 4; unmeasured or nearly equal is 1."""
-        rates = [r for a in siblings if (r := self._rate(a)) is not None]
-        mine = self._rate(actor)
-        if mine is None or len(rates) < 2:
-            return 1.0
-        rates.sort()
-        relative = mine / rates[len(rates) // 2]
-        if 0.7 < relative < 1.4:
-            return 1.0
-        return min(4.0, max(0.25, round(relative * 4) / 4))
+    def weights(self, roster: Iterable[Actor]) -> dict[Actor, float]:
+        """Relative speeds among siblings, in quarters between 1/4 and 4; unmeasured or nearly equal is 1."""
+        measured = {actor: self._rate(actor) for actor in roster}
+        rates = sorted(rate for rate in measured.values() if rate is not None)
+        usual = rates[len(rates) // 2] if len(rates) > 1 else None
+        return {actor: _weight(rate, usual) for actor, rate in measured.items()}
 
     def _rate(self, actor: Actor) -> float | None:
         member = self._members.get(actor)

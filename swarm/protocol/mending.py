@@ -52,7 +52,7 @@ class Mending:
         stage = ledger.stage_of(actor)
         assert stage is not None
         table = ledger.tables[stage]
-        mine = sorted(table.assigned_to(actor))
+        mine = ledger.assigned_to(actor)
         unfinished = ledger.unfinished(actor)
         self._out.emit(
             PeerFenced(
@@ -90,7 +90,7 @@ class Mending:
             return
         del ledger.releasing[sender]
         table = ledger.tables[stage]
-        moved = [m for m in given if m in table.assigned_to(sender)]
+        moved = [m for m in given if m in ledger.assigned_to(sender)]
         if moved and len(table.roster) > 1:
             self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
             reason = f"{sender} is slow and released {len(moved)} microbatches"
@@ -131,10 +131,11 @@ class Mending:
     def tick(self, aborts: int, now: float) -> Suspect | GiveUp | None:
         """Repeat what was not heard, take work from the slow, name who is stuck. `aborts`: of this step so far."""
         ledger = self._ledger
+        numbers = tuple(table.number for table in ledger.tables)
         for actor in ledger.actors:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone")
-            self._tell_if_behind(actor, now)
+            self._tell_if_behind(actor, numbers, now)
         if self._suspicion.overrun(ledger, aborts, now):
             return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
         if ledger.kind is not PassKind.TRAIN:
@@ -151,10 +152,10 @@ class Mending:
                 return found
         return None
 
-    def _tell_if_behind(self, actor: Actor, now: float) -> None:
+    def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
+        """`numbers`: of the tables as they are."""
         member = self._members.get(actor)
         status = member.status if member is not None else None
-        numbers = tuple(table.number for table in self._ledger.tables)
         if status is not None and status.pass_id == self._ledger.pass_id and status.numbers == numbers:
             return
         if member is not None and now - member.told_at >= self._settings.heartbeat_s:

@@ -90,6 +90,13 @@ class StageTable:
         index = self.roster.index(actor)
         return frozenset(Microbatch(m) for m, who in enumerate(self.assignment) if who == index)
 
+    def shares(self) -> dict[Actor, tuple[Microbatch, ...]]:
+        """What is assigned to each member of the roster, in order: of all of them at once."""
+        mine: list[list[Microbatch]] = [[] for _ in self.roster]
+        for m, who in enumerate(self.assignment):
+            mine[who].append(Microbatch(m))
+        return {actor: tuple(those) for actor, those in zip(self.roster, mine, strict=True)}
+
     def contributions(self) -> tuple[Contribution, ...]:
         """By member. Empty where sums are exact: then it does not matter who has added what."""
         sets = [0] * len(self.carried)

@@ -100,7 +100,7 @@ class OpenPass:
 
     def on_status(self, status: Status, now: float) -> None:
         """The newest status of an actor: what it did in this pass, and whether it is still in it."""
-        if self.outcome is not None or status.actor not in self.ledger.actors:
+        if self.outcome is not None or self.ledger.stage_of(status.actor) is None:
             return
         if status.pass_id != self.ledger.pass_id:
             return
@@ -174,11 +174,12 @@ class OpenPass:
             return
         if not 0 <= attempt.stage < len(ledger.tables):
             return
-        if attempt != ledger.attempt(attempt.stage) or sender not in ledger.tables[attempt.stage].roster:
+        if attempt != ledger.attempt(attempt.stage) or ledger.stage_of(sender) != attempt.stage:
             return
         if prepared.squared_norm < 0.0:
             return  # no gradient has such a norm: the sender counts as not prepared
-        ledger.prepared[attempt.stage][sender] = prepared
+        if not ledger.prepare(sender, attempt.stage, prepared):
+            return  # as every status says again
         self._decide_if_prepared(frozenset())
         if self.outcome is None and (stage := ledger.disagreeing()) is not None:
             self._resolve(self._mending.digests_differ(stage))
@@ -262,9 +263,8 @@ class OpenPass:
         seconds = max(now - ledger.opened_at, 1e-9)
         busy = 0.0
         for actor in ledger.actors:
-            member, stage = self._members.get(actor), ledger.stage_of(actor)
-            if member is not None and stage is not None:
-                share = len(ledger.tables[stage].assigned_to(actor))
+            if (member := self._members.get(actor)) is not None:
+                share = len(ledger.assigned_to(actor))
                 busy += share * (member.seconds_per_microbatch or 0.0)
         self._out.emit(
             StepMeasured(

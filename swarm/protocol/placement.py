@@ -6,6 +6,7 @@ holds is waited for, restored, given a spare replica, or, last of all, the reaso
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -76,19 +77,28 @@ class Placement:
 
     def place(self, now: float) -> None:
         """Give every member that has introduced itself a stage, or have it stand by."""
-        for member in self._members:
-            if not member.introduced or member.stage is not None or member.lost_at is not None:
+        unplaced = self._members.unplaced
+        room = bool(unplaced) and self._room()
+        for member in unplaced:
+            if not member.introduced or member.lost_at is not None or (member.standing_by and not room):
                 continue
             claim = self.rebalancing.claim(member)
             if claim is not None:
                 reason = f"recruited from standby: {claim.reason}" if member.standing_by else claim.reason
                 member.place(claim.stage, now)
                 self._out.emit(PeerJoined(str(member.actor), claim.stage, reason))
+                room = self._room()
             elif not member.standing_by:
                 member.standing_by = True
                 reason = f"every stage has its {self.rebalancing.most} replicas: stands by"
                 self._out.emit(PeerJoined(str(member.actor), None, reason))
                 self._out.send(member.actor, Assign(self._history.term, None, 0))
+
+    def _room(self) -> bool:
+        """Whether any stage has fewer than it may have. While none has, who stands by goes on to do so."""
+        away = Counter(member.stage for member in self._members.lost if not member.given_up)
+        most = self.rebalancing.most
+        return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
     # ------------------------------------------------------------ catching up
 

@@ -97,7 +97,7 @@ class Stint:
 
     def serves(self, actor: Actor) -> bool:
         """Whether an actor has a part in this pass."""
-        return any(actor in table.roster for table in self.walk.tables)
+        return self.walk.serves(actor)
 
     # ------------------------------------------------------------ told by the coordinator
 

@@ -6,7 +6,7 @@ against siblings: first their work is taken (RELEASE), only a standstill is fenc
 
 from __future__ import annotations
 
-from swarm.protocol.deadlines import silence_deadline, stall_deadline
+from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_deadline
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
@@ -25,7 +25,10 @@ class Suspicion:
         settings = self._settings
         everyone = list(members)
         quiet = []
+        shortest = shortest_silence(settings.step_budget_s, settings.heartbeat_s)
         for member in everyone:
+            if now - member.heard_at <= shortest:
+                continue
             allowed = silence_deadline(member.gaps, settings.step_budget_s, settings.heartbeat_s)
             if now - member.heard_at > allowed:
                 quiet.append((member, allowed))

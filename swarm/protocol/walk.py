@@ -76,7 +76,10 @@ class Walk:
         self.pass_id = pass_id
         self.kind = kind
         self.tables = list(tables)
-        self.fenced = me not in tables[stage].roster
+        self.rosters = [frozenset(table.roster) for table in tables]
+        """By stage, of the tables as they are."""
+        self.numbers = tuple(table.number for table in tables)
+        self.fenced = me not in self.rosters[stage]
         self.done = 0
         self.crossings = crossings
         self.unreachable: set[Actor] = set()
@@ -97,9 +100,9 @@ class Walk:
     def table(self) -> StageTable:
         return self.tables[self.stage]
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        return tuple(table.number for table in self.tables)
+    def serves(self, actor: Actor) -> bool:
+        """Whether an actor has a part in this pass."""
+        return any(actor in roster for roster in self.rosters)
 
     @property
     def sealed(self) -> bool:
@@ -356,6 +359,8 @@ class Walk:
         if table.number <= before.number:
             return
         self.tables[stage] = table
+        self.rosters[stage] = frozenset(table.roster)
+        self.numbers = tuple(table.number for table in self.tables)
         if stage == self.stage:
             self._take_assignment(table, now)
             return

@@ -34,7 +34,9 @@ def wire(
         wheel = Wheel({actor: weights[actor] for actor in turned})
         chosen: list[Actor] = []
         for m in range(microbatches):
-            avoid = {a for a in turned if before is not None and Pair((a, before[m])) in blocked}
+            avoid: set[Actor] = set()
+            if blocked and before is not None:
+                avoid = {a for a in turned if Pair((a, before[m])) in blocked}
             chosen.append(wheel.next(avoid if len(avoid) < len(turned) else set()))
         index = {actor: i for i, actor in enumerate(roster)}
         tables.append(StageTable(0, tuple(roster), tuple(index[actor] for actor in chosen)))
