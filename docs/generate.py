@@ -22,6 +22,7 @@ EVENTS: dict[str, str] = {
     "CoordinatorStarted": "A coordinator takes `term`; `decided` is the last step in its record, −1 for none.",
     "PeerJoined": "An actor holds a stage (`null`: it stands by). In a peer's own log: its state is loaded.",
     "PeerMoved": "A peer leaves its stage for another one. `gain`, `cost`: microbatches of the swarm, expected.",
+    "PeerLeaving": "An actor was asked to leave: it hands on its work, and goes in `leaves_in_s` at most.",
     "PeerLost": "An actor left or its connection broke.",
     "PeerRefused": "The handshake refused a connection, the `count`-th of this peer (1 to 10, 100, … are logged).",
     "StateFetched": "A whole stage came from another replica or the archive.",

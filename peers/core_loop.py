@@ -37,7 +37,7 @@ INTERRUPTED = "interrupted"
 def exit_code(process: Coroutine[Any, Any, str]) -> int:
     """Run a process's coroutine, in uvloop, to its end: 0 done, 130 interrupted, otherwise that of ProcessFailed."""
     try:
-        return 130 if uvloop.run(process) == INTERRUPTED else 0
+        return 130 if uvloop.run(process).startswith(INTERRUPTED) else 0
     except ProcessFailed as failure:
         return failure.exit_code
 

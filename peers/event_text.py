@@ -75,6 +75,9 @@ def _describe(event: e.Event) -> str:
             return f"{event.actor} joined {_stage(event.stage)}: {event.reason}"
         case e.PeerMoved():
             return f"{event.actor} moves from stage {event.source} to {event.stage}: {event.reason}"
+        case e.PeerLeaving():
+            at_most = f"within {event.leaves_in_s:.0f} s"
+            return f"{event.actor} of {_stage(event.stage)} is leaving ({event.reason}): it goes {at_most}"
         case e.PeerLost():
             return f"{event.actor} of {_stage(event.stage)} is lost: {event.reason}"
         case e.PeerRefused():

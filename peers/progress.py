@@ -44,6 +44,7 @@ _NEWS = (
     e.DecisionRecorded,
     e.PeerJoined,
     e.PeerMoved,
+    e.PeerLeaving,
     e.StateFetched,
     e.CodecChosen,
     e.ReduceCancelled,

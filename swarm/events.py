@@ -73,6 +73,15 @@ class PeerMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerLeaving(Event):
+    actor: str
+    stage: int | None
+    reason: str
+    leaves_in_s: float
+    """At most: earlier, once nothing depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost(Event):
     actor: str
     stage: int | None

@@ -60,8 +60,10 @@ def command(
 ) -> None:
     """Take part in a run: hold the stage that needs a peer most, or stand by until one is lost.
 
-    Exit codes: 0 the run is finished, 1 something broke, 2 something you can fix, 4 the run cannot go on, or the
-    coordinator stayed away for longer than --patience, 130 Ctrl-C.
+    Ctrl-C hands on what this peer has begun and leaves, within 10 seconds; a second Ctrl-C leaves at once.
+
+    Exit codes: 0 the run is finished or this peer has left, 1 something broke, 2 something you can fix, 4 the run
+    cannot go on, or the coordinator stayed away for longer than --patience, 130 Ctrl-C before it had joined.
     """
     from peers.core_loop import exit_code
     from peers.device import memory_budget, pick_device

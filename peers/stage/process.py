@@ -10,7 +10,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
-from peers.core_loop import INTERRUPTED
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
@@ -81,7 +80,7 @@ class NotAccepted(ValueError):
 
 
 async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
-    """Take part until the run is finished or a signal comes; returns why it ended.
+    """Take part until the run is finished, or a signal comes and the peer has left; returns why it ended.
 
     Raises HostError, DialError, ManifestError and the like when it cannot begin; CoordinatorGone, ProcessFailed later.
     """
@@ -196,11 +195,11 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
 
 
 def _on_signal(driver: StageDriver, loop: asyncio.AbstractEventLoop) -> None:
-    """The first signal says goodbye; a second one ends the process at once."""
+    """The first signal has the peer leave well, which takes ten seconds at most; a second one ends it at once."""
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
-    driver.loop.post(LeaveRequested(INTERRUPTED))
+    driver.loop.post(LeaveRequested("left"))
 
 
 async def _fail_when_daemon_dies(host: Host, driver: StageDriver) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -37,14 +38,18 @@ class DialError(ConnectionError):
     """A peer that cannot be reached; the text says why."""
 
 
+_OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+
+
 class DaemonP2P(P2P):
-    """hivemind's P2P with a flag it cannot pass."""
+    """hivemind's P2P with a flag it cannot pass, and a daemon that a terminal's Ctrl-C does not reach."""
 
     @staticmethod
     def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
         # without this flag a peer behind NAT waits minutes for four relay candidates instead of using the given one
         kwargs["relayDiscovery"] = 0
-        return P2P._make_process_args(*args, **kwargs)
+        # a terminal signals the whole process group, and who leaves well still needs its connections for seconds
+        return [sys.executable, "-I", "-S", "-c", _OUT_OF_REACH_OF_CTRL_C, *P2P._make_process_args(*args, **kwargs)]
 
     @property
     def process(self) -> asyncio.subprocess.Process:

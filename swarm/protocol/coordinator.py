@@ -38,6 +38,7 @@ from swarm.protocol.actions import (
 from swarm.protocol.agenda import Agenda
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
+from swarm.protocol.departures import Departures
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassKind, Term
@@ -107,11 +108,15 @@ class CoordinatorCore:
         self._placement = Placement(actor, settings, self.history, self.members, self._out)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)
+        self._departures = Departures(settings, self.history, self.members, self._out)
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
         self._next_tick = 0.0
         self._finished_at = 0.0
+        self._stopping: tuple[str, float] | None = None
+        """(why, until when at most) this process stops: no further pass is opened."""
+        self._stopped = False
         self._last_word: Decide | Halt | None = None
         """What is said to everybody once all is over, until they are gone."""
 
@@ -139,16 +144,24 @@ class CoordinatorCore:
             case ArchiveStored(version, term):
                 self.history.stored(version, term)
             case LeaveRequested(reason):
-                self._out.add(Stop(reason))
+                self._on_leave_requested(reason, now)
+        if self._stopped:
+            return cast(list[CoordinatorAction], self._out.take())
         self._deadlines(now)
-        if self.phase is Phase.BETWEEN:
+        if self._stopping is not None:
+            self._stop_if_closed(now)
+        elif self.phase is Phase.BETWEEN:
             self._between(now)
         elif self.phase is Phase.OPEN:
             self._placement.place(now)  # who comes during a step is told at once that it stands by
+        if self.phase in (Phase.BETWEEN, Phase.OPEN, Phase.DECIDING):
+            self._departures.attend(self.open_pass, now)
         return cast(list[CoordinatorAction], self._out.take())
 
     def next_wakeup(self) -> float:
         due = [self._next_tick]
+        if self._stopping is not None:
+            due.append(self._stopping[1])
         for member in self.members.lost:
             if member.lost_at is not None:
                 due.append(member.lost_at + self.settings.reconnect_grace_s)
@@ -200,8 +213,11 @@ class CoordinatorCore:
         if member.report(status, self.settings.stages, self.history.rolled_back_in):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
         self._collection.note(member, status, now)
+        leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
+            if leaves:
+                self.open_pass.drain(now)
             self._settle(now)
 
     def _lose(self, member: Member, reason: str, now: float) -> None:
@@ -346,6 +362,36 @@ class CoordinatorCore:
         if self._last_word is not None:
             for member in self.members:
                 self._out.send(member.actor, self._last_word)
+
+    # ------------------------------------------------------------ stopping
+
+    def _on_leave_requested(self, reason: str, now: float) -> None:
+        """Stop when the open pass is over; asked again, or when it takes too long, at once: it is then run again."""
+        if self._stopping is None and self.phase in (Phase.OPEN, Phase.DECIDING):
+            self._stopping = (reason, now + self.settings.leave_s)
+            self._out.emit(
+                RunPaused(f"{reason}: stops when the open pass is over, in {self.settings.leave_s:g} s at most")
+            )
+        else:
+            self._stop(reason)
+
+    def _stop_if_closed(self, now: float) -> None:
+        assert self._stopping is not None
+        reason, until = self._stopping
+        if now >= until or self.phase not in (Phase.OPEN, Phase.DECIDING):
+            self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
+        """Whatever is recorded stands, whatever is not is done again: there is nothing to clear up."""
+        history, phase = self.history, self.phase
+        if phase is Phase.BETWEEN and history.decision is not None:
+            for member in self.members:
+                self._out.send(member.actor, Decide(history.decision, history.term))
+        if phase is not Phase.FINISHED:
+            lost = "; the open pass will be run again" if phase in (Phase.OPEN, Phase.DECIDING) else ""
+            reason += f": {history.version} of {self.settings.steps} steps are decided{lost}. Peers keep their state"
+        self._stopped = True
+        self._out.add(Stop(reason))
 
     # ------------------------------------------------------------ time
 

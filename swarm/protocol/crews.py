@@ -19,6 +19,7 @@ class Crews:
         """In the order of actors."""
         self._unplaced: dict[Actor, Member] = {}
         self._lost: dict[Actor, Member] = {}
+        self._leaving: dict[Actor, Member] = {}
         self._arrival: dict[Actor, int] = {}
         self._arrivals = 0
         self._counted_on: dict[int, list[Member]] = {}
@@ -28,12 +29,22 @@ class Crews:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """Those of a stage that are not given up. Not to be changed."""
+        """Those of a stage that are neither given up nor leaving. Not to be changed."""
         found = self._counted_on.get(stage)
         if found is None:
-            found = [member for member in self._by_stage.get(stage, ()) if not member.given_up]
+            those = self._by_stage.get(stage, ())
+            found = [member for member in those if not member.given_up and member.leaving_since is None]
             self._counted_on[stage] = found
         return found
+
+    @property
+    def largest(self) -> int:
+        """How many members of the largest stage can be counted on."""
+        return max((len(self.counted_on(stage)) for stage in self._by_stage), default=0)
+
+    @property
+    def leaving(self) -> list[Actor]:
+        return sorted(self._leaving)
 
     @property
     def unplaced(self) -> list[Member]:
@@ -51,6 +62,7 @@ class Crews:
     def left(self, member: Member) -> None:
         self._strike(member, member.stage)
         self._lost.pop(member.actor, None)
+        self._leaving.pop(member.actor, None)
         del self._arrival[member.actor]
 
     def moved(self, member: Member, before: int | None) -> None:
@@ -64,6 +76,10 @@ class Crews:
             self._lost.pop(member.actor, None)
         else:
             self._lost[member.actor] = member
+
+    def leaves(self, member: Member) -> None:
+        self._leaving[member.actor] = member
+        self.changed(member.stage)
 
     def changed(self, stage: int | None) -> None:
         """Something else that its members are counted by."""

@@ -55,6 +55,8 @@ class Member:
     told: int = 0
     """How often it was told where to get a version: each time another source."""
     told_at: float = -1.0
+    leaving_since: float | None = None
+    """When it said that it is leaving: it gets nothing new, and what it holds is to be held by others."""
     sequence: int = -1
     """Of the newest Join or Status."""
     status: Status | None = None
@@ -74,6 +76,8 @@ class Member:
             crews.moved(self, before)
         elif name == "lost_at" and (before is None) != (value is None):
             crews.connected(self)
+        elif name == "leaving_since":
+            crews.leaves(self)
         elif before != value:
             crews.changed(self.stage)
 
@@ -198,7 +202,7 @@ class Member:
         )
 
 
-_LISTED = frozenset(("stage", "lost_at", "given_up"))
+_LISTED = frozenset(("stage", "lost_at", "given_up", "leaving_since"))
 """Fields of a member that it is listed or counted by."""
 
 
@@ -277,6 +281,16 @@ class Members:
     def crew(self, stage: int) -> list[Member]:
         """Those of a stage that can be counted on. Not to be changed."""
         return self._crews.counted_on(stage)
+
+    def leaving(self) -> list[Actor]:
+        """Those who have said that they are leaving."""
+        return self._crews.leaving
+
+    def has_successor(self, stage: int) -> bool:
+        """Whether somebody could take up a stage when all that hold it now leave: a standby, or one of several."""
+        if self.crew(stage) or self._crews.largest > 1:
+            return True
+        return any(m.introduced and m.lost_at is None and m.leaving_since is None for m in self.unplaced)
 
     def weights(self, roster: Iterable[Actor]) -> dict[Actor, float]:
         """Relative speeds among siblings, in quarters between 1/4 and 4; unmeasured or nearly equal is 1."""

@@ -68,7 +68,8 @@ class Mending:
         if len(table.roster) == 1:
             return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}")
         ledger.fences += 1
-        self._publish(stage, amend(table, [actor], mine, ledger.weights), f"{actor} is fenced: {reason}")
+        table = amend(table, [actor], mine, ledger.weights, self._members.leaving())
+        self._publish(stage, table, f"{actor} is fenced: {reason}")
         return None
 
     def _publish(self, stage: int, table: StageTable, reason: str) -> None:
@@ -93,8 +94,54 @@ class Mending:
         moved = [m for m in given if m in ledger.assigned_to(sender)]
         if moved and len(table.roster) > 1:
             self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
+            leaving = self._members.leaving()
             reason = f"{sender} is slow and released {len(moved)} microbatches"
-            self._publish(stage, amend(table, [], moved, ledger.weights), reason)
+            if sender in leaving:
+                reason = f"{sender} is leaving and hands on {len(moved)} microbatches"
+            self._publish(stage, amend(table, [], moved, ledger.weights, leaving), reason)
+
+    # ------------------------------------------------------------ those who leave
+
+    def drain(self, now: float) -> Suspect | GiveUp | None:
+        """Take from those who are leaving what they have not begun, and name one who cannot stay to the end.
+
+        Who has accumulated something stays until the step is decided: without it, that would be done again.
+        """
+        ledger, leaving = self._ledger, self._members.leaving()
+        for actor in [a for a in ledger.actors if a in leaving]:
+            stage, member = ledger.stage_of(actor), self._members.get(actor)
+            if stage is None or member is None or member.leaving_since is None:
+                continue
+            table = ledger.tables[stage]
+            left = member.leaving_since + self._settings.leave_s - now
+            too_long = self._least_rest_s() > left
+            if all(a in leaving for a in table.roster):
+                # the last one: its state, which is as of the step before, is worth more than this step
+                if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
+                    return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
+            elif not table.assigned_to(actor):
+                if stage not in ledger.sealed_at:  # else its stage is reducing, and would have to begin anew
+                    table = amend(table, [actor], [], ledger.weights, leaving)
+                    self._publish(stage, table, f"{actor} is leaving and has begun nothing")
+            elif too_long:
+                return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
+            elif (unfinished := tuple(ledger.unfinished(actor))) and ledger.releasing.get(actor) != unfinished:
+                ledger.releasing[actor] = unfinished
+                self._out.send(actor, Release(ledger.pass_id, table.number, unfinished))
+        return None
+
+    def _least_rest_s(self) -> float:
+        """So long the pass takes at least: computing alone, with all of a stage's replicas at work all the time."""
+        longest = 0.0
+        for table in self._ledger.tables:
+            rates = [1.0 / s for a in table.roster if (s := self._seconds_per_microbatch(a)) is not None]
+            if len(rates) == len(table.roster):
+                longest = max(longest, sum(len(self._ledger.unfinished(a)) for a in table.roster) / sum(rates))
+        return longest
+
+    def _seconds_per_microbatch(self, actor: Actor) -> float | None:
+        member = self._members.get(actor)
+        return member.seconds_per_microbatch if member is not None else None
 
     # ------------------------------------------------------------ those who disagree
 
@@ -138,13 +185,14 @@ class Mending:
             self._tell_if_behind(actor, numbers, now)
         if self._suspicion.overrun(ledger, aborts, now):
             return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
-        if ledger.kind is not PassKind.TRAIN:
-            return None
-        for actor, microbatches in self._suspicion.to_release(self._members, ledger, now):
-            ledger.releasing[actor] = microbatches
+        if ledger.kind is PassKind.TRAIN:
+            for actor, microbatches in self._suspicion.to_release(self._members, ledger, now):
+                ledger.releasing[actor] = microbatches
         for actor, microbatches in ledger.releasing.items():
             if (stage := ledger.stage_of(actor)) is not None:
                 self._out.send(actor, Release(ledger.pass_id, ledger.tables[stage].number, microbatches))
+        if ledger.kind is not PassKind.TRAIN:
+            return None
         for actor, reason in self._suspicion.stalled(self._members, ledger, now):
             return Suspect(actor, reason)
         for stage in self._suspicion.stuck_reduces(ledger, now):

@@ -258,6 +258,14 @@ class Fenced:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """You said that you are leaving: nothing depends on you any more. Repeated until you are gone."""
+
+    term: Term
+    reason: str
+
+
 # ---------------------------------------------------------------- peer → coordinator
 
 
@@ -320,6 +328,8 @@ class Status:
     """Bytes a second that it sends at most, if it has a limit."""
     links: tuple[LinkRate, ...] = ()
     """What its links from other peers carry, as far as measured. Told where codecs are chosen as the run goes."""
+    leaving: bool = False
+    """Its owner wants it back: it takes nothing new, and goes when it is dismissed or when its time is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +380,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Goodbye: treated like a death, without the wait."""
+    """Goodbye: treated like a death, without the wait. Who had been dismissed is missed by nobody."""
 
     actor: Actor
     reason: str
@@ -536,6 +546,7 @@ Message = (
     | Decide
     | Halt
     | Fenced
+    | Dismiss
     | Join
     | Prepared
     | Status

@@ -128,6 +128,12 @@ class OpenPass:
         """Once a heartbeat."""
         if self.outcome is None:
             self._resolve(self._mending.tick(self._experience.aborts, now))
+        self.drain(now)
+
+    def drain(self, now: float) -> None:
+        """Take from members that are leaving what they have not begun."""
+        if self.outcome is None:
+            self._resolve(self._mending.drain(now))
 
     # ------------------------------------------------------------ feeding
 

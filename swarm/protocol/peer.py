@@ -40,6 +40,7 @@ from swarm.protocol.bases import Bases, Visits
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
+from swarm.protocol.farewell import Farewell
 from swarm.protocol.holding import Holding
 from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.messages import (
@@ -47,11 +48,11 @@ from swarm.protocol.messages import (
     Assign,
     Decide,
     Decision,
+    Dismiss,
     Failed,
     Fenced,
     Frame,
     Halt,
-    Leave,
     Message,
     Open,
     ReducedPart,
@@ -109,6 +110,7 @@ class PeerCore:
         self._carry: Carry | None = None
         """The residuals of the last step applied, in a run that averages compressed gradients."""
         self._finished = False
+        self._farewell = Farewell(actor, self.allegiance.group, settings.leave_s, self._out)
 
     @property
     def coordinator(self) -> Actor:
@@ -148,11 +150,13 @@ class PeerCore:
             case LinksMeasured():
                 self._reporter.measured(event)
             case LeaveRequested(reason):
-                for coordinator in self.allegiance.group:
-                    self._out.send(coordinator, Leave(self.actor, reason))
-                self._out.add(Stop(reason))
+                needed = self.stint is not None or self.holding.version is not None
+                needed = needed and not set(self.allegiance.group) <= set(self._reach.unreachable)
+                self._farewell.asked(reason, self.holding.stage, needed, now)
+                self._reporter.leaves(now)
         self._deadlines(now)
-        self._report(now)
+        if not self._farewell.gone:
+            self._report(now)
         return cast(list[PeerAction], self._out.take())
 
     def _report(self, now: float) -> None:
@@ -166,14 +170,17 @@ class PeerCore:
         due = [self._reporter.next_at, *self._reach.deadlines()]
         if self.stint is not None:
             due += self.stint.deadlines()
-        return min(due)
+        return min(due + self._farewell.deadlines())
 
     def _deadlines(self, now: float) -> None:
         for other in self._reach.given_up(now):
             if self.stint is not None:
                 self.stint.go_around(other, now)
+            if self.allegiance.group == (other,):  # of several, another one may soon lead
+                self._farewell.abandoned()
         if self.stint is not None:
             self.stint.tick(now)
+        self._farewell.tick(now)
 
     def _on_link_up(self, other: Actor, now: float) -> None:
         self._out.routes.pop(other, None)
@@ -192,7 +199,7 @@ class PeerCore:
                 self._on_relay(sender, origin, destination, inner, now)
             case Want() | Frame() | ReducePart() | ReducedPart():
                 self._on_data(sender, message, None, now)
-            case Assign() | Open() | Amend() | Release() | Fenced() | Decide() | Halt():
+            case Assign() | Open() | Amend() | Release() | Fenced() | Decide() | Dismiss() | Halt():
                 if self._obeys(sender, message, now):
                     self._on_control(sender, message, now)
             case _:
@@ -233,6 +240,8 @@ class PeerCore:
                     self._save_if_due(now)
             case Halt(reason):
                 self._out.add(Stop(reason, failed=True))
+            case Dismiss(reason=reason):
+                self._farewell.dismissed(reason)
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> Stint | None:
         """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""

@@ -62,6 +62,8 @@ class Placement:
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
         """Stages of which nobody holds the version."""
+        self._handing_on = False
+        """A stage is held by none but members that are leaving: meanwhile all apply, and save, what was decided."""
 
     def pass_closed(self, now: float) -> None:
         self.since = now
@@ -81,6 +83,8 @@ class Placement:
         room = bool(unplaced) and self._room()
         for member in unplaced:
             if not member.introduced or member.lost_at is not None or (member.standing_by and not room):
+                continue
+            if member.leaving_since is not None:
                 continue
             claim = self.rebalancing.claim(member)
             if claim is not None:
@@ -107,26 +111,36 @@ class Placement:
         self.place(now)
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
-        found = Survey([])
+        found, history = Survey([]), self._history
+        crews = [[m for m in self._members.of_stage(s) if self._has(m)] for s in range(self._settings.stages)]
+        self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
         for stage in range(self._settings.stages):
             holders, coming, needy = self._crew(stage)
-            crew = len(holders) + len(coming) + sum(not m.given_up for m in needy)
+            staying = [m for m in (*holders, *coming) if m.leaving_since is None]
+            crew = len(staying) + sum(not m.given_up for m in needy)
             if holders or coming:
                 self._missing_since.pop(stage, None)
+                if not staying:
+                    found.wait(f"the last replica of stage {stage} is leaving")
+                    if not crew and not history.restorable:
+                        self.rebalancing.recruit(StageIndex(stage), now)
             else:
                 self._missing(stage, crew, found, now)
-            needy = self._wanted(needy, len(holders) + len(coming))
+            needy = self._wanted(needy, len(staying))
             self._supply(stage, needy, holders, coming, now)
             for member in needy:
                 if member.is_waited_for(now, self._settings.step_budget_s):
                     found.ready = False
             if crew < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
-            found.rosters.append([m.actor for m in (*holders, *coming)])
+            found.rosters.append([m.actor for m in staying])
         return found
 
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
-        """Who of a stage holds the version, who can apply the last decision, and who needs a state."""
+        """Who of a stage holds the version, who can apply the last decision, and who needs a state.
+
+        Those who are leaving are among the first two: without a part in the next pass, they can hand on what they hold.
+        """
         holders: list[Member] = []
         coming: list[Member] = []
         needy: list[Member] = []
@@ -137,9 +151,12 @@ class Placement:
                 holders.append(member)
             elif member.can_apply(self._history.decision):
                 coming.append(member)
-            else:
+            elif member.leaving_since is None:
                 needy.append(member)
         return holders, coming, needy
+
+    def _has(self, member: Member) -> bool:
+        return member.version == self._history.version or member.can_apply(self._history.decision)
 
     def _wanted(self, needy: list[Member], held: int) -> list[Member]:
         """Those that are to take up the version: as many as the stage lacks, at the end all. The given up come on top.
@@ -156,7 +173,8 @@ class Placement:
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
         """Tell who can apply the decision to do so, and who lacks the version where to get it. Repeated while open."""
         history = self._history
-        if history.decision is not None and (needy or history.version == self._settings.steps):
+        gaps = needy or self._handing_on or history.version == self._settings.steps
+        if history.decision is not None and gaps:
             for member in coming:  # otherwise the next Open carries it
                 if self._tell(member, now):
                     self._out.send(member.actor, Decide(history.decision, history.term))

@@ -42,6 +42,12 @@ class Reporter:
         self._sequence = 0
         self._last: Status | None = None
         self._last_at = 0.0
+        self._leaving = False
+
+    def leaves(self, now: float) -> None:
+        """The peer is leaving: said at once, and in every report from now on."""
+        self._leaving = True
+        self.next_at = now
 
     def saved(self, checkpoint: Saved) -> None:
         self._saved = checkpoint
@@ -98,6 +104,7 @@ class Reporter:
             state_term=max(0, holding.state_term),
             uplink=self._measured.uplink,
             links=self._measured.links,
+            leaving=self._leaving,
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

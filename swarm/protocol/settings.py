@@ -32,6 +32,8 @@ class Settings:
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 0.2
     """How long a broken connection may take to come back before its actor is taken for dead."""
+    leave_s: float = 8.0
+    """How long a peer that was asked to leave stays at most. Its process needs up to two seconds more to end."""
     slots: int = 16
     """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
     averages_compressed: bool = False

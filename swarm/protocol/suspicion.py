@@ -49,8 +49,9 @@ class Suspicion:
         nothing. So only if the owner takes `SLOWER` times as long, and the sibling would be done in half the time.
         """
         orders = []
+        leaving = members.leaving()
         for table in ledger.tables:
-            idle = [a for a in table.roster if not ledger.unfinished(a)]
+            idle = [a for a in table.roster if not ledger.unfinished(a) and a not in leaving]
             if not idle:
                 continue
             theirs = min(self._pace(members, ledger, a, now) for a in idle)

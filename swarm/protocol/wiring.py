@@ -6,7 +6,7 @@ knowledge): shares follow the weights, and consecutive microbatches go to differ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from swarm.protocol.ids import Actor, Microbatch
 from swarm.protocol.messages import StageTable
@@ -45,11 +45,16 @@ def wire(
 
 
 def amend(
-    table: StageTable, out: Iterable[Actor], moved: Iterable[Microbatch], weights: Mapping[Actor, float]
+    table: StageTable,
+    out: Iterable[Actor],
+    moved: Iterable[Microbatch],
+    weights: Mapping[Actor, float],
+    leaving: Collection[Actor] = (),
 ) -> StageTable:
     """The next table: `out` leave the roster, `moved` go to who remains, by weight and least load first.
 
-    Members that gave microbatches up (they own `moved` and stay) get none of them back.
+    Members that gave microbatches up (they own `moved` and stay) get none of them back, and those that are `leaving`
+    get none as long as somebody else is there.
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)
@@ -57,6 +62,7 @@ def amend(
     moved = sorted(moved)
     givers = {table.assignee(m) for m in moved} - gone
     takers = [actor for actor in roster if actor not in givers] or list(roster)
+    takers = [actor for actor in takers if actor not in leaving] or takers
     index = {actor: i for i, actor in enumerate(roster)}
     wheel = Wheel({actor: weights[actor] for actor in takers})
     assignment = list(table.assignment)

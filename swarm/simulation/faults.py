@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from random import Random
 
 from swarm.protocol.actions import LeaveRequested
+from swarm.simulation.invariants import GOODBYE
 from swarm.simulation.network import Burst
-from swarm.simulation.sim_peer import GOODBYE, SimPeer
+from swarm.simulation.sim_peer import SimPeer
 from swarm.simulation.stranger import Stranger
 from swarm.simulation.timeline import Process
 from swarm.simulation.world import World
@@ -100,7 +101,7 @@ def nonsense(cell: Cell) -> str | None:
     if kind in ("decision unsent", "decision half sent"):
         return None if (phase, role) == ("deciding", "coordinator") else "only the coordinator decides"
     if role == "coordinator":
-        if kind in ("crash", "leave"):
+        if kind == "crash":
             return "a run without its coordinator is over; it comes back in `restart`"
         if kind in ("last replica", "exception"):
             return "the coordinator holds no stage and computes nothing"
@@ -214,6 +215,8 @@ class Injector:
         if world.trace is not None:
             world.note(f"*** fault: {fault.cell} hits {target.label} for {fault.seconds:.3f} s")
         target.disturbed_at = world.now
+        if kind not in ("leave", "slow") or target is world.coordinator or (kind == "leave" and target.leaving):
+            world.watch.disturbed = True  # who is asked twice goes at once
         match kind:
             case "crash":
                 self.kill(target, None)
@@ -222,8 +225,12 @@ class Injector:
             case "last replica":
                 self._kill_stage(target, fault.seconds)
             case "leave":
+                target.leaving = True
                 target.accept(LeaveRequested(GOODBYE))
-                self._keep_staffed(fault.seconds)
+                if target is world.coordinator:
+                    world.at(world.now + fault.seconds, None, (self._restart_when_gone, target))
+                else:
+                    self._keep_staffed(fault.seconds)
             case "exception":
                 assert isinstance(target, SimPeer)
                 target.fails_next = True
@@ -273,6 +280,12 @@ class Injector:
             self._respawn(target, away or 0.1)
         else:
             self._keep_staffed(0.5)
+
+    def _restart_when_gone(self, target: Process) -> None:
+        if not target.alive and not target.replaced:
+            self._respawn(target, 0.05)
+        elif target.alive:
+            self._world.at(self._world.now + 0.1, None, (self._restart_when_gone, target))
 
     def _kill_stage(self, target: Process, away: float) -> None:
         assert isinstance(target, SimPeer)

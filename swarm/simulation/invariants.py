@@ -6,7 +6,7 @@ checking each of these as it happens is checking after every event.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from swarm.events import PeerFenced, StepDecided
@@ -22,6 +22,7 @@ from swarm.protocol.messages import (
     Decide,
     Decision,
     DecisionEntry,
+    Dismiss,
     Entry,
     Fenced,
     Halt,
@@ -56,9 +57,17 @@ INVARIANTS = (
     "no zombies",
     "bounded loss",
     "one record",
+    "orderly leave",
     "contract",
 )
-"""`contract`: a core orders what no driver could carry out (backward without forward, apply without a buffer)."""
+"""`orderly leave`: who is asked to leave, in a run in which nothing else happens, costs no work and no state.
+`contract`: a core orders what no driver could carry out (backward without forward, apply without a buffer)."""
+
+
+GOODBYE = "goodbye"
+"""Why a process is asked to leave before the run is done."""
+ENOUGH_TO_LEAVE_S = 2.0
+"""In so many virtual seconds a step is over and a state handed on."""
 
 
 class Violation(AssertionError):
@@ -112,6 +121,11 @@ class Watch:
         """By ballot."""
         self._terms: dict[int, Actor] = {}
         """Whose they are, in a group."""
+        self.disturbed = False
+        """Something has happened but that somebody was asked to leave: work and states may be lost."""
+        self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
+        """(pass, stage, microbatch) → by how many peers."""
+        self._dismissed: set[Actor] = set()
 
     def _ideal(self) -> Ideal:
         s, visits = self._world.settings, self._world.visits
@@ -196,10 +210,52 @@ class Watch:
         """A computation of `microbatch` raised an exception at `peer`."""
         self._raised[pass_id.step, pass_id.index == 0, microbatch][peer.actor] = nonfinite
 
+    # ------------------------------------------------------------ leaving
+
+    @property
+    def _orderly(self) -> bool:
+        """Whether leaving must cost nothing: there is time for it, and nothing else happens."""
+        world = self._world
+        return not self.disturbed and world.network.weather is None and world.settings.leave_s >= ENOUGH_TO_LEAVE_S
+
+    def accumulates(self, peer: SimPeer, pass_id: PassId, microbatch: int) -> None:
+        assert peer.stage is not None
+        self._accumulated[pass_id, peer.stage, microbatch] += 1
+
+    def leaves(self, peer: SimPeer) -> None:
+        """`peer`, which was asked to leave, is gone."""
+        if self._orderly and peer.actor not in self._dismissed and peer.version is not None:
+            raise Violation("orderly leave", f"{peer.label} was not let go in {self._world.settings.leave_s:g} s")
+
+    def _dismisses(self, actor: Actor) -> None:
+        """Nothing may depend on `actor`: its stage is held by others, can be made anew, or nobody could take it up."""
+        self._dismissed.add(actor)
+        world, needed = self._world, len(self.decisions)
+        leaver = world.by_actor.get(actor)
+        staying = [p for p in world.alive() if p.role not in ("coordinator", "process") and not p.leaving]
+        stage = getattr(leaver, "stage", None)
+        if not self._orderly or stage is None or needed in (0, self.archived):
+            return
+        if any(p.stage == stage and p.version in (needed, needed - 1) for p in staying):
+            return
+        counts = Counter(p.stage for p in staying)
+        if any(count > 1 or where in (None, stage) for where, count in counts.items()):
+            raise Violation("orderly leave", f"{actor} is let go with the only copy of stage {stage}")
+
+    def _check_leaves(self, decision: Decision) -> None:
+        """Nothing of a decided step was accumulated twice."""
+        if not self._orderly or self._world.settings.averages_compressed:
+            return
+        for (pass_id, stage, m), times in self._accumulated.items():
+            if pass_id == PassId(decision.term, decision.step) and times > 1:
+                raise Violation("orderly leave", f"{pass_id} s{stage}: microbatch {m} was accumulated {times} times")
+
     # ------------------------------------------------------------ coordinator
 
     def coordinator_stops(self, stop: Stop) -> None:
         """The coordinator ends the run: because it is done, or because a microbatch has killed two assignees."""
+        if stop.reason.startswith(GOODBYE):
+            return  # asked to, and it comes back
         if stop.failed:
             self.gives_up("the coordinator", stop.reason)
             self.paused = stop.reason
@@ -267,6 +323,7 @@ class Watch:
 
     def decided(self, decision: Decision) -> None:
         """`decision` is durable."""
+        self._check_leaves(decision)
         self.decisions[decision.step] = decision
         self._ever_decided.add(decision)
         if decision.skip != (decision.step in self._skipped):
@@ -307,12 +364,14 @@ class Watch:
                 if 2 * held <= len(archives):
                     raise Violation("bounded loss", f"checkpoint {version} counts, and {held} coordinators hold it")
 
-    def coordinator_sends(self, sender: Actor, message: Message) -> None:
-        if self._terms and isinstance(message, Assign | Open | Amend | Release | Fenced | Decide | Halt):
+    def coordinator_sends(self, sender: Actor, to: Actor, message: Message) -> None:
+        if self._terms and isinstance(message, Assign | Open | Amend | Release | Fenced | Decide | Dismiss | Halt):
             term = term_of(message)
             if self._terms.get(term) != sender:
                 raise Violation("one record", f"{sender} speaks under term {term}, which is not its own")
-        if isinstance(message, Open):
+        if isinstance(message, Dismiss):
+            self._dismisses(to)
+        elif isinstance(message, Open):
             pass_id = message.pass_id
             replaced = self._terms and pass_id.term < max(self._terms)  # and does not know it yet
             if message.kind is PassKind.TRAIN and pass_id.step in self.decisions and not replaced:

@@ -21,12 +21,13 @@ from swarm.protocol.consensus import Consensus
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.coordinator import Phase as CoordinatorPhase
 from swarm.protocol.crossings import Crossings
+from swarm.protocol.departures import Departures
 from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import BaseKey, Direction, End, FrameKey, StepNumber
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.mending import Mending
 from swarm.protocol.messages import ArchivedEntry, Canvass, Done, Frame, StageOutcome, Status
-from swarm.protocol.open_pass import Decided
+from swarm.protocol.open_pass import Decided, OpenPass
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reduction import Reduction
 from swarm.protocol.residuals import Rosters
@@ -83,8 +84,8 @@ def _without_self_fence() -> Patch:
 
 
 def _no_fencing() -> list[Patch]:
-    def move_only(table: Any, out: Any, moved: Any, weights: Any) -> Any:
-        return amend(table, (), moved, weights)
+    def move_only(table: Any, out: Any, moved: Any, weights: Any, leaving: Any = ()) -> Any:
+        return amend(table, (), moved, weights, leaving)
 
     return [(mending_module, "amend", move_only), _without_self_fence()]
 
@@ -428,11 +429,36 @@ def _own_copy_is_enough() -> list[Patch]:
     return [(GroupMember, "_archive", alone)]
 
 
+def _let_go_at_once() -> list[Patch]:
+    """Who is leaving is dismissed whatever it has accumulated."""
+    return [(OpenPass, "includes", lambda self, *actors: False)]
+
+
+def _last_copy_let_go() -> list[Patch]:
+    """Who is leaving is dismissed when its part in the pass is over, whoever holds its stage then."""
+    return [(Departures, "_free", lambda self, member, open_pass: "its part is over")]
+
+
+def _taken_from_a_leaver() -> list[Patch]:
+    """What who is leaving has not reported is given to others before it answers."""
+    drain = Mending.drain
+
+    def move_at_once(self: Mending, now: float) -> Any:
+        found, ledger = drain(self, now), self._ledger
+        for actor, microbatches in list(ledger.releasing.items()):
+            stage = ledger.stage_of(actor)
+            if found is None and stage is not None and actor in self._members.leaving():
+                self._publish(stage, amend(ledger.tables[stage], [], microbatches, ledger.weights), "it is leaving")
+        return found
+
+    return [(Mending, "drain", move_at_once), _without_self_fence()]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
     Mutant("decide without all stages", "every stage's whole roster is prepared", _decide_without_all_stages),
-    Mutant("late amendment accepted", "tables are numbered, a lower number changes nothing", _late_amendment),
+    Mutant("late amendment accepted", "tables are numbered, a lower number changes nothing", _late_amendment, "storm"),
     Mutant("late open accepted", "an older pass or term changes nothing", _late_open),
     Mutant("cursor shifted on resume", "the data are a function of the step number", _cursor_shifted),
     Mutant("reduce attempt without id", "an attempt is named by pass, stage and table", _attempt_without_id),
@@ -454,6 +480,14 @@ MUTANTS = (
     Mutant("residuals settled early", "residuals of an attempt are pending", _residuals_settled_early, "averaging"),
     Mutant("residuals of another term", "residuals end with their term", _residuals_of_another_term, "averaging"),
     Mutant("choice unrecorded", "a decision says what its step crossed with", _choice_unrecorded, "auto"),
+    Mutant("let go at once", "who is leaving stays until its part in the step is decided", _let_go_at_once, "leave"),
+    Mutant("last copy let go", "who holds a stage alone hands it on before it goes", _last_copy_let_go, "leave"),
+    Mutant(
+        "taken from a leaver",
+        "only what is tombstoned moves, also when its owner leaves",
+        _taken_from_a_leaver,
+        "leave",
+    ),
     Mutant("chosen while open", "codecs are chosen between steps, for all of a pass", _chosen_while_open, "auto"),
     Mutant("two votes", "a coordinator votes once in a ballot", _two_votes, "group"),
     Mutant("one disk is enough", "a decision stands when a majority has it on disk", _one_disk_is_enough, "group"),

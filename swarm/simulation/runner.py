@@ -102,8 +102,8 @@ class Run:
     def respawn(self, process: Process, away: float) -> None:
         """Start the process again, `away` seconds from now, as a supervisor or its owner would."""
         at = self.world.now + away
+        process.replaced = True
         if isinstance(process, SimPeer):
-            process.replaced = True
             peer = (process.actor.peer, process.disk, process.speed, True)
             self.world.at(at, None, (self._start_peer, peer))
         elif isinstance(process, SimMember):

@@ -12,6 +12,7 @@ from random import Random
 
 from swarm.protocol.settings import Settings
 from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
+from swarm.simulation.invariants import ENOUGH_TO_LEAVE_S
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
@@ -107,6 +108,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         imported=scenario == "imported",
         ends_share=tied,
         averages_compressed=averaging,
+        leave_s=Random(f"time to leave/{seed}").choice((ENOUGH_TO_LEAVE_S, ENOUGH_TO_LEAVE_S, 0.3, 0.05)),
     )
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages * replicas + spares))
     weather = None
@@ -140,6 +142,7 @@ def small_settings(
     ends_share: bool = False,
     averages_compressed: bool = False,
     max_replicas: int | None = None,
+    leave_s: float = ENOUGH_TO_LEAVE_S,
 ) -> Settings:
     """Settings of a run whose step takes a few tenths of a virtual second. Who comes beyond `replicas` stands by,
     if `max_replicas` does not say otherwise.
@@ -167,6 +170,7 @@ def small_settings(
         imported=imported,
         ends_share=ends_share,
         averages_compressed=averages_compressed,
+        leave_s=leave_s,
     )
 
 
@@ -202,8 +206,8 @@ def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> 
     step = rng.choice((1, 2))
     first, last = (buckets_of(stage, shared) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
     return [
-        Fault(Cell("leave", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
-        Fault(Cell("leave", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
+        Fault(Cell("crash", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
+        Fault(Cell("crash", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from swarm.protocol import actions as act
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Decision, Frame
+from swarm.simulation.invariants import GOODBYE
 from swarm.simulation.sim_peer import SimPeer
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import state_digest, tokens_payload
@@ -69,7 +70,7 @@ class SimCoordinator(Process):
             self._durable(write)
 
     def _send(self, action: act.Send) -> None:
-        self.world.watch.coordinator_sends(self.actor, action.message)
+        self.world.watch.coordinator_sends(self.actor, action.to, action.message)
         self.world.network.send(self, action.to, action.message)
 
     def _emit(self, action: act.Emit) -> None:
@@ -78,8 +79,11 @@ class SimCoordinator(Process):
     def _stop(self, action: act.Stop) -> None:
         self.world.watch.coordinator_stops(action)
         self.alive = False
-        self.finished = True
-        self.world.finished_at = self.world.now
+        self.finished = not action.reason.startswith(GOODBYE)
+        if self.finished:
+            self.world.finished_at = self.world.now
+        else:
+            self.wiped()
         self.world.network.process_died(self)
 
     def _feed_tokens(self, action: act.Feed) -> None:

@@ -13,7 +13,7 @@ from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId,
 from swarm.protocol.messages import CodecPair, LinkRate
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
-from swarm.simulation.invariants import Violation, reduced_digest
+from swarm.simulation.invariants import GOODBYE, Violation, reduced_digest
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_averaging import compressed
 from swarm.simulation.toy_model import (
@@ -43,9 +43,6 @@ from swarm.simulation.toy_model import (
 if TYPE_CHECKING:
     from swarm.simulation.world import World
 
-GOODBYE = "goodbye"
-"""Why a volunteer leaves before the run is done."""
-
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
 _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
 
@@ -73,8 +70,6 @@ class SimPeer(Process):
         self.slowness = speed
         self.spare = False
         """Came after the start, to stand by."""
-        self.replaced = False
-        """Its machine is back, as another incarnation."""
         self.fails_next = False
         """The next computation raises, half way through."""
         self.flips_next = False
@@ -154,7 +149,9 @@ class SimPeer(Process):
         if action.failed:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
-        self.finished = action.reason != GOODBYE
+        self.finished = not action.reason.startswith(GOODBYE)
+        if not self.finished:
+            self.world.watch.leaves(self)
         self.world.network.process_died(self)
 
     def _begin(self, action: act.Begin) -> None:
@@ -282,6 +279,7 @@ class SimPeer(Process):
     def _accumulated(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> act.BackwardDone:
         assert self.stage is not None
         count = self.world.settings.microbatches
+        self.world.watch.accumulates(self, pass_id, m)
         self._accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
         back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
         if back is not None and self._codecs:

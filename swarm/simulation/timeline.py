@@ -94,6 +94,10 @@ class Process:
         """Its core ordered Stop: the run is done."""
         self.slowness = 1.0
         self.born_at = world.now
+        self.leaving = False
+        """Its owner has asked for the machine."""
+        self.replaced = False
+        """Its machine is back, or will be, with another process."""
         self.disturbed_at = world.now
         """When a fault last touched this process: until it has had time to recover, nothing can be blamed on others."""
         self.loses_last_words = False

@@ -109,6 +109,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Decide: st.builds(m.Decide, decisions, large.map(Term), st.booleans()),
     m.Halt: st.builds(m.Halt, text, large.map(Term)),
     m.Fenced: st.builds(m.Fenced, passes, text),
+    m.Dismiss: st.builds(m.Dismiss, large.map(Term), text),
     m.Join: st.builds(m.Join, actors, none | stages, positive, large),
     m.Prepared: prepared,
     m.Status: st.builds(
@@ -129,6 +130,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         large,
         none | rates,
         many(st.builds(m.LinkRate, actors, rates)),
+        leaving=st.booleans(),
     ),
     m.Done: st.builds(m.Done, passes, microbatches),
     m.Released: st.builds(m.Released, passes, small, many(microbatches)),

@@ -62,9 +62,13 @@ class Process:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
 
-    def resume(self) -> None:
-        """Continue a process that stops itself: its log tells of the moment just before it does."""
+    def wait_stopped(self) -> None:
+        """Until a process has stopped itself: its log tells of the moment just before it does."""
         self.wait(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, "the stop")
+
+    def resume(self) -> None:
+        """Continue a process that stops itself."""
+        self.wait_stopped()
         self.signal(signal.SIGCONT)
 
     @property
