@@ -62,6 +62,8 @@ class Ledger:
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
+        self.released: list[set[Microbatch]] = [set() for _ in tables]
+        """By stage, what a slow peer gave up. It is not asked for again in this pass, however slow its new owner is."""
         self.digest_retries: dict[int, int] = {}
         self.digest_votes: Counter[tuple[int, Hashable]] = Counter()
         """(stage, answer) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""

@@ -83,7 +83,7 @@ class Mending:
 
     # ------------------------------------------------------------ the slow
 
-    def released(self, sender: Actor, number: int, given: tuple[Microbatch, ...]) -> None:
+    def released(self, sender: Actor, number: int, given: tuple[Microbatch, ...], now: float) -> None:
         """The answer to a Release. Only the table that answers moves released microbatches."""
         ledger = self._ledger
         stage = ledger.stage_of(sender)
@@ -96,9 +96,13 @@ class Mending:
             self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
             leaving = self._members.leaving()
             reason = f"{sender} is slow and released {len(moved)} microbatches"
+            takers: list[Actor] = []
             if sender in leaving:
                 reason = f"{sender} is leaving and hands on {len(moved)} microbatches"
-            self._publish(stage, amend(table, [], moved, ledger.weights, leaving), reason)
+            else:
+                takers = self._suspicion.takers(self._members, ledger, sender, now)
+                ledger.released[stage].update(moved)
+            self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason)
 
     # ------------------------------------------------------------ those who leave
 

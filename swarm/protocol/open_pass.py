@@ -94,7 +94,7 @@ class OpenPass:
             case Result():
                 self._on_result(sender, message, now)
             case Released(_, number, microbatches):
-                self._mending.released(sender, number, microbatches)
+                self._mending.released(sender, number, microbatches, now)
             case Failed():
                 self._on_failed(sender, message, now)
 

@@ -46,17 +46,18 @@ class Suspicion:
         """Actors slower than an idle sibling: the later half of what they have not finished.
 
         Replicas of equal speed end a step at different moments; moving work between them costs a forward and gains
-        nothing. So only if the owner takes `SLOWER` times as long, and the sibling would be done in half the time.
+        nothing. So only if the owner takes `SLOWER` times as long, and the sibling would be done in half the time. And
+        no microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
         """
         orders = []
         leaving = members.leaving()
-        for table in ledger.tables:
+        for stage, table in enumerate(ledger.tables):
             idle = [a for a in table.roster if not ledger.unfinished(a) and a not in leaving]
             if not idle:
                 continue
             theirs = min(self._pace(members, ledger, a, now) for a in idle)
             for actor in table.roster:
-                left = ledger.unfinished(actor)
+                left = [m for m in ledger.unfinished(actor) if m not in ledger.released[stage]]
                 if len(left) < 2 or actor in ledger.releasing:
                     continue
                 own = self._pace(members, ledger, actor, now)
@@ -64,6 +65,14 @@ class Suspicion:
                 if own > SLOWER * theirs and len(left) * own > 2 * len(half) * theirs / len(idle):
                     orders.append((actor, tuple(half)))
         return orders
+
+    def takers(self, members: Members, ledger: Ledger, giver: Actor, now: float) -> list[Actor]:
+        """Who may be given what a slow peer has released: siblings that are done and faster. Perhaps nobody."""
+        stage = ledger.stage_of(giver)
+        assert stage is not None
+        own = self._pace(members, ledger, giver, now)
+        idle = [a for a in ledger.tables[stage].roster if a != giver and not ledger.unfinished(a)]
+        return [a for a in idle if own > SLOWER * self._pace(members, ledger, a, now)]
 
     def _pace(self, members: Members, ledger: Ledger, actor: Actor, now: float) -> float:
         """Seconds of computing per microbatch, as measured there; before it has finished any, the pass so far."""

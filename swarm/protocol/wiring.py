@@ -50,18 +50,19 @@ def amend(
     moved: Iterable[Microbatch],
     weights: Mapping[Actor, float],
     leaving: Collection[Actor] = (),
+    takers: Sequence[Actor] = (),
 ) -> StageTable:
-    """The next table: `out` leave the roster, `moved` go to who remains, by weight and least load first.
+    """The next table: `out` leave the roster, `moved` go to `takers`, or (if none are named) to all who remain.
 
-    Members that gave microbatches up (they own `moved` and stay) get none of them back, and those that are `leaving`
-    get none as long as somebody else is there.
+    By weight and least load first. Members that gave microbatches up (they own `moved` and stay) get none of them back,
+    and those that are `leaving` get none as long as somebody else is there.
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)
     assert roster, "a stage without replicas cannot be amended"
     moved = sorted(moved)
     givers = {table.assignee(m) for m in moved} - gone
-    takers = [actor for actor in roster if actor not in givers] or list(roster)
+    takers = takers or [actor for actor in roster if actor not in givers] or roster
     takers = [actor for actor in takers if actor not in leaving] or takers
     index = {actor: i for i, actor in enumerate(roster)}
     wheel = Wheel({actor: weights[actor] for actor in takers})
