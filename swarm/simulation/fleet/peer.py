@@ -1,0 +1,249 @@
+"""A volunteer of the fleet: carries out its core's orders in the time that its machine and its line need.
+
+Nothing is computed, but what is added up is kept track of: a sum that lacks a microbatch, or has one twice, is a
+`Violation`, and so is a step that is applied at another version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from swarm.protocol import actions as act
+from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, PassKind
+from swarm.simulation.compute_queue import ComputeQueue, Priority
+from swarm.simulation.fleet.machine import Machine
+from swarm.simulation.fleet.payload import Payload
+from swarm.simulation.invariants import Violation
+from swarm.simulation.timeline import Process
+
+if TYPE_CHECKING:
+    from swarm.simulation.fleet.world import FleetWorld
+
+INITIALISE_S, SAVE_S = 0.5, 1.0
+CHUNK_BYTES = 1 << 20
+LOST_S = 2.0
+"""After so long a receiver finds out that who gave it a state is gone."""
+
+
+class FleetPeer(Process):
+    role = "peer"
+    world: FleetWorld
+
+    def __init__(self, world: FleetWorld, actor: Actor, core: Any, machine: Machine) -> None:
+        super().__init__(world, actor, core)
+        self.machine = machine
+        self.slowness = 1.0 / machine.speed
+        self.stage: int | None = None
+        self.version: int | None = None
+        self.computed = 0
+        """Microbatches added up, whatever became of them."""
+        self._pass: PassId | None = None
+        self._sum = 0
+        """Bit set of the accumulator."""
+        self._queue = ComputeQueue(self)
+        self._buffer_of: Attempt | None = None
+        self._buffer: set[int] = set()
+        self._load = 0
+        self._dispatch = {
+            act.Send: self._send,
+            act.Emit: self._ignore,
+            act.Stop: self._stop,
+            act.LoadState: self._load_state,
+            act.Begin: self._begin,
+            act.Forward: self._forward,
+            act.Backward: self._backward,
+            act.Discard: self._discard,
+            act.EncodePart: self._encode_part,
+            act.SumBucket: self._sum_bucket,
+            act.StoreSum: self._store_sum,
+            act.Assemble: self._assemble,
+            act.CancelReduce: self._cancel_reduce,
+            act.Apply: self._apply,
+            act.SettleBases: self._ignore,
+            act.SaveCheckpoint: self._save_checkpoint,
+        }
+
+    # ------------------------------------------------------------ plain orders
+
+    def _send(self, action: act.Send) -> None:
+        self.world.links.send(self, action.to, action.message)
+
+    def _ignore(self, action: act.Emit | act.SettleBases) -> None:
+        pass
+
+    def _stop(self, action: act.Stop) -> None:
+        self.finished = True
+        self.world.crash(self)
+
+    def _begin(self, action: act.Begin) -> None:
+        self._pass = action.pass_id
+        self._sum = 0
+        self._queue.cancel(lambda of: not isinstance(of, act.Apply))
+
+    def _discard(self, action: act.Discard) -> None:
+        m = action.microbatch
+        self._queue.cancel(lambda of: isinstance(of, act.Forward) and of.microbatch == m, running=False)
+
+    # ------------------------------------------------------------ computing
+
+    def _forward(self, action: act.Forward) -> None:
+        load, last = self.world.workload, self.stage == self.world.settings.stages - 1
+        seconds = load.seconds if last and action.kind is PassKind.TRAIN else load.forward_s
+        self._queue.add(Priority.FORWARD, action, self._forwarded, seconds)
+
+    def _forwarded(self, action: act.Forward) -> None:
+        if self.stage != self.world.settings.stages - 1:
+            seconds = self.world.workload.forward_s * self.slowness
+            self.feed(act.ForwardDone(action.pass_id, action.microbatch, self._frame(), seconds))
+        elif action.kind is PassKind.TRAIN:
+            self._accumulated(action.pass_id, action.microbatch, self.world.workload.seconds)
+        else:
+            self.feed(act.ResultDone(action.pass_id, action.microbatch, 1.0, 0))
+
+    def _backward(self, action: act.Backward) -> None:
+        self._queue.add(Priority.BACKWARD, action, self._backwarded, self.world.workload.backward_s)
+
+    def _backwarded(self, action: act.Backward) -> None:
+        self._accumulated(action.pass_id, action.microbatch, self.world.workload.backward_s)
+
+    def _accumulated(self, pass_id: PassId, m: Microbatch, seconds: float) -> None:
+        if self._sum >> m & 1 or pass_id != self._pass:
+            raise Violation("exactly once", f"{self.name} adds microbatch {m} of {pass_id} again")
+        self._sum |= 1 << m
+        self.computed += 1
+        gradient = self._frame() if self.stage else None
+        self.feed(act.BackwardDone(pass_id, m, gradient, seconds * self.slowness))
+
+    def _frame(self) -> Payload:
+        return Payload(self.world.workload.frame_bytes)
+
+    # ------------------------------------------------------------ reducing
+
+    def _encode_part(self, action: act.EncodePart) -> None:
+        self._queue.add(Priority.CONTROL, action, self._part_encoded, self.world.workload.pack_s)
+
+    def _part_encoded(self, action: act.EncodePart) -> None:
+        self.feed(act.PartEncoded(action.attempt, action.bucket, self._share(self._sum)))
+
+    def _sum_bucket(self, action: act.SumBucket) -> None:
+        load = self.world.workload
+        seconds = load.pack_s + len(action.parts) * load.unpack_s
+        self._queue.add(Priority.CONTROL, action, self._bucket_summed, seconds)
+
+    def _bucket_summed(self, action: act.SumBucket) -> None:
+        total, count = self._sum, self._sum.bit_count()
+        for part in action.parts:
+            assert isinstance(part, Payload)
+            total |= part.microbatches
+            count += part.microbatches.bit_count()
+        microbatches = self.world.settings.microbatches
+        if count != microbatches or total != (1 << microbatches) - 1:
+            raise Violation("exactly once", f"{action.attempt} adds up {count} of {microbatches} microbatches")
+        self.feed(act.BucketSummed(action.attempt, action.bucket, self._share(total)))
+
+    def _share(self, microbatches: int) -> Payload:
+        return Payload(self.world.workload.bucket_bytes, microbatches)
+
+    def _store_sum(self, action: act.StoreSum) -> None:
+        if self._buffer_of != action.attempt:
+            self._buffer_of, self._buffer = action.attempt, set()
+        self._buffer.add(action.bucket)
+
+    def _assemble(self, action: act.Assemble) -> None:
+        self._queue.add(Priority.CONTROL, action, self._assembled, self.world.workload.apply_s)
+
+    def _assembled(self, action: act.Assemble) -> None:
+        self._check_buffer(action.attempt)
+        attempt = action.attempt
+        self.feed(act.Assembled(attempt, self._digest(attempt.pass_id.step + 1), 1.0, 1.0))
+
+    def _check_buffer(self, attempt: Attempt) -> None:
+        if self._buffer_of != attempt or len(self._buffer) != self.world.workload.buckets:
+            raise Violation("contract", f"{self.name} wants {attempt}; its buffer is of {self._buffer_of}")
+
+    def _cancel_reduce(self, action: act.CancelReduce) -> None:
+        void = action.attempt
+        self._queue.cancel(lambda of: getattr(of, "attempt", None) == void and not isinstance(of, act.Apply))
+        if self._buffer_of == void:
+            self._buffer_of, self._buffer = None, set()
+
+    def _digest(self, version: int) -> str:
+        return f"{self.stage}/{version}"
+
+    # ------------------------------------------------------------ state
+
+    def _apply(self, action: act.Apply) -> None:
+        self._check_buffer(action.attempt)
+        self._queue.add(Priority.CONTROL, action, self._applied, self.world.workload.apply_s)
+
+    def _applied(self, action: act.Apply) -> None:
+        if self.version != action.decision.step:
+            raise Violation("atomic", f"{self.name} applies step {action.decision.step} at version {self.version}")
+        self.version += 1
+        self.feed(act.AppliedStep(action.decision.step, self._digest(self.version)))
+
+    def _load_state(self, action: act.LoadState) -> None:
+        self._load += 1
+        self._queue.cancel(lambda of: True)
+        self.stage, self.version = int(action.stage), None
+        world, order = self.world, (self._load, action)
+        source = world.by_actor.get(action.source) if action.source is not None else None
+        if isinstance(source, FleetPeer):
+            world.at(world.now + world.links.one_way_s(self, source), source, (source.give, (self, order)))
+            self._watch_source((order, source))
+        elif action.version == 0:
+            world.at(world.now + INITIALISE_S, self, (self._loaded, order))
+        else:
+            world.at(world.now + LOST_S, self, (self._failed, order))
+
+    def give(self, request: tuple[FleetPeer, tuple[int, act.LoadState]]) -> None:
+        """Somebody asks for the state of this stage."""
+        asking, order = request
+        if (self.stage, self.version) == (order[1].stage, order[1].version):
+            self._give_chunk((asking, order, self.world.workload.state_bytes))
+        else:
+            world = self.world
+            world.at(world.now + world.links.one_way_s(self, asking), asking, (asking._failed, order))
+
+    def _give_chunk(self, giving: tuple[FleetPeer, tuple[int, act.LoadState], int]) -> None:
+        """A chunk at a time, so that frames have their turns in between."""
+        asking, order, left = giving
+        if not asking.alive or order[0] != asking._load:
+            return
+        size = min(CHUNK_BYTES, left)
+        done = left == size
+        then = asking._loaded if done else asking._chunk_came
+        gone_at = self.world.links.carry(self, asking, size, then, order)
+        if not done:
+            self.world.at(gone_at, self, (self._give_chunk, (asking, order, left - size)))
+
+    def _chunk_came(self, order: tuple[int, act.LoadState]) -> None:
+        pass
+
+    def _watch_source(self, watched: tuple[tuple[int, act.LoadState], Process]) -> None:
+        order, source = watched
+        if order[0] != self._load or self.version is not None:
+            return
+        if not source.alive:
+            self._failed(order)
+        else:
+            self.world.at(self.world.now + LOST_S, self, (self._watch_source, watched))
+
+    def _failed(self, order: tuple[int, act.LoadState]) -> None:
+        load, action = order
+        if load == self._load and self.version is None:
+            self._load += 1
+            self.feed(act.StateFailed(action.stage, action.version, "the source does not have it or is gone"))
+
+    def _loaded(self, order: tuple[int, act.LoadState]) -> None:
+        load, action = order
+        if load == self._load:
+            self.version = action.version
+            self._buffer_of, self._buffer = None, set()
+            self.feed(act.StateLoaded(action.stage, action.version, self.world.workload.buckets))
+
+    def _save_checkpoint(self, action: act.SaveCheckpoint) -> None:
+        self.world.at(self.world.now + SAVE_S, self, (self._saved, action.version))
+
+    def _saved(self, version: int) -> None:
+        self.feed(act.CheckpointSaved(version, self._digest(version)))
