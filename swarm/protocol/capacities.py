@@ -23,6 +23,8 @@ class Capacities:
     def __init__(self, stages: int) -> None:
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
+        self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
+        """By stage, for newcomers: its members, and those as the planner wants them."""
 
     def learn(self, members: Members) -> None:
         """Take down what was measured; a peer counts once for a stage, also when it has left."""
@@ -64,4 +66,16 @@ class Capacities:
         for stage in range(len(self._seen)):
             crew = [m for m in members.crew(stage) if m.lost_at is None]
             crews.append(tuple(Worker(m.actor, self.speed(m), movable(m), ready(m)) for m in crew))
+        return Lineup(tuple(crews), self.costs(), replicas, most)
+
+    def newcomers_lineup(self, members: Members, replicas: int, most: int) -> Lineup:
+        """The same, when it does not matter who is ready and may move. Many may come at once: crews are kept."""
+        crews = []
+        for stage in range(len(self._seen)):
+            those = members.crew(stage)
+            before = self._crews.get(stage)
+            if before is None or before[0] is not those:
+                workers = tuple(Worker(m.actor, self.speed(m), False) for m in those if m.lost_at is None)
+                self._crews[stage] = before = those, workers
+            crews.append(before[1])
         return Lineup(tuple(crews), self.costs(), replicas, most)

@@ -69,6 +69,12 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Suspicion
 
 
+AT_ONCE = 64
+"""Members that are looked through between steps with every message that comes."""
+LOOK_S = 1e-4
+"""For each one above, so long passes from one look to the next: looking costs a hundredth of that."""
+
+
 class Phase(enum.Enum):
     STARTING = "starting"
     BETWEEN = "between steps"
@@ -113,6 +119,7 @@ class CoordinatorCore:
         self._started = False
         self._paused = ""
         self._next_tick = 0.0
+        self._next_look = 0.0
         self._finished_at = 0.0
         self._stopping: tuple[str, float] | None = None
         """(why, until when at most) this process stops: no further pass is opened."""
@@ -274,12 +281,20 @@ class CoordinatorCore:
     def _pass_closed(self, now: float) -> None:
         self.phase = Phase.BETWEEN
         self.open_pass = None
+        self._next_look = now
         self._placement.pass_closed(now)
 
     # ------------------------------------------------------------ from pass to pass
 
     def _between(self, now: float) -> None:
-        """Open what is due as soon as every stage is held."""
+        """Open what is due as soon as every stage is held.
+
+        While something is waited for, all members are looked through, again and again: in a large swarm not with every
+        message. Every member speaks once a heartbeat, so that a look is not put off for long.
+        """
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
         survey = self._placement.survey(now)
         version, settings = self.history.version, self.settings
         over = version == settings.steps == self.history.archived

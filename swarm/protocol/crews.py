@@ -29,7 +29,10 @@ class Crews:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """Those of a stage that are neither given up nor leaving. Not to be changed."""
+        """Those of a stage that are neither given up nor leaving.
+
+        Not to be changed, and the same list while nothing else changes.
+        """
         found = self._counted_on.get(stage)
         if found is None:
             those = self._by_stage.get(stage, ())
@@ -72,6 +75,7 @@ class Crews:
 
     def connected(self, member: Member) -> None:
         """Its connection broke, or is back."""
+        self.changed(member.stage)
         if member.lost_at is None:
             self._lost.pop(member.actor, None)
         else:

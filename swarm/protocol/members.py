@@ -202,7 +202,7 @@ class Member:
         )
 
 
-_LISTED = frozenset(("stage", "lost_at", "given_up", "leaving_since"))
+_LISTED = frozenset(("stage", "lost_at", "given_up", "leaving_since", "capacity", "speed"))
 """Fields of a member that it is listed or counted by."""
 
 

@@ -117,7 +117,7 @@ class Rebalancing:
             held = len(self._members.crew(wanted))
             if held < settings.replicas:
                 return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
-        lineup = self._capacities.lineup(self._members, settings.replicas, self.most)
+        lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
         return claim(lineup, self._capacities.speed(member))
 
     def consider(self, now: float) -> Move | None:
