@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import statistics
@@ -13,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from peers.chaos.internet import Place
+from peers.chaos.namespace import enter
 from swarm.events import Event, PassOpened, StepDecided, read_log
 
 PEERS = [sys.executable, "-P", "-m", "peers"]
@@ -27,8 +30,14 @@ def script(name: str) -> list[str]:
 class LocalSwarm:
     """Started by `with`; whatever still runs at the end is killed. Output goes to files in `folder`."""
 
-    def __init__(self, folder: Path, run_file: Path, peers: Sequence[Sequence[str]]) -> None:
-        """`peers`: the command of each peer, without invite and home."""
+    def __init__(
+        self, folder: Path, run_file: Path, peers: Sequence[Sequence[str]], places: Sequence[Place] = ()
+    ) -> None:
+        """`peers`: the command of each peer, without invite and home. `places`: where they live, the coordinator first;
+        without them all live on the loopback interface.
+        """
+        self._namespaces = [place.namespace for place in places] or [None] * (len(peers) + 1)
+        self._listening = places[0].listening if places else ()
         self.folder = folder
         self._run_file = run_file
         self._commands = peers
@@ -41,12 +50,14 @@ class LocalSwarm:
         self.folder.mkdir(parents=True)
         invite = self.folder / "invite"
         command = [*PEERS, "coordinate", str(self._run_file), "--home", str(self.folder / "coordinator")]
-        self.coordinator = self._start([*command, "--invite-file", str(invite)], "coordinator")
+        command += ["--invite-file", str(invite), *self._listening]
+        self.coordinator = self._start(command, "coordinator", self._namespaces[0])
         self._await(invite)
         for number, words in enumerate(self._commands):
             home = str(self.folder / f"peer-{number}")
             self.spawned_at.append(time.time())
-            self.peers.append(self._start([*words, invite.read_text().strip(), "--home", home], f"peer-{number}"))
+            words = [*words, invite.read_text().strip(), "--home", home]
+            self.peers.append(self._start(words, f"peer-{number}", self._namespaces[number + 1]))
         return self
 
     def __exit__(
@@ -88,9 +99,10 @@ class LocalSwarm:
         assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
         return statistics.median(b - a for a, b in zip(opened[first:], decided[first:], strict=True))
 
-    def _start(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str], name: str, namespace: str | None) -> subprocess.Popen[bytes]:
+        move = None if namespace is None else functools.partial(enter, namespace)
         with (self.folder / f"{name}.out").open("wb") as out:
-            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=_ENVIRONMENT)
+            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=_ENVIRONMENT, preexec_fn=move)
 
     def _await(self, invite: Path) -> None:
         deadline = time.monotonic() + 60

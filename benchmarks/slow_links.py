@@ -153,7 +153,7 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
     steps = FEW_STEPS if row.slow else options.steps
     if row.codec == AUTO:
         steps += SETTLING_STEPS
-    path = _run_file(folder, options, row, replicas, steps)
+    path = run_file(folder, options, row, replicas, steps)
     manifest = resolve_run(path).manifest
     parameters = count_parameters(manifest.model, 0 if options.stages < 3 else 1)
     words = [*script("emulated_peer"), str(options.forward_ms / 1000), str(options.backward_ms / 1000), str(parameters)]
@@ -165,7 +165,7 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
         chosen = [event for _, event in swarm.events() if isinstance(event, CodecChosen)]
         settled = max((event.step for event in chosen), default=0)
         seconds = swarm.step_seconds(steps, max(1, settled))
-        sent = [_sent(swarm, number) for number in range(options.stages * replicas)]
+        sent = [sent_bytes(swarm, number) for number in range(options.stages * replicas)]
     codecs = {(event.boundary, event.direction): event.codec for event in chosen}
     pairs = [f"{codecs[b, 'forward']}/{codecs[b, 'backward']}" for b in sorted({boundary for boundary, _ in codecs})]
     crossings = (options.stages - 1) * manifest.batch.tokens_per_step * steps
@@ -183,7 +183,8 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
     return found
 
 
-def _run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int, steps: int) -> Path:
+def run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int, steps: int) -> Path:
+    """RUN.toml of a row, in `folder`."""
     narrow = f'residual = "subspace"\nsubspace_dim = {options.subspace_dim}\ntail_layers = 1' if row.subspace else ""
     path = folder / "RUN.toml"
     path.write_text(
@@ -207,7 +208,7 @@ def _run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int
     return path
 
 
-def _sent(swarm: LocalSwarm, number: int) -> dict[str, int]:
+def sent_bytes(swarm: LocalSwarm, number: int) -> dict[str, int]:
     """Bytes by channel that a peer sent in all."""
     return [event for _, event in swarm.events(f"peer-{number}") if isinstance(event, TrafficMeasured)][-1].sent
 

@@ -42,7 +42,8 @@ class Turn:
 
 def turns(churn: Churn) -> list[Turn]:
     random = Random(f"churn/{churn.seed}")
-    found, total = [], 0.0
+    found: list[Turn] = []
+    total = 0.0
     while True:
         pause = random.uniform(churn.least_s, churn.most_s)
         total += pause

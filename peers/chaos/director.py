@@ -8,21 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers.chaos.churn import Turn, turns
-from peers.chaos.fault import Fault, between
-from peers.chaos.internet import Internet, Place, all_pairs, link_shape
+from peers.chaos.churning import Churning
+from peers.chaos.fault import Fault
+from peers.chaos.internet import Internet, Place
 from peers.chaos.machine import Machine, Seen
-from peers.chaos.moment import COORDINATOR, Moment
+from peers.chaos.moment import COORDINATOR
 from peers.chaos.namespace import mount_memory
 from peers.chaos.nursery import Nursery
 from peers.chaos.scenario import BOOTSTRAP, Scenario
 from peers.chaos.schedule import Schedule
 from peers.chaos.small_run import write_run
+from peers.chaos.striker import Striker
 from peers.resolved_run import resolve_run
-from swarm.events import Event, PassOpened, PeerJoined, PeerLost, RunFinished
+from swarm.events import Event, PassOpened, PeerJoined, RunFinished
 from swarm.manifest import RunManifest
 
-_AT_ONCE = Moment()
 _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
@@ -40,6 +40,14 @@ class Struck:
     """Unix seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    host: str
+    at: float
+    """Unix seconds, when it was seen."""
+    code: int
+
+
 @dataclass
 class Played:
     """What happened, as it was seen from outside."""
@@ -50,6 +58,8 @@ class Played:
     struck: list[Struck] = field(default_factory=list)
     accidents: list[str] = field(default_factory=list)
     """Processes that ended by themselves with an error."""
+    ends: list[Ended] = field(default_factory=list)
+    """Processes that ended before the director stopped all."""
     first_step_at: float = 0.0
     ended_at: float = 0.0
     finished: bool = False
@@ -61,7 +71,7 @@ class Played:
 
     def actors(self, host: str) -> frozenset[str]:
         """How logs name the lives of a host; of what is no host: none."""
-        return frozenset(self.machines[host].actors) if host in self.machines else frozenset()
+        return frozenset(self.machines[host].lives) if host in self.machines else frozenset()
 
     @property
     def coordinator(self) -> list[Seen]:
@@ -88,11 +98,11 @@ class Director:
         self._machines: dict[str, Machine] = {}
         self._played = Played(scenario, folder, self._machines)
         self._schedule = Schedule(scenario.faults, self._played.actors)
-        self._turns: list[Turn] = turns(scenario.churn) if scenario.churn is not None else []
-        self._turn_at: float | None = None
+        self._striker = Striker(scenario.network, internet, self._machines)
+        self._churning: Churning | None = None
         self._run_file = folder / "RUN.toml"
         self._heard_at = 0.0
-        self._reported: set[tuple[str, int]] = set()
+        self._noticed: set[tuple[str, int]] = set()
         self._entry: tuple[str, ...] = ()
         """What every peer joins with."""
 
@@ -126,13 +136,13 @@ class Director:
             machine.skew(plan.clock_s)
             self._machines[name] = machine
             machine.home.path.mkdir(parents=True)
-            if plan.disk is not None:
+            if plan.disk is not None and place.namespace is not None:
                 mount_memory(str(machine.home.path), plan.disk)
 
     def _start(self) -> None:
         entry: tuple[str, ...] = ()
         if self._scenario.bootstrap:
-            node = self._launch(BOOTSTRAP, ["bootstrap", "--json"])
+            node = self._launch(BOOTSTRAP, ["bootstrap", "--json", *self._places[BOOTSTRAP].joining])
             self._wait_for(lambda: node.output.exists() and b"\n" in node.output.read_bytes(), "addresses", node)
             addresses = json.loads(node.output.read_text().splitlines()[0])["addresses"]
             entry = (f"--bootstrap={_reachable(addresses, self._places[BOOTSTRAP].address)}",)
@@ -147,6 +157,9 @@ class Director:
             self._wait_for(lambda n=number: self._count(PeerJoined) >= n, "admission", peer)  # type: ignore[misc]
         self._wait_for(lambda: self._count(PassOpened) > 0, "the first step", coordinator)
         self._played.first_step_at = next(s.at for s in coordinator.log if isinstance(s.event, PassOpened))
+        if self._scenario.churn is not None:
+            peers = [m for name, m in self._machines.items() if name not in (COORDINATOR, BOOTSTRAP)]
+            self._churning = Churning(self._scenario.churn, peers, self._played.first_step_at)
         self._tell("the first step is opened")
 
     def _train(self) -> None:
@@ -157,8 +170,10 @@ class Director:
             now = time.time()
             for fault in self._schedule.due(now):
                 self._strike(fault)
-            self._churn(now)
-            self._notice_accidents()
+            turn = None if self._churning is None else self._churning.turn(now, self._played.coordinator)
+            if turn is not None:
+                self._strike(turn)
+            self._notice_ends()
             if now - self._heard_at > self._scenario.patience_s:
                 self._tell(f"the coordinator has logged nothing for {self._scenario.patience_s:g} s: given up")
                 break
@@ -177,7 +192,7 @@ class Director:
         rest = [m for name, m in self._machines.items() if name != BOOTSTRAP]
         while any(machine.running for machine in rest) and time.time() < deadline:
             time.sleep(_POLL_S)
-        self._notice_accidents()
+        self._notice_ends()
         for machine in self._machines.values():
             machine.kill()
         self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all", rest[0])
@@ -198,90 +213,14 @@ class Director:
 
     def _strike(self, fault: Fault) -> None:
         at = time.time()
-        for host in fault.who:
-            self._befall(self._machines[host], fault)
-        if fault.between is not None or fault.kind in ("cut", "heal", "link"):
-            self._relink(fault)
+        if fault.kind == "join":
+            for host in fault.who:
+                self._join(host)
+        else:
+            self._striker.strike(fault)
         self._played.struck.append(Struck(fault, at))
         self._schedule.struck(fault, at)
-        self._tell(f"{fault.name}: {fault}" if fault.name != str(fault) else str(fault))
-
-    def _befall(self, machine: Machine, fault: Fault) -> None:
-        match fault.kind:
-            case "kill":
-                machine.kill()
-            case "power_off":
-                self._internet.cut(all_pairs([machine.name], self._machines))
-                machine.kill()
-            case "restart":
-                self._internet.heal(all_pairs([machine.name], self._machines))
-                self._wait_for(lambda: not machine.running, "its end", machine)
-                machine.restart()
-                self._internet.started(machine.name, machine.pid)
-            case "join":
-                self._join(machine.name)
-            case "stop":
-                machine.stop()
-            case "continue":
-                machine.resume()
-            case "slow":
-                machine.slow(fault.factor)
-            case "leave":
-                machine.leave()
-            case "fill":
-                machine.free() if fault.undoes else machine.fill(fault.leave)
-            case "skew":
-                machine.skew(fault.by_s)
-
-    def _relink(self, fault: Fault) -> None:
-        if fault.between is not None:
-            pairs = between(*fault.between, fault.one_way)
-        else:
-            pairs = all_pairs(fault.who or tuple(self._machines), self._machines)
-        if fault.kind == "cut":
-            self._internet.cut(pairs)
-        elif fault.kind == "heal":
-            self._internet.heal(pairs)
-        else:
-            for pair in pairs:
-                self._internet.shape([pair], link_shape(self._scenario, *pair) if fault.undoes else fault.shape)
-
-    def _churn(self, now: float) -> None:
-        """The next turn of [churn], if it is time."""
-        churn = self._scenario.churn
-        if churn is None or not self._turns:
-            return
-        if self._turn_at is None:
-            self._turn_at = self._played.first_step_at
-        if now < self._turn_at + self._turns[0].after_s:
-            return
-        turn = self._turns.pop(0)
-        self._turn_at += turn.after_s
-        peers = [m for name, m in self._machines.items() if name not in (COORDINATOR, BOOTSTRAP)]
-        running = [machine for machine in peers if machine.running]
-        resting = [machine for machine in peers if not machine.running]
-        if turn.kills and len(running) > churn.fewest:
-            victims = [m for m in running if not (churn.spare_last and self._is_last(m))]
-            if victims:
-                victim = victims[int(turn.pick * len(victims))]
-                self._strike(Fault(f"churn kills {victim.name}", "kill", _AT_ONCE, (victim.name,)))
-        elif not turn.kills and resting and len(running) < churn.most:
-            newcomer = resting[int(turn.pick * len(resting))]
-            kind = "restart" if newcomer.pid else "join"
-            self._strike(Fault(f"churn starts {newcomer.name}", kind, _AT_ONCE, (newcomer.name,)))
-
-    def _is_last(self, machine: Machine) -> bool:
-        """Whether a stage would have no replica left without it, as far as the coordinator has said."""
-        stages: dict[str, int] = {}
-        for seen in self._played.coordinator:
-            if isinstance(seen.event, PeerJoined) and seen.event.stage is not None:
-                stages[seen.event.actor] = seen.event.stage
-            elif isinstance(seen.event, PeerLost):
-                stages.pop(seen.event.actor, None)
-        alive = {actor for m in self._machines.values() if m.running for actor in m.actors}
-        mine = {stages[actor] for actor in machine.actors if actor in stages}
-        others = {stage for actor, stage in stages.items() if actor in alive and actor not in machine.actors}
-        return not mine <= others
+        self._tell(f"{fault.name}: {fault}")
 
     # ------------------------------------------------------------ machines
 
@@ -326,14 +265,19 @@ class Director:
                 raise ScenarioFailed(f"{machine.name}: no {what} within {_START_S:g} s:\n{machine.words()}")
             time.sleep(_POLL_S)
 
-    def _notice_accidents(self) -> None:
+    def _notice_ends(self) -> None:
+        """What nobody ordered is an accident, unless the scenario allows it."""
         for name, machine in self._machines.items():
-            if machine.ended and machine.code != 0 and (name, machine.pid) not in self._reported:
-                self._reported.add((name, machine.pid))
-                self._tell(f"{name} ended with {machine.code} by itself")
+            code = machine.code
+            if code is None or (name, machine.pid) in self._noticed:
+                continue
+            self._noticed.add((name, machine.pid))
+            self._played.ends.append(Ended(name, time.time(), code))
+            if machine.ended and code != 0:
+                self._tell(f"{name} ended with {code} by itself")
                 if name not in self._scenario.expect.may_end:
                     words = machine.words().replace("\n", "\n  ")
-                    self._played.accidents.append(f"{name} ended with {machine.code} by itself:\n  {words}")
+                    self._played.accidents.append(f"{name} ended with {code} by itself:\n  {words}")
 
     def _over(self, coordinator: Machine) -> bool:
         ends = self._scenario.ends_s

@@ -7,19 +7,22 @@ where hosts share the loopback interface and bytes pass a relay for each link (a
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from peers.chaos.pipe import Shape
-from peers.chaos.scenario import HostPlan, Scenario
+from peers.chaos.scenario import MTU, HostPlan, NetworkPlan, Scenario
+from peers.chaos.table import ScenarioError
 
 _NETWORK = "10.77"
 PORT = 4001
-"""Of who has a lasting address: coordinators and the bootstrap node."""
+"""On which every host listens."""
 
 Pairs = Collection[tuple[str, str]]
 
@@ -36,38 +39,21 @@ class Place:
     """IPv4, as other hosts see it."""
     namespace: str | None
     listening: tuple[str, ...]
-    """Options of a process with a lasting address."""
+    """Options of a coordinator."""
     joining: tuple[str, ...]
-    """Options of a peer."""
+    """Options of a peer, or of a bootstrap node."""
 
 
-class Internet(Protocol):
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def add(self, host: HostPlan) -> Place:
-        """Connect a host. Raises InternetError."""
-        ...
+class Internet(ABC):
+    """Used with `with`: it ends with all that is in it. Raises InternetError from everything."""
 
-    def shape(self, pairs: Pairs, shape: Shape) -> None: ...
-    def cut(self, pairs: Pairs) -> None: ...
-    def heal(self, pairs: Pairs) -> None: ...
-    def started(self, host: str, pid: int) -> None:
-        """A process of this host runs."""
-        ...
-
-
-class Namespaces:
-    """Network namespaces; needs root and /dev/net/tun. Everything vanishes with this process."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
+    def __init__(self, plan: NetworkPlan) -> None:
+        self._plan = plan
         self._program: _Program | None = None
         self._hosts: list[str] = []
 
     def __enter__(self) -> Self:
-        self._program = _Program("peers.chaos.forwarder", str(self._scenario.seed), str(self._scenario.mtu))
+        self._program = self._open(self._plan)
         return self
 
     def __exit__(
@@ -77,41 +63,89 @@ class Namespaces:
             self._program.close()
 
     def add(self, host: HostPlan) -> Place:
-        number = len(self._hosts) + 1
-        address = f"{_NETWORK}.{number // 250}.{number % 250 + 1}"
-        order = {"do": "host", "name": host.name, "address": address, "up": asdict(host.up), "down": asdict(host.down)}
-        namespace = self._say(order)["namespace"]
+        """Connect a host."""
+        place = self._add(host, {"do": "host", "name": host.name, "up": asdict(host.up), "down": asdict(host.down)})
         for other in self._hosts:
             for pair in ((host.name, other), (other, host.name)):
-                self.shape([pair], link_shape(self._scenario, *pair))
+                self.shape([pair], self._plan.shape(*pair))
         self._hosts.append(host.name)
-        return Place(address, namespace, (f"--listen=/ip4/{address}/tcp/{PORT}",), ())
+        return place
+
+    def started(self, host: str, pid: int) -> None:  # noqa: B027 - only some need to know
+        """A process of this host runs now, in place of the one before."""
 
     def shape(self, pairs: Pairs, shape: Shape) -> None:
+        """These links become so."""
         for source, target in pairs:
             self._say({"do": "link", "from": source, "to": target, "shape": asdict(shape)})
 
     def cut(self, pairs: Pairs) -> None:
+        """These links carry nothing."""
         self._say({"do": "cut", "pairs": list(pairs)})
 
     def heal(self, pairs: Pairs) -> None:
+        """They carry again."""
         self._say({"do": "heal", "pairs": list(pairs)})
-
-    def started(self, host: str, pid: int) -> None:
-        pass
 
     def _say(self, order: Mapping[str, Any]) -> dict[str, Any]:
         assert self._program is not None
         return self._program.say(order)
 
+    @abstractmethod
+    def _open(self, plan: NetworkPlan) -> _Program: ...
 
-def link_shape(scenario: Scenario, source: str, target: str) -> Shape:
-    """What the link is like where no fault has changed it: the last [[link]] that speaks of it, else [network]."""
-    shape = scenario.default_link
-    for link in scenario.links:
-        if (source, target) in link.pairs:
-            shape = link.shape
-    return shape
+    @abstractmethod
+    def _add(self, host: HostPlan, order: dict[str, Any]) -> Place: ...
+
+
+class Namespaces(Internet):
+    """Network namespaces; needs root and /dev/net/tun."""
+
+    def _open(self, plan: NetworkPlan) -> _Program:
+        return _Program("peers.chaos.forwarder", str(plan.seed), str(plan.mtu))
+
+    def _add(self, host: HostPlan, order: dict[str, Any]) -> Place:
+        number = len(self._hosts) + 1
+        address = f"{_NETWORK}.{number // 250}.{number % 250 + 1}"
+        namespace = self._say(order | {"address": address})["namespace"]
+        return Place(address, namespace, (f"--listen=/ip4/{address}/tcp/{PORT}",), (f"--port={PORT}",))
+
+
+class Relays(Internet):
+    """All hosts on the loopback interface, each behind a port of the relay (relay.py).
+
+    TCP carries what passes: packets have no size and are not lost. `refuse_without_packets` says so beforehand.
+    """
+
+    def _open(self, plan: NetworkPlan) -> _Program:
+        return _Program("peers.chaos.relay", str(plan.seed))
+
+    def _add(self, host: HostPlan, order: dict[str, Any]) -> Place:
+        port = _free_port()
+        front = self._say(order | {"port": port})["front"]
+        announced = f"--announce=/ip4/127.0.0.1/tcp/{front}"
+        listening = (f"--listen=/ip4/127.0.0.1/tcp/{port}", announced)
+        return Place("127.0.0.1", None, listening, (f"--port={port}", announced))
+
+    def started(self, host: str, pid: int) -> None:
+        self._say({"do": "started", "name": host, "pid": pid})
+
+
+def refuse_without_packets(scenario: Scenario) -> None:
+    """Raise ScenarioError for what relays cannot do, by name."""
+    shapes = {"network": scenario.network.default}
+    shapes |= {f"link[{number}]": link.shape for number, link in enumerate(scenario.network.links, 1)}
+    shapes |= {f"fault {fault.name!r}": fault.shape for fault in scenario.faults}
+    for where, shape in shapes.items():
+        if shape.loss:
+            raise ScenarioError(f"{where}.loss: bytes that pass a relay are never lost; as root, packets are")
+    if scenario.network.mtu != MTU:
+        raise ScenarioError("network.mtu: a relay passes bytes, not packets; run it as root, or leave it out")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def all_pairs(of: Sequence[str], others: Collection[str]) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from peers.chaos import clock
 from peers.chaos.nursery import Nursery
 from peers.demo.event_tail import EventTail
@@ -42,8 +44,8 @@ class Machine:
         self.started_at = 0.0
         self.argv: tuple[str, ...] = ()
         self.log: list[Seen] = []
-        self.actors: set[str] = set()
-        """How logs name its lives."""
+        self.lives: list[str] = []
+        """How logs name its lives, the present one last."""
         self.ordered_to_end = False
         self._nursery = nursery
         self._namespace = namespace
@@ -81,7 +83,7 @@ class Machine:
     def read(self) -> list[Seen]:
         """What it has logged since the last call."""
         found = [Seen(at - self._skew_s, event) for at, event in self._tail.read()]
-        self.actors.update(seen.event.actor for seen in found if isinstance(seen.event, ProcessStarted))
+        self.lives += [seen.event.actor for seen in found if isinstance(seen.event, ProcessStarted)]
         self.log += found
         return found
 
@@ -121,14 +123,20 @@ class Machine:
             self._slowing = _Slowing(self, factor)
 
     def fill(self, leave: int) -> None:
-        """Fill its disk, up to `leave` bytes."""
+        """Fill its disk, up to `leave` bytes. Without a disk of its own: no file of its grows by more than that."""
         assert self.disk is not None
+        if self._namespace is None:
+            longest = self.home.events.stat().st_size + leave
+            psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (longest, psutil.RLIM_INFINITY))
+            return
         place = os.statvfs(self.home.path)
         size = place.f_bavail * place.f_frsize - leave
         with (self.home.path / _FILLER).open("ab") as file:
             os.posix_fallocate(file.fileno(), file.tell(), max(1, size))
 
     def free(self) -> None:
+        if self._namespace is None and self.running:
+            psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
         (self.home.path / _FILLER).unlink(missing_ok=True)
 
     def skew(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from peers.chaos.director import Director, ScenarioFailed
-from peers.chaos.internet import InternetError, Namespaces
+from peers.chaos.internet import Internet, InternetError, Namespaces, Relays, refuse_without_packets
 from peers.chaos.namespace import own_mounts
 from peers.chaos.nursery import Nursery
 from peers.chaos.report import Report, failed, report_of
@@ -17,23 +17,27 @@ from peers.chaos.summary import show
 from peers.chaos.table import ScenarioError
 
 
-def play_all(scenarios: Sequence[Scenario], folder: Path, console: Console) -> Iterator[Report]:
+def play_all(
+    scenarios: Sequence[Scenario], folder: Path, internet: type[Internet], console: Console
+) -> Iterator[Report]:
     """The report of each, which is shown too. Homes and logs go to `folder`/NAME. Raises ScenarioError, OSError."""
     for scenario in scenarios:
+        if internet is Relays:
+            refuse_without_packets(scenario)
         place = folder / scenario.name
         if place.exists() and any(place.iterdir()):
             raise ScenarioError(f"{place} is not empty: name another --dir")
         place.mkdir(parents=True, exist_ok=True)
-    if any(plan.disk is not None for scenario in scenarios for plan in scenario.hosts.values()):
+    if internet is Namespaces and any(plan.disk is not None for s in scenarios for plan in s.hosts.values()):
         own_mounts()  # before the nursery, whose children shall see the disks
     with Nursery() as nursery:
         for scenario in scenarios:
             console.print(f"\n[bold]── {scenario.name}[/bold]  {scenario.about}", soft_wrap=True)
-            yield _play(scenario, folder / scenario.name, nursery, console)
+            yield _play(scenario, folder / scenario.name, nursery, internet(scenario.network), console)
 
 
-def _play(scenario: Scenario, folder: Path, nursery: Nursery, console: Console) -> Report:
-    director = Director(scenario, folder, nursery, Namespaces(scenario), _teller(console))
+def _play(scenario: Scenario, folder: Path, nursery: Nursery, internet: Internet, console: Console) -> Report:
+    director = Director(scenario, folder, nursery, internet, _teller(console))
     try:
         report = report_of(director.play())
     except (ScenarioFailed, InternetError) as error:

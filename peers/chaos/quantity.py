@@ -64,6 +64,12 @@ def count(value: object) -> int:
     return value
 
 
+def whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise QuantityError(f"{value!r} is not a whole number")
+    return value
+
+
 def factor(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise QuantityError(f"{value!r} is not a number above 0")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from peers.chaos.director import Played
 from peers.chaos.invariants import Finding, check
-from peers.chaos.scenario import Expected, Scenario
+from peers.chaos.scenario import Expected, ExpectedEnd, Scenario
 from peers.event_text import describe
 from swarm import events as e
 
@@ -39,6 +39,15 @@ class StepCost:
     ratio: float | None
     replicas: list[int]
     faults: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A process that ended before the scenario did. `at_s`: since the first step's opening."""
+
+    host: str
+    at_s: float
+    code: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class Report:
     equal: bool | None
     """None: it was not asked, or could not be said."""
     findings: list[Finding]
+    ends: list[End]
     steps: list[StepCost]
     episodes: list[Episode]
     failures: list[str] = field(default_factory=list)
@@ -105,6 +115,7 @@ def failed(scenario: Scenario, why: str) -> Report:
         longest_gap_s=0.0,
         equal=None,
         findings=[],
+        ends=[],
         steps=[],
         episodes=[],
         failures=[f"it cannot be played: {why}"],
@@ -139,6 +150,7 @@ def report_of(played: Played) -> Report:
         longest_gap_s=max(gaps, default=0.0),
         equal=None if not played.verdict else bool(played.verdict["equal"]),
         findings=check(played),
+        ends=[End(end.host, end.at - played.first_step_at, end.code) for end in played.ends],
         steps=steps,
         episodes=_episodes(played),
     )
@@ -185,7 +197,7 @@ def _is_answer(event: e.Event) -> bool:
 def _with_names(played: Played, text: str) -> str:
     """Hosts instead of the names of their actors."""
     for name, machine in played.machines.items():
-        for actor in machine.actors:
+        for actor in machine.lives:
             text = text.replace(actor, name)
     return text
 
@@ -218,7 +230,22 @@ def _failures(played: Played, report: Report) -> list[str]:
             found.append(f"{name} could not be measured: there was no step before the first fault")
         elif (value > bound) if over else (value < bound):
             found.append(f"{name}: {value:.3g}, expected {'at most' if over else 'at least'} {bound:g}")
-    return found + [text for expected in expect.events if (text := _missed(played, expected)) is not None]
+    found += [text for expected in expect.events if (text := _missed(played, expected)) is not None]
+    return found + [text for end in expect.ends if (text := _not_ended(played, end)) is not None]
+
+
+def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:
+    """Why a process did not end as it should; None: it did."""
+    begin = next((s.at for s in played.struck if s.fault.name == expected.after), None)
+    if begin is None:
+        return None  # told already: the fault never struck
+    ends = [end for end in played.ends if end.host == expected.who and end.at >= begin]
+    what = f"the end of {expected.who} with code {expected.code} within {expected.within_s:g} s of {expected.after}"
+    if not ends:
+        return f"{what}: it did not end"
+    if ends[0].at - begin > expected.within_s or ends[0].code != expected.code:
+        return f"{what}: it ended with {ends[0].code} after {ends[0].at - begin:.2f} s"
+    return None
 
 
 def _missed(played: Played, expected: Expected) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,23 @@ class LinkPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkPlan:
+    """Links between hosts; the last of `links` that speaks of a pair counts, else `default`."""
+
+    default: Shape = UNLIMITED
+    links: tuple[LinkPlan, ...] = ()
+    mtu: int = MTU
+    seed: int = 1
+
+    def shape(self, source: str, target: str) -> Shape:
+        found = self.default
+        for link in self.links:
+            if (source, target) in link.pairs:
+                found = link.shape
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """An event that must, or must never, be seen."""
 
@@ -50,6 +68,16 @@ class Expected:
     within_s: float | None
     count: int
     never: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedEnd:
+    """A process that must end by itself, so long after a fault, with this exit code."""
+
+    who: str
+    after: str
+    within_s: float
+    code: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +95,7 @@ class Expectations:
     may_end: tuple[str, ...] = ()
     """Hosts whose process may end by itself, with an error."""
     events: tuple[Expected, ...] = ()
+    ends: tuple[ExpectedEnd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +110,7 @@ class Scenario:
     peers: tuple[str, ...]
     """Those that join before the first step, in this order: the first gets stage 0, the next stage 1, and so on."""
     hosts: dict[str, HostPlan]
-    default_link: Shape
-    links: tuple[LinkPlan, ...]
-    mtu: int
-    seed: int
+    network: NetworkPlan
     faults: tuple[Fault, ...]
     churn: Churn | None
     expect: Expectations
@@ -117,7 +143,7 @@ def read(table: Table, path: Path) -> Scenario:
     up, down = network.take("up", quantity.rate), network.take("down", quantity.rate)
     mtu = network.take("mtu", quantity.count, MTU)
     seed = network.take("seed", quantity.count, 1)
-    default_link = read_shape(network)
+    default = read_shape(network)
     network.close()
     faults = _faults(table.tables("fault"))
     churn = read_churn(table.table("churn")) if "churn" in table else None
@@ -133,10 +159,7 @@ def read(table: Table, path: Path) -> Scenario:
         sets=table.take("set", names, ()),
         peers=peers,
         hosts=plans,
-        default_link=default_link,
-        links=tuple(_link(row) for row in table.tables("link")),
-        mtu=mtu,
-        seed=seed,
+        network=NetworkPlan(default, tuple(_link(row) for row in table.tables("link")), mtu, seed),
         faults=faults,
         churn=churn,
         expect=_expectations(table.table("expect")),
@@ -206,18 +229,31 @@ def _expectations(table: Table) -> Expectations:
         table.take("goodput", quantity.share),
         table.take("may_end", names, ()),
         tuple(events),
+        tuple(_expected_end(row) for row in table.tables("end")),
     )
     table.close()
+    return found
+
+
+def _expected_end(row: Table) -> ExpectedEnd:
+    found = ExpectedEnd(
+        row.need("who", quantity.text, "the host whose process ends"),
+        row.need("after", quantity.text, "the fault that makes it end"),
+        row.need("within", quantity.span, "how soon, such as 10s"),
+        row.take("code", quantity.whole, 0),
+    )
+    row.close()
     return found
 
 
 def _check(scenario: Scenario) -> None:
     """What one table cannot know of another. Raises ScenarioError."""
     known = list(scenario.hosts)
-    named = [(f"fault {fault.name!r}", fault.hosts) for fault in scenario.faults]
-    named += [(f"link {number}", {a for a, _ in link.pairs}) for number, link in enumerate(scenario.links, 1)]
-    named += [(f"link {number}", {b for _, b in link.pairs}) for number, link in enumerate(scenario.links, 1)]
+    named: list[tuple[str, Collection[str]]] = [(f"fault {fault.name!r}", fault.hosts) for fault in scenario.faults]
+    named += [(f"link {number}", {a for a, _ in link.pairs}) for number, link in enumerate(scenario.network.links, 1)]
+    named += [(f"link {number}", {b for _, b in link.pairs}) for number, link in enumerate(scenario.network.links, 1)]
     named += [(f"expect.event {e.sight}", {e.sight.of}) for e in scenario.expect.events]
+    named += [("expect.end", {end.who}) for end in scenario.expect.ends]
     named += [(f"fault {f.name!r}", {f.when.sight.of}) for f in scenario.faults if f.when.sight is not None]
     for where, hosts in named:
         for host in hosts:
@@ -237,9 +273,10 @@ def _check(scenario: Scenario) -> None:
         for host in fault.who if fault.kind == "join" else ():
             if host in scenario.peers or host in (COORDINATOR, BOOTSTRAP):
                 raise ScenarioError(f"fault {fault.name!r}: {host} is there from the start; name one that is not")
-    for expected in scenario.expect.events:
-        if expected.after is not None and expected.after not in faults:
-            raise ScenarioError(f"expect.event: after {expected.after!r}{nearest(expected.after, faults)}")
+    afters = [expected.after for expected in scenario.expect.events] + [end.after for end in scenario.expect.ends]
+    for after in afters:
+        if after is not None and after not in faults:
+            raise ScenarioError(f"expect: after {after!r}{nearest(after, faults)}")
 
 
 def _peers(value: object) -> tuple[str, ...]:

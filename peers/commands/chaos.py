@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,19 +16,34 @@ from rich.console import Console
 from peers.options import Json
 
 
+class Network(StrEnum):
+    auto = "auto"
+    namespaces = "namespaces"
+    relay = "relay"
+
+
 def command(
     paths: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml…", help="What is played: see docs/chaos.md.")],
     directory: Annotated[
         Path | None,
         typer.Option("--dir", help="Folder for homes, logs and results. Default: a temporary one, kept if need be."),
     ] = None,
+    network: Annotated[
+        Network,
+        typer.Option(
+            "--network",
+            help="namespaces: hosts with addresses of their own, needs root. relay: a TCP relay between processes on "
+            "the loopback interface; it cannot lose packets. auto: the first, if it can be had.",
+        ),
+    ] = Network.auto,
     as_json: Json = False,
 ) -> None:
     """Play scenarios: a swarm of processes on an emulated internet, with faults at named moments.
 
-    Reports what every step cost, what the swarm did about each fault, and whether its result is one machine's. Needs
-    root. Exit codes: 0 all is as expected, 2 something you can fix, 3 it is not.
+    Reports what every step cost, what the swarm did about each fault, and whether its result is one machine's. Exit
+    codes: 0 all is as expected, 2 something you can fix, 3 it is not.
     """
+    from peers.chaos.internet import Namespaces, Relays
     from peers.chaos.namespace import why_not
     from peers.chaos.playing import play_all
     from peers.chaos.scenario import load
@@ -35,14 +51,18 @@ def command(
     scenarios = [load(path) for path in paths]
     if len({scenario.name for scenario in scenarios}) < len(scenarios):
         raise typer.BadParameter("two scenarios have one name: each gets a folder of that name")
-    if (missing := why_not()) is not None:
-        raise typer.BadParameter(missing)
     console = Console(highlight=False, stderr=as_json)
+    missing = why_not() if network is not Network.relay else None
+    if missing is not None and network is Network.namespaces:
+        raise typer.BadParameter(f"{missing}; --network relay needs neither", param_hint="--network")
+    if missing is not None:
+        console.print(f"{missing}: with a relay instead", markup=False, soft_wrap=True)
+    internet = Relays if missing is not None or network is Network.relay else Namespaces
     folder = (Path(tempfile.mkdtemp(prefix="swarm-chaos-")) if directory is None else directory).resolve()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     good = True
-    for report in play_all(scenarios, folder, console):
+    for report in play_all(scenarios, folder, internet, console):
         good = good and report.good
         if as_json:
             print(report.to_json(), flush=True)

@@ -44,7 +44,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
     assert scenario.peers == ("p0", "p1")
     assert set(scenario.hosts) == {"coordinator", "p0", "p1"}
     assert scenario.hosts["p0"].up == Shape(rate=10_000_000)
-    assert scenario.links[0].pairs == {("p0", "p1"), ("p0", "coordinator")}
+    assert scenario.network.links[0].pairs == {("p0", "p1"), ("p0", "coordinator")}
     assert [fault.name for fault in scenario.faults] == ["cut", "cut, over"]
     assert scenario.expect.events[0].within_s == 3.0
 

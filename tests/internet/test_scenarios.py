@@ -18,10 +18,12 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 IN_CI = (
     "bootstrap-dies",
     "clock-skew",
+    "ctrl-c",
     "everything-dies",
     "full-disk",
     "hang-and-partition",
-    "kill-in-forward",
+    "kills",
+    "last-replica",
     "slow-peer",
 )
 """The others take minutes; docs/faults.md says when they were last played."""

@@ -1,0 +1,254 @@
+"""The fault matrix: plays the scenarios of tests/internet and writes the table of docs/faults.md.
+
+    python -m benchmarks.faults [--only kills,clock-skew] [--out benchmarks/results/faults.json]
+
+As root. Without `--only` all scenarios are played, which takes some minutes; what is not played keeps its last result,
+from the JSON file. The table says for each row of the matrix what was aimed at, what was measured, and where: on real
+processes over an emulated internet, by other tests of real processes, or in the simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SCENARIOS = ROOT / "tests" / "internet" / "scenarios"
+RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
+PAGE = ROOT / "docs" / "faults.md"
+_BEGIN, _END = "<!-- written by python -m benchmarks.faults -->", "<!-- end -->"
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the matrix. `tell` puts into words what the scenarios' reports measured."""
+
+    number: int
+    fault: str
+    target: str
+    scenarios: tuple[str, ...] = ()
+    tell: Callable[..., str] = lambda *reports: ""
+    beside: str = ""
+    """Other evidence: tests and commands by name."""
+
+
+def _first_answer(report: Report, fault: str, word: str) -> float:
+    """Seconds from a fault to the first thing the coordinator said that has `word` in it."""
+    for episode in report["episodes"]:
+        if episode["fault"] == fault:
+            for answer in episode["answers"]:
+                if word in answer["text"]:
+                    return float(answer["after_s"])
+    return float("nan")
+
+
+def _struck_step(report: Report, fault: str) -> str:
+    """The slowest of the step a fault fell into and the two after it, against the usual one."""
+    steps = report["steps"]
+    for at, step in enumerate(steps):
+        if fault in step["faults"]:
+            return f"{max(s['ratio'] or 0.0 for s in steps[at : at + 3]):.1f} ×"
+    return "?"
+
+
+def _end(report: Report, host: str, fault: str) -> float:
+    began = next(e["at_s"] for e in report["episodes"] if e["fault"] == fault)
+    return float(next(end["at_s"] for end in report["ends"] if end["host"] == host and end["at_s"] >= began) - began)
+
+
+ROWS = (
+    Row(
+        1,
+        "none: fault tolerance on or off",
+        "≤ 3 % overhead",
+        beside="1.00 of the CPU time per token (0.98–1.01): `python -m benchmarks.fault_tolerance`",
+    ),
+    Row(
+        2,
+        "SIGKILL in forward, replicated stage",
+        "detected < 2 s, nothing lost, slowest step ≤ 1.5 ×",
+        ("kills",),
+        lambda r: (
+            f"detected after {_first_answer(r, 'in forward', 'lost'):.2f} s; that step took "
+            f"{_struck_step(r, 'in forward')} the usual {r['usual_step_s']:.2f} s"
+        ),
+        "`test_faults.py` at named microbatches",
+    ),
+    Row(
+        3,
+        "SIGKILL in backward",
+        "a sibling computes again from kept frames, nothing lost",
+        ("kills",),
+        lambda r: f"detected after {_first_answer(r, 'in backward', 'lost'):.2f} s; {_struck_step(r, 'in backward')}",
+        "`test_faults.py`: every moved microbatch accumulated once, frames recovered",
+    ),
+    Row(
+        4,
+        "killed in the reduce, or while applying",
+        "committed everywhere or nowhere; next step < 10 s",
+        ("kills",),
+        lambda r: f"{_struck_step(r, 'in reduce')} the usual step",
+        "`test_faults.py`: in the reduce, before and after PREPARED, between record and message",
+    ),
+    Row(
+        5,
+        "the only replicas of a stage lose power",
+        "standby trains < 30 s, at most one checkpoint interval lost",
+        ("last-replica",),
+        lambda r: f"{r['longest_gap_s']:.1f} s from the last decision to the next, rollback included",
+    ),
+    Row(
+        6,
+        "SIGSTOP, then continued",
+        "suspected by progress < 5 s; its messages change nothing",
+        ("hang-and-partition",),
+        lambda r: (
+            f"fenced after {_first_answer(r, 'hang', 'lost'):.2f} s; back "
+            f"{_first_answer(r, 'hang, over', 'joined'):.2f} s after it was continued"
+        ),
+    ),
+    Row(
+        7,
+        "a peer becomes four times slower",
+        "≥ 90 % of the best assignment within 60 s",
+        ("slow-peer",),
+        lambda r: f"goodput {r['goodput']:.2f} of that before, on a link with 5 % loss besides; no fence",
+    ),
+    Row(
+        8,
+        "5 % loss, 40 ± 10 ms, 20 Mbit/s on one side",
+        "nobody is fenced for its link",
+        ("slow-peer",),
+        lambda r: "nobody fenced or lost; digests equal",
+        "`test_max_rate.py`, `test_slow_receiver.py`",
+    ),
+    Row(
+        9,
+        "a pair cut, cut one way; a peer cut off; healed",
+        "one side commits; heals by itself",
+        ("hang-and-partition",),
+        lambda r: (
+            f"pair {_struck_step(r, 'pair')}, one way {_struck_step(r, 'one way')}, cut off "
+            f"{_struck_step(r, 'cut off')} the usual step; fenced {_first_answer(r, 'cut off', 'lost'):.1f} s, back "
+            f"{_first_answer(r, 'cut off, over', 'joined'):.1f} s after"
+        ),
+    ),
+    Row(10, "ten joins at once; join during averaging", "incumbents ≥ 90 %; donor load max/mean ≤ 2"),
+    Row(
+        11,
+        "bootstrap node dies, a standby dies",
+        "training unaffected",
+        ("bootstrap-dies",),
+        lambda r: f"{_struck_step(r, 'bootstrap')} and {_struck_step(r, 'standby')} the usual step; no abort, no fence",
+    ),
+    Row(
+        12,
+        "everything is killed, and started again",
+        "digests and data cursor exact",
+        ("everything-dies",),
+        lambda r: f"goes on {r['longest_gap_s']:.1f} s after the last decision, process starts included",
+        "`test_resume.py`",
+    ),
+    Row(
+        13,
+        "disk full; torn or corrupt shard",
+        "the checkpoint before it is used, the error names the file",
+        ("full-disk",),
+        lambda r: f"{_struck_step(r, 'full')} the usual step; the run is archived from the sibling",
+        "`test_resume.py`: a damaged shard of the archive is named",
+    ),
+    Row(
+        14,
+        "NaN, ×100, sign flip, stale, replayed, wrong shape",
+        "refused and attributed; 20 % attackers cost ≤ 2 % loss",
+        beside="NaN, stale, replayed, wrong shape, oversized: `test_strangers.py`, `test_bad_input.py`, "
+        "`test_nonfinite_run.py`. A replica that sends sound numbers that are wrong is not detected yet",
+    ),
+    Row(
+        15,
+        "clocks ± 5 min off; one jumps",
+        "no expiry, no liveness error",
+        ("clock-skew",),
+        lambda r: "nobody lost but the killed one, which found the swarm again with its wrong clock",
+    ),
+    Row(
+        16,
+        "Ctrl-C",
+        "drained and handed over < 10 s",
+        ("ctrl-c",),
+        lambda r: f"gone after {_end(r, 'p0', 'goodbye'):.1f} s; that step {_struck_step(r, 'goodbye')} the usual one",
+        "`test_resume.py`",
+    ),
+    Row(17, "departures of 5 to 33 % an hour, p3-like trace", "goodput ≥ 90 % to 16 %, ≥ 80 % on the trace"),
+    Row(
+        18,
+        "spawn and SIGKILL every 0.5 to 2 s",
+        "gap ≤ 30 s; memory, descriptors flat",
+        ("soak-short",),
+        lambda r: (
+            f"{r['seconds']:.0f} s: {sum('kills' in e['fault'] for e in r['episodes'])} kills, {r['decided']} "
+            f"steps, longest gap {r['longest_gap_s']:.1f} s"
+        ),
+    ),
+)
+
+
+def main() -> None:
+    options = parser().parse_args()
+    reports: dict[str, Report] = json.loads(RESULTS.read_text())["reports"] if RESULTS.exists() else {}
+    names = options.only.split(",") if options.only else sorted(path.stem for path in SCENARIOS.glob("*.toml"))
+    reports |= play(names)
+    options.out.write_text(json.dumps({"command": "python -m benchmarks.faults", "reports": reports}, indent=1) + "\n")
+    write_page(reports)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--only", help="names of scenarios, with commas between them")
+    made.add_argument("--out", type=Path, default=RESULTS)
+    return made
+
+
+def play(names: list[str]) -> dict[str, Report]:
+    """The reports of these scenarios; what happens is shown on stderr."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        words = ["chaos", *(str(SCENARIOS / f"{name}.toml") for name in names), "--json", "--dir", folder]
+        done = subprocess.run([sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True)
+    return {report["scenario"]: report for report in map(json.loads, done.stdout.splitlines())}
+
+
+def table(reports: dict[str, Report]) -> str:
+    """The matrix as Markdown."""
+    lines = ["| # | fault | target | shown | where |", "|---:|---|---|---|---|"]
+    for row in ROWS:
+        played = [reports[name] for name in row.scenarios if name in reports]
+        if row.scenarios and len(played) == len(row.scenarios):
+            failures = [text for report in played for text in report["failures"]]
+            shown = row.tell(*played) if not failures else "**not as expected:** " + failures[0].splitlines()[0]
+        else:
+            shown = "not yet" if not row.beside else ""
+        places = [f"`{name}.toml`, real processes" for name in row.scenarios]
+        where = "; ".join([*places, *([row.beside] if row.beside else [])])
+        lines.append(f"| {row.number} | {row.fault} | {row.target} | {shown} | {where} |")
+    return "\n".join(lines)
+
+
+def write_page(reports: dict[str, Report]) -> None:
+    """Put the table between its marks."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    PAGE.write_text(f"{before}{_BEGIN}\n\n{table(reports)}\n\n{_END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Churning: the turns of [churn] made into faults, by who runs at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peers.chaos.churn import Churn, turns
+from peers.chaos.fault import Fault
+from peers.chaos.machine import Machine, Seen
+from peers.chaos.moment import Moment
+from swarm.events import PeerJoined, PeerLost
+
+_AT_ONCE = Moment()
+
+
+class Churning:
+    """`peers`: all that are killed and started. The first pause begins at `begin`, Unix seconds."""
+
+    def __init__(self, churn: Churn, peers: Sequence[Machine], begin: float) -> None:
+        self._churn = churn
+        self._peers = peers
+        self._turns = turns(churn)
+        self._at = begin
+
+    def turn(self, now: float, coordinator: Sequence[Seen]) -> Fault | None:
+        """The fault of a turn whose time has come, if there is one."""
+        if not self._turns or now < self._at + self._turns[0].after_s:
+            return None
+        turn = self._turns.pop(0)
+        self._at += turn.after_s
+        running = [machine for machine in self._peers if machine.running]
+        resting = [machine for machine in self._peers if not machine.running]
+        if turn.kills and len(running) > self._churn.fewest:
+            last = _last_replicas(running, coordinator) if self._churn.spare_last else ()
+            victims = [machine for machine in running if machine not in last]
+            if victims:
+                return _fault("kill", victims[int(turn.pick * len(victims))])
+        elif not turn.kills and resting and len(running) < self._churn.most:
+            newcomer = resting[int(turn.pick * len(resting))]
+            return _fault("restart" if newcomer.pid else "join", newcomer)
+        return None
+
+
+def _fault(kind: str, machine: Machine) -> Fault:
+    verb = "kills" if kind == "kill" else "starts"
+    return Fault(f"churn {verb} {machine.name}", kind, _AT_ONCE, (machine.name,))
+
+
+def _last_replicas(running: Sequence[Machine], coordinator: Sequence[Seen]) -> list[Machine]:
+    """Those without whom a stage would have nobody, as far as the coordinator has said."""
+    stages: dict[str, int] = {}
+    for seen in coordinator:
+        if isinstance(seen.event, PeerJoined) and seen.event.stage is not None:
+            stages[seen.event.actor] = seen.event.stage
+        elif isinstance(seen.event, PeerLost):
+            stages.pop(seen.event.actor, None)
+    holds = {machine.name: {stages[a] for a in machine.lives[-1:] if a in stages} for machine in running}
+    found = []
+    for machine in running:
+        others = set().union(*(held for name, held in holds.items() if name != machine.name))
+        if not holds[machine.name] <= others:
+            found.append(machine)
+    return found

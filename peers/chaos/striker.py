@@ -1,0 +1,75 @@
+"""The striker: does to machines and links what a fault says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from peers.chaos.fault import Fault, between
+from peers.chaos.internet import Internet, all_pairs
+from peers.chaos.machine import Machine
+from peers.chaos.scenario import NetworkPlan
+
+_END_S = 10.0
+
+
+class Striker:
+    """`strike` all faults but `join`, which takes more than a machine."""
+
+    def __init__(self, plan: NetworkPlan, internet: Internet, machines: Mapping[str, Machine]) -> None:
+        self._plan = plan
+        self._internet = internet
+        self._machines = machines
+
+    def strike(self, fault: Fault) -> None:
+        """Raises InternetError, OSError."""
+        if fault.kind in ("cut", "heal", "link"):
+            self._relink(fault)
+            return
+        for host in fault.who:
+            self._befall(self._machines[host], fault)
+
+    def _befall(self, machine: Machine, fault: Fault) -> None:
+        match fault.kind:
+            case "kill":
+                machine.kill()
+            case "power_off":
+                self._internet.cut(all_pairs([machine.name], self._machines))
+                machine.kill()
+            case "restart":
+                self._restart(machine)
+            case "stop":
+                machine.stop()
+            case "continue":
+                machine.resume()
+            case "slow":
+                machine.slow(fault.factor)
+            case "leave":
+                machine.leave()
+            case "fill":
+                machine.free() if fault.undoes else machine.fill(fault.leave)
+            case "skew":
+                machine.skew(fault.by_s)
+            case unknown:
+                raise AssertionError(unknown)
+
+    def _restart(self, machine: Machine) -> None:
+        self._internet.heal(all_pairs([machine.name], self._machines))
+        deadline = time.time() + _END_S
+        while machine.running and time.time() < deadline:
+            time.sleep(0.005)
+        machine.restart()
+        self._internet.started(machine.name, machine.pid)
+
+    def _relink(self, fault: Fault) -> None:
+        if fault.between is not None:
+            pairs = between(*fault.between, fault.one_way)
+        else:
+            pairs = all_pairs(fault.who or tuple(self._machines), self._machines)
+        if fault.kind == "cut":
+            self._internet.cut(pairs)
+        elif fault.kind == "heal":
+            self._internet.heal(pairs)
+        else:
+            for pair in pairs:
+                self._internet.shape([pair], self._plan.shape(*pair) if fault.undoes else fault.shape)
