@@ -19,10 +19,26 @@ from peers.chaos.scenario import BOOTSTRAP, Scenario
 from peers.chaos.schedule import Schedule
 from peers.chaos.small_run import write_run
 from peers.chaos.striker import Striker
+from peers.chaos.vitals import Vitals
 from peers.resolved_run import resolve_run
-from swarm.events import Event, PassOpened, PeerJoined, RunFinished
+from swarm.events import (
+    Event,
+    FrameRecovered,
+    LoopBlocked,
+    MicrobatchAccumulated,
+    MicrobatchForwarded,
+    PassOpened,
+    PeerJoined,
+    ResourcesMeasured,
+    RunFinished,
+    TrafficMeasured,
+)
 from swarm.manifest import RunManifest
 
+_MANY: frozenset[type[Event]] = frozenset(
+    (FrameRecovered, LoopBlocked, MicrobatchAccumulated, MicrobatchForwarded, ResourcesMeasured, TrafficMeasured)
+)
+"""Kinds of events that no report speaks of."""
 _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
@@ -58,6 +74,7 @@ class Played:
     struck: list[Struck] = field(default_factory=list)
     accidents: list[str] = field(default_factory=list)
     """Processes that ended by themselves with an error."""
+    vitals: Vitals = field(default_factory=Vitals)
     ends: list[Ended] = field(default_factory=list)
     """Processes that ended before the director stopped all."""
     first_step_at: float = 0.0
@@ -130,9 +147,10 @@ class Director:
         else:
             self._run_file = self._scenario.run_file
         self._played.manifest = resolve_run(self._run_file, self._scenario.sets).manifest
+        forgotten = _MANY - {expected.sight.kind for expected in self._scenario.expect.events}
         for name, plan in self._scenario.hosts.items():
             place = self._places[name] = self._internet.add(plan)
-            machine = Machine(name, self._folder, self._nursery, place.namespace, plan.disk)
+            machine = Machine(name, self._folder, self._nursery, place.namespace, plan.disk, forgotten)
             machine.skew(plan.clock_s)
             self._machines[name] = machine
             machine.home.path.mkdir(parents=True)
@@ -174,6 +192,7 @@ class Director:
             if turn is not None:
                 self._strike(turn)
             self._notice_ends()
+            self._played.vitals.sample(self._machines.values(), now)
             if now - self._heard_at > self._scenario.patience_s:
                 self._tell(f"the coordinator has logged nothing for {self._scenario.patience_s:g} s: given up")
                 break

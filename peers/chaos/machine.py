@@ -35,7 +35,16 @@ class Seen:
 class Machine:
     """Started by `start`. `ended` tells of an end that nobody ordered."""
 
-    def __init__(self, name: str, folder: Path, nursery: Nursery, namespace: str | None, disk: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        nursery: Nursery,
+        namespace: str | None,
+        disk: int | None,
+        forgotten: frozenset[type[Event]] = frozenset(),
+    ) -> None:
+        """`forgotten`: kinds of events that `read` gives and `log` does not keep, in a play of hours."""
         self.name = name
         self.home = Home(folder / "homes" / name)
         self.output = folder / f"{name}.txt"
@@ -44,6 +53,7 @@ class Machine:
         self.started_at = 0.0
         self.argv: tuple[str, ...] = ()
         self.log: list[Seen] = []
+        self._forgotten = forgotten
         self.lives: list[str] = []
         """How logs name its lives, the present one last."""
         self.ordered_to_end = False
@@ -84,7 +94,7 @@ class Machine:
         """What it has logged since the last call."""
         found = [Seen(at - self._skew_s, event) for at, event in self._tail.read()]
         self.lives += [seen.event.actor for seen in found if isinstance(seen.event, ProcessStarted)]
-        self.log += found
+        self.log += [seen for seen in found if type(seen.event) not in self._forgotten]
         return found
 
     def words(self, lines: int = 12) -> str:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 
 from peers.chaos.director import Played
 from peers.chaos.invariants import Finding, check
-from peers.chaos.scenario import Expected, ExpectedEnd, Scenario
-from peers.event_text import describe
+from peers.chaos.scenario import Expectations, Expected, ExpectedEnd, Scenario
+from peers.chaos.vitals import Growth
+from peers.event_text import amount, describe
 from swarm import events as e
 
 _ANSWERS = (
@@ -86,6 +87,7 @@ class Report:
     equal: bool | None
     """None: it was not asked, or could not be said."""
     findings: list[Finding]
+    growth: list[Growth]
     ends: list[End]
     steps: list[StepCost]
     episodes: list[Episode]
@@ -115,6 +117,7 @@ def failed(scenario: Scenario, why: str) -> Report:
         longest_gap_s=0.0,
         equal=None,
         findings=[],
+        growth=[],
         ends=[],
         steps=[],
         episodes=[],
@@ -150,6 +153,7 @@ def report_of(played: Played) -> Report:
         longest_gap_s=max(gaps, default=0.0),
         equal=None if not played.verdict else bool(played.verdict["equal"]),
         findings=check(played),
+        growth=played.vitals.growth(),
         ends=[End(end.host, end.at - played.first_step_at, end.code) for end in played.ends],
         steps=steps,
         episodes=_episodes(played),
@@ -230,8 +234,20 @@ def _failures(played: Played, report: Report) -> list[str]:
             found.append(f"{name} could not be measured: there was no step before the first fault")
         elif (value > bound) if over else (value < bound):
             found.append(f"{name}: {value:.3g}, expected {'at most' if over else 'at least'} {bound:g}")
+    found += [text for growth in report.growth for text in _grown(growth, expect)]
     found += [text for expected in expect.events if (text := _missed(played, expected)) is not None]
     return found + [text for end in expect.ends if (text := _not_ended(played, end)) is not None]
+
+
+def _grown(growth: Growth, expect: Expectations) -> list[str]:
+    found = []
+    if expect.memory_growth is not None and growth.resident_bytes > expect.memory_growth:
+        found.append(f"{growth.host} has {amount(growth.resident_bytes)} more memory after {growth.seconds:.0f} s")
+    if expect.descriptor_growth is not None:
+        for what, count in (("descriptors", growth.descriptors), ("threads", growth.threads)):
+            if count > expect.descriptor_growth:
+                found.append(f"{growth.host} has {count} more {what} after {growth.seconds:.0f} s")
+    return found
 
 
 def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:

@@ -92,6 +92,10 @@ class Expectations:
     """The slowest step that a fault fell into ÷ the usual one."""
     goodput: float | None = None
     """Committed tokens a second from the first fault on ÷ before it."""
+    memory_growth: int | None = None
+    """Bytes that any process may have more at the end than in its youth."""
+    descriptor_growth: int | None = None
+    """The same of open descriptors, and of threads."""
     may_end: tuple[str, ...] = ()
     """Hosts whose process may end by itself, with an error."""
     events: tuple[Expected, ...] = ()
@@ -227,6 +231,8 @@ def _expectations(table: Table) -> Expectations:
         table.take("gap", quantity.span),
         table.take("slowest_step", quantity.factor),
         table.take("goodput", quantity.share),
+        table.take("memory_growth", quantity.size),
+        table.take("descriptor_growth", quantity.count),
         table.take("may_end", names, ()),
         tuple(events),
         tuple(_expected_end(row) for row in table.tables("end")),

@@ -7,9 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from peers.chaos.report import Report
-from peers.event_text import replicas
+from peers.event_text import amount, replicas
 
 _SLOW = 1.5
+_LIVES = 4
+"""Processes whose growth is shown, the longest lives first."""
 
 
 def show(report: Report, console: Console) -> None:
@@ -46,6 +48,9 @@ def _rows(report: Report) -> list[tuple[str, str, str]]:
     if report.slowest is not None:
         rows.append(("slowest step", f"{report.slowest:.2f} × the usual one", ""))
     rows.append(("longest gap", f"{report.longest_gap_s:.2f} s between decisions", ""))
+    for growth in report.growth[:_LIVES]:
+        more = f"{amount(growth.resident_bytes)}, {growth.descriptors:+} descriptors, {growth.threads:+} threads"
+        rows.append((growth.host, f"grew by {more} in {growth.seconds:.0f} s", ""))
     for finding in report.findings:
         verdict = "holds" if not finding.broken else "BROKEN"
         style = "" if not finding.broken else "bold red"

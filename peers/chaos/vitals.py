@@ -1,0 +1,91 @@
+"""Vitals: memory, descriptors and threads of each process and its libp2p daemon, sampled as a scenario is played.
+
+What leaks shows as growth of one process between its youth, when it has loaded its state, and its last sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psutil
+
+from peers.chaos.machine import Machine
+
+_EVERY_S = 2.0
+_YOUTH_S = 15.0
+"""Younger processes still load what they need: imports, a stage, buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Of a process and its children together."""
+
+    at: float
+    resident_bytes: int
+    descriptors: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """From the median of a process's first third after its youth to that of its last third."""
+
+    host: str
+    seconds: float
+    resident_bytes: int
+    descriptors: int
+    threads: int
+
+
+class Vitals:
+    """`sample` often; it measures every two seconds."""
+
+    def __init__(self) -> None:
+        self._samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+        self._next_at = 0.0
+
+    def sample(self, machines: Iterable[Machine], now: float) -> None:
+        if now < self._next_at:
+            return
+        self._next_at = now + _EVERY_S
+        for machine in machines:
+            if machine.running and now - machine.started_at > _YOUTH_S:
+                with contextlib.suppress(psutil.Error):
+                    self._samples[machine.name, machine.pid].append(_measure(machine.pid, now))
+
+    def growth(self) -> list[Growth]:
+        """Of each process that was measured often enough to have three thirds, the longest lives first."""
+        found = []
+        for (host, _), samples in self._samples.items():
+            third = len(samples) // 3
+            if third == 0:
+                continue
+            young, old = samples[:third], samples[-third:]
+            found.append(
+                Growth(
+                    host,
+                    samples[-1].at - samples[0].at,
+                    _middle([s.resident_bytes for s in old]) - _middle([s.resident_bytes for s in young]),
+                    _middle([s.descriptors for s in old]) - _middle([s.descriptors for s in young]),
+                    _middle([s.threads for s in old]) - _middle([s.threads for s in young]),
+                )
+            )
+        return sorted(found, key=lambda growth: -growth.seconds)
+
+
+def _measure(pid: int, now: float) -> Sample:
+    process = psutil.Process(pid)
+    resident = descriptors = threads = 0
+    for each in (process, *process.children(recursive=True)):
+        with each.oneshot():
+            resident += each.memory_info().rss
+            descriptors += each.num_fds()
+            threads += each.num_threads()
+    return Sample(now, resident, descriptors, threads)
+
+
+def _middle(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
