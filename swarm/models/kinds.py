@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from swarm.manifest import ModelSection
 from swarm.models import llama, resnet
@@ -38,15 +40,29 @@ def build_stage(
     if not 0 <= stage < model.stages:
         raise ValueError(f"stage {stage} does not exist: model.cuts = {list(model.cuts)} make {model.stages} stages")
     kind = KINDS[model.kind]
-    with torch.device("meta"):
+    with torch.device(device), _NoInitialValues():
         module = kind.stage(model, stage)
-    module.to_empty(device=device)
     module.reset_buffers()
     if seed is not None:
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 parameter.copy_(kind.initial_value(name, parameter.shape, model, seed))
     return module
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """torch's own initial values are not drawn: ours come later.
+
+    On the meta device drawing them, or moving from it, imports torch's compiler: two seconds of a core and 40 MB, just
+    when a standby has been called and its stage waits for it.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def count_parameters(model: ModelSection, stage: int | None = None) -> int:
