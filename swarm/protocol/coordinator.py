@@ -68,7 +68,6 @@ from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Suspicion
 
-
 AT_ONCE = 64
 """Members that are looked through between steps with every message that comes."""
 LOOK_S = 1e-4
