@@ -5,6 +5,8 @@ incarnation      number of the present start; grows, never used twice
 events.jsonl     everything that happened (swarm/events.py)
 metrics.jsonl    figures by step (peers/metrics.py)
 checkpoints/     shards this process keeps, in a folder for each run, named by its hash
+lent/            sums of steps, kept for peers that catch up; emptied at every start
+incoming/        what a peer that joins or catches up has of a state and of sums
 archive/         the coordinator's verified copy of each stage
 peers.json       where the coordinator found its peers last (peers/directory.py)
 lock             held while the process lives

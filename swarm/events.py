@@ -104,6 +104,40 @@ class StateFetched(Event):
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered(Event):
+    """A state or the sums of a step have come from other peers, who train meanwhile."""
+
+    stage: int
+    what: str
+    nbytes: int
+    resumed: int
+    """Pieces that were here from before."""
+    index_s: float
+    """Until it was known what there is to fetch."""
+    pieces_s: float
+    by_donor: dict[str, int]
+    refetched: int
+    """Pieces that came otherwise than they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRefused(Event):
+    """A donor is not asked again: what it sent is not what it should be."""
+
+    donor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpFailed(Event):
+    """The sums of a step are missed for good: the state that was to go on with them must be loaded anew."""
+
+    stage: int | None
+    step: int
+    reason: str
+
+
 # ---------------------------------------------------------------- a step
 
 

@@ -15,20 +15,28 @@ from peers.stage.retention import Retention
 from swarm.compute.body import FrameError
 from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
 from swarm.protocol.actions import (
+    Apply,
     BackwardDone,
     Begin,
+    CancelReduce,
     CheckpointSaved,
     ComputeFailed,
     Emit,
+    FetchSums,
     ForwardDone,
+    Lend,
     LoadState,
     PeerAction,
     PeerInput,
+    RestoreSums,
     SaveCheckpoint,
     Send,
     StateFailed,
     StateLoaded,
     Stop,
+    StoreSum,
+    SumsFetched,
+    SumsMissing,
 )
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart, Relay
@@ -49,6 +57,8 @@ class StageDriver:
         self._retention = retention
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
+        self._fetching: tuple[tuple[int, int], asyncio.Task[None]] | None = None
+        """(stage, step) of the sums that are fetched."""
         self._network: Post | None = None
         self._keeper: Keeper | None = None
         carry_out = self._carry_out
@@ -99,12 +109,22 @@ class StageDriver:
                 self._log.append(event)
                 if isinstance(event, StepApplied):
                     self._log.append(measure(event.step + 1, self._retention.peak_bytes))
+                    self._keeper.applied(event.step)
             case LoadState():
                 if self._loading is not None:
                     self._loading.cancel()
                 self._loading = self._spawn(self._load(action))
             case SaveCheckpoint(version):
                 self._spawn(self._save(version))
+            case Lend():
+                self._keeper.lend(action)
+            case FetchSums():
+                self._fetch_sums(action)
+            case RestoreSums():
+                self._spawn(self._restore(action))
+            case StoreSum() | CancelReduce() | Apply():
+                self._keeper.note_sums(action)
+                self._submit(action)
             case Stop(reason, failed):
                 self.loop.give_up(reason) if failed else self.loop.stop(reason)
             case Begin():
@@ -154,6 +174,34 @@ class StageDriver:
         self._log.append(measure(engine.version, self._retention.peak_bytes))
         counts = (engine.buckets, engine.first_round, engine.shared_buckets)
         self.loop.post(StateLoaded(action.stage, engine.version, *counts))
+
+    def _fetch_sums(self, action: FetchSums) -> None:
+        """One step's at a time: another one's are not wanted any more."""
+        running, self._fetching = self._fetching, None
+        if running is not None and not running[1].done():
+            if running[0] == (action.stage, action.step):
+                self._fetching = running
+                self._spawn(self._gather_sums(action))  # with other donors
+                return
+            running[1].cancel()
+        self._fetching = (action.stage, action.step), self._spawn(self._gather_sums(action))
+
+    async def _gather_sums(self, action: FetchSums) -> None:
+        assert self._keeper is not None
+        try:
+            here = await self._keeper.fetch_sums(action)
+        except (ValueError, OSError) as error:
+            self.loop.post(SumsMissing(action.stage, action.step, str(error)))
+            return
+        if here:
+            self.loop.post(SumsFetched(action.stage, action.step))
+
+    async def _restore(self, action: RestoreSums) -> None:
+        assert self._keeper is not None
+        try:
+            await self._keeper.restore(action)
+        except (ValueError, OSError) as error:
+            self.loop.post(ComputeFailed(action.attempt.pass_id, None, str(error)))
 
     async def _save(self, version: int) -> None:
         assert self._keeper is not None

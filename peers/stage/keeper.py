@@ -9,22 +9,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from peers.piece_request import Kind
+from peers.stage.gathering import Fetch as FetchPieces
+from peers.stage.gathering import Gathering
+from peers.stage.lending import Lending
 from peers.state_request import StateRequest
+from swarm.compute.averaging import largest_bucket
 from swarm.compute.digest import first_chain
 from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import StageState
+from swarm.compute.reduction import largest_exact
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
 from swarm.manifest import RunManifest
 from swarm.models.kinds import parameter_shapes
 from swarm.net.bulk import is_overdue
-from swarm.protocol.actions import LoadState, PeerInput
+from swarm.protocol.actions import (
+    Apply,
+    CancelReduce,
+    Fetched,
+    FetchSums,
+    Lend,
+    LoadState,
+    PeerInput,
+    RestoreSums,
+    StoreSum,
+)
+from swarm.protocol.catching_up import is_whole
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.reporter import Saved
 from swarm.state.checkpoints import CheckpointStore
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
-from swarm.state.layout import ShardMeta, state_shapes
-from swarm.state.shard import Shard, Tensors
+from swarm.state.layout import ShardMeta, check_meta, shard_limit, state_shapes
+from swarm.state.pieces import SumsFile
+from swarm.state.shard import Shard, Tensors, parse_shard
 from swarm.state.transfer import ShardReceiver, iter_chunks, iter_file_chunks
 
 _NAME_LENGTH = 16
@@ -58,6 +76,7 @@ class Keeper:
         post: Callable[[PeerInput], None],
         fetch: Fetch,
         emit: Callable[[Event], None],
+        fetch_pieces: FetchPieces,
     ) -> None:
         self._manifest = manifest
         self._run_hash = manifest.hash
@@ -71,6 +90,17 @@ class Keeper:
             manifest.checkpoint.keep,
             lambda path, reason: emit(CheckpointRefused(str(path), reason)),
         )
+        self.lending = Lending(self._run_hash, folder.with_name("lent"), emit)
+        self._fetch_pieces = fetch_pieces
+        self._incoming = folder.with_name("incoming")
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        self.applied(manifest.run.steps)  # what another process has left
+        self._sums: Gathering | None = None
+        """Of the step whose sums are fetched now."""
+        self._wrong: dict[int, bytes] = {}
+        """{step: the index of sums that were not what was decided}"""
+        self._fetched = 0
+        self._told_at = 0.0
         self._snapshots: dict[int, _Snapshot] = {}
         """By version, while they are fetched."""
         self._next_copy_at = 0.0
@@ -101,16 +131,19 @@ class Keeper:
                 await making
                 raise
         started = time.monotonic()
-        if action.version == 0 and action.source is None:
+        if action.version == 0 and action.source is None and not action.donors:
             if self._manifest.initial.sha256:
                 raise StateError(
                     "the coordinator", f"orders new parameters for stage {action.stage}; they are imported"
                 )
             await asyncio.wrap_future(engine.initialise())
-            self._snapshots.clear()
+            self._forget()
             return engine
         shard = await asyncio.to_thread(self._own, action.stage, action.version)
         source = "own checkpoint"
+        if shard is None and action.donors:
+            source = f"{len(action.donors)} replicas"
+            shard = await self._gather(action)
         if shard is None:
             assert action.source is not None
             source = "archive" if action.from_archive else str(action.source)
@@ -121,7 +154,7 @@ class Keeper:
         if state.version == 0 and self._manifest.initial.sha256:
             self._check_first(state, shard.meta, source)
         await asyncio.wrap_future(engine.load_state(state))
-        self._snapshots.clear()  # of a history that may have been rolled back: its versions are counted anew
+        self._forget()
         nbytes = sum(tensor.nbytes for tensor in shard.tensors.values())
         seconds = time.monotonic() - started
         self._emit(StateFetched(action.stage, shard.meta.version, source, nbytes, seconds))
@@ -163,6 +196,113 @@ class Keeper:
         async for chunk in self._fetch(source, request.encode()):
             receiver.feed(chunk)
         return receiver.finish()
+
+    def _forget(self) -> None:
+        """Another state is loaded. What was copied may be of a history that was rolled back: versions count anew."""
+        self._snapshots.clear()
+        self.lending.clear()
+
+    # ------------------------------------------------------------ while others train
+
+    async def _gather(self, action: LoadState) -> Shard:
+        parameters = parameter_shapes(self._manifest.model, action.stage)
+        limit = shard_limit(parameters)
+        gathering = self._gathering(Kind.STATE, action.stage, action.version, limit, action.donors)
+        for other in self._incoming.glob("state-*"):
+            if other != gathering.path:
+                other.unlink(missing_ok=True)
+        path = await gathering.run()
+        shard = await asyncio.to_thread(self._parse, path, action.stage)
+        path.unlink(missing_ok=True)
+        check_meta(shard.meta, "the donors", run_hash=self._run_hash, stage=action.stage, version=action.version)
+        return shard
+
+    def _parse(self, path: Path, stage: int) -> Shard:
+        """Raises StateError: then the file is of no use."""
+        try:
+            return parse_shard(bytearray(path.read_bytes()), "the donors", shapes=self._shapes(stage))
+        except StateError:
+            path.unlink(missing_ok=True)
+            raise
+
+    async def fetch_sums(self, action: FetchSums) -> bool:
+        """Carry out a FetchSums. False: it is under way, and goes on with these donors. Raises StateError, OSError."""
+        running = self._sums
+        if running is not None and (running.stage, running.version) == (action.stage, action.step):
+            running.donors = action.donors
+            return False
+        async with self._making:  # a LoadState that was ordered before
+            engine = self.engine
+        if engine is None or self.stage != action.stage:
+            raise StateError("sums", f"this peer does not hold stage {action.stage} any more")
+        largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
+        limit = SumsFile.limit(max(engine.buckets, engine.whole_buckets), largest)
+        gathering = self._gathering(Kind.SUMS, action.stage, action.step, limit, action.donors)
+        if gathering.path.exists():  # it was here before, and was not what it should be
+            gathering.path.unlink()
+            gathering.wrong = frozenset(filter(None, [self._wrong.get(action.step)]))
+        self._sums = gathering
+        try:
+            await gathering.run()
+            if gathering.index is not None:
+                self._wrong = {action.step: gathering.index.encode()}
+        finally:
+            if self._sums is gathering:
+                self._sums = None
+        return True
+
+    async def restore(self, action: RestoreSums) -> None:
+        """Carry out a RestoreSums. Raises StateError, FrameError, OSError: they are not what they should be."""
+        engine, attempt = self.engine, action.attempt
+        assert engine is not None
+        path = self._incoming / f"sums-{attempt.stage}-{attempt.pass_id.step}"
+        raw = await asyncio.to_thread(path.read_bytes)
+        buckets = engine.whole_buckets if action.whole else engine.buckets
+        engine.restore(attempt, SumsFile.read(raw, buckets, "the donors"), action.whole)
+
+    def applied(self, step: int) -> None:
+        """Sums of steps up to this one are of no use any more."""
+        for path in self._incoming.glob("sums-*"):
+            if int(path.name.rsplit("-", 1)[1]) <= step:
+                path.unlink(missing_ok=True)
+
+    def note_sums(self, action: StoreSum | CancelReduce | Apply) -> None:
+        """What becomes of the sums of this stage, which may be lent."""
+        match action:
+            case StoreSum():
+                self.lending.stored(action)
+            case CancelReduce():
+                self.lending.cancelled(action.attempt)
+            case Apply(decision, attempt) if self.engine is not None:
+                if is_whole(decision, attempt.stage) and self.lending.lends(attempt):
+                    self.lending.decided(attempt, self.engine.written(attempt))
+                else:
+                    self.lending.decided(attempt, self.engine.buckets)
+
+    def lend(self, order: Lend) -> None:
+        """Carry out a Lend."""
+        assert self.engine is not None and self.stage is not None
+        now = time.monotonic()
+        copying = order.pass_id.version in order.versions and order.pass_id.version not in self.lending.copies
+        self.lending.lend(order, self.stage, self.engine, now >= self._next_copy_at)
+        if copying and (taken := self.lending.taken(order.pass_id.version)) is not None:
+            taken.add_done_callback(lambda _: self._rest(now))
+
+    def _rest(self, began: float) -> None:
+        """A copy was taken: the next one is not before ten times as long has passed."""
+        now = time.monotonic()
+        self._next_copy_at = now + min(MAX_REST_S, (now - began) / COPYING)
+
+    def _gathering(self, kind: Kind, stage: int, version: int, limit: int, donors: tuple[Actor, ...]) -> Gathering:
+        path = self._incoming / f"{kind.value}-{stage}-{version}"
+        return Gathering(kind, stage, version, limit, path, self._fetch_pieces, self._emit, self._come, donors)
+
+    def _come(self, nbytes: int) -> None:
+        """So many bytes more have come: say so once a second."""
+        self._fetched += nbytes
+        if (now := time.monotonic()) - self._told_at >= 1.0:
+            self._told_at = now
+            self._post(Fetched(self._fetched))
 
     # ------------------------------------------------------------ saving and serving
 

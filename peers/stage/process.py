@@ -13,6 +13,7 @@ from importlib.metadata import version
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
+from peers.piece_request import Kind, PieceRequest
 from peers.run_network import run_network
 from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
@@ -36,7 +37,6 @@ from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.messages import LinkRate, Message, Open
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.settings import Settings
-from swarm.state.error import StateError
 from swarm.state.transfer import TransferHeader
 
 _TRAFFIC_EVERY_S = 10.0
@@ -117,7 +117,13 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 async for chunk in transfer.chunks:
                     yield bytes(chunk)
 
-        keeper = Keeper(manifest, home.checkpoints, new_engine, lambda e: driver.computed(e), fetch, log.append)
+        async def fetch_pieces(source: Actor, request: bytes, max_bytes: int) -> AsyncGenerator[bytes, None]:
+            transfer = await network.fetch(source, request, max_bytes)
+            return _as_bytes(transfer.chunks)
+
+        keeper = Keeper(
+            manifest, home.checkpoints, new_engine, lambda e: driver.computed(e), fetch, log.append, fetch_pieces
+        )
         core = PeerCore(
             me,
             coordinator,
@@ -255,15 +261,24 @@ def _log_traffic(network: Network, log: EventLog) -> None:
 async def _answer(keeper: Keeper, coordinator: Actor, requester: Actor, raw: bytes) -> Transfer:
     """The state or checkpoint that is asked for. Raises BulkError."""
     try:
+        if (pieces := PieceRequest.decode(raw)) is not None:
+            answered = await keeper.lending.answer(pieces)
+            return Transfer.of(answered, urgent=pieces.kind is Kind.SUMS)  # who lacks them falls behind
         request = StateRequest.decode(raw)
         if request.checkpoint and requester.peer != coordinator.peer:
             raise BulkError("saved checkpoints are for the coordinator's archive: ask for the live state")
         chunks = keeper.serve(request, requester)
         first = await anext(chunks)
-    except (StateError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise BulkError(str(error)) from None
     header = TransferHeader.decode(first, "own state")
     return Transfer(len(first) + header.size, _chain(first, chunks))
+
+
+async def _as_bytes(chunks: AsyncGenerator[Buffer, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            yield bytes(chunk)
 
 
 async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[Buffer, None]:

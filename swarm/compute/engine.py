@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, Buffer, FrameError
 from swarm.compute.optimizer import StageState
+from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
@@ -43,7 +44,7 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
+from swarm.protocol.ids import Attempt, Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
 
 ComputeAction = (
     Begin
@@ -88,7 +89,9 @@ class StageEngine:
         self._graph_budget_bytes = graph_budget_bytes
         self._post = post
         self._format = BodyFormat(manifest)
-        self._buckets = buckets_of(self._layout(), manifest.sums)
+        layout = self._layout()
+        self._buckets = buckets_of(layout, manifest.sums)
+        self._whole_buckets = Buckets(layout, manifest.sums).count
         self._stage: Stage | None = None
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
         self._backlog: Backlog[ComputeAction | _Call] = Backlog()
@@ -99,6 +102,11 @@ class StageEngine:
     def buckets(self) -> int:
         """Into how many buckets the stage's gradient is divided."""
         return self._buckets.count
+
+    @property
+    def whole_buckets(self) -> int:
+        """Into how many it would be divided if nothing were compressed."""
+        return self._whole_buckets
 
     @property
     def first_round(self) -> int:
@@ -126,6 +134,31 @@ class StageEngine:
     def snapshot(self) -> Future[StageState]:
         """A copy of one version's full state, for checkpoints and for other peers."""
         return self._call(lambda: self._held().optimizer.state())
+
+    def written(self, attempt: Attempt) -> Future[list[bytes]]:
+        """The reduced sums of an attempt, uncompressed. Asked for before the step is applied."""
+        return self._call(lambda: self._held().reduction.written(attempt))
+
+    def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
+        """Take the sums of all buckets for those of `attempt` → Assembled. The work of passes is dropped.
+
+        `whole`: they are what `written` gave.
+        """
+        self._backlog.drop(lambda task: isinstance(task, Forward | Backward))
+        if whole:
+            self._call(lambda: self._held().reduction.restore(attempt, sums)).add_done_callback(
+                lambda done: self._restored(attempt, done.exception())
+            )
+            return
+        for bucket, payload in enumerate(sums):
+            self.submit(StoreSum(attempt, bucket, payload))
+        self.submit(Assemble(attempt))
+
+    def _restored(self, attempt: Attempt, error: BaseException | None) -> None:
+        if error is None:
+            self.submit(Assemble(attempt))
+        else:
+            self._post(ComputeFailed(attempt.pass_id, None, str(error)))
 
     def check_frame(self, key: FrameKey, payload: object, *, changed: bool = False) -> None:
         """Raise FrameError for a frame that cannot be computed with. For any thread, before the core sees it.

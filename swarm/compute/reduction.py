@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -104,6 +105,8 @@ class Reduction:
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
         self._buckets = buckets
+        self._whole = Buckets(accumulator.layout, sums)
+        """Of the reduced vector, as it is sent where nothing is compressed."""
         self._sums = sums
         self._reduced = torch.zeros_like(accumulator.flat, device="cpu")
         self._dtype = self._reduced.dtype
@@ -145,6 +148,21 @@ class Reduction:
         if attempt != self._attempt or missing:
             raise ValueError(f"the reduced sums of attempt {attempt} are not here: holding {self._attempt}, {missing=}")
         return self._reduced
+
+    def written(self, attempt: Attempt) -> list[bytes]:
+        """All of the reduced vector, uncompressed, for those who catch up over a step that one replica took alone."""
+        reduced = self.reduced(attempt)
+        return [bytes(self._whole.write(reduced[self._whole.slice(b)])) for b in range(self._whole.count)]
+
+    def restore(self, attempt: Attempt, written: Sequence[object]) -> None:
+        """Take over what another peer's `written` gave. Raises FrameError."""
+        if len(written) != self._whole.count:
+            raise FrameError(f"{len(written)} buckets, the stage has {self._whole.count}")
+        self._attempt = None
+        for bucket, payload in enumerate(written):
+            self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
+        self._attempt = attempt
+        self._stored = set(range(self._buckets.count))
 
     def cancel(self, attempt: Attempt) -> None:
         if attempt == self._attempt:

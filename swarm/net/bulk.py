@@ -57,11 +57,13 @@ class Transfer:
 
     total: int
     chunks: AsyncGenerator[Buffer, None]
+    urgent: bool = False
+    """Somebody cannot go on without it."""
 
     @classmethod
-    def of(cls, data: Buffer) -> Transfer:
+    def of(cls, data: Buffer, urgent: bool = False) -> Transfer:
         """An answer that lies in memory already."""
-        return cls(len(data), _pieces(memoryview(data).cast("B")))
+        return cls(len(data), _pieces(memoryview(data).cast("B")), urgent)
 
     async def read(self) -> bytearray:
         """All of it. Raises BulkError."""
@@ -166,11 +168,12 @@ async def answer(
     handler: BulkHandler | None,
     answers: Answers,
     lane: Lane | None = None,
+    urgent: Lane | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
-    `lane`: where chunks wait for their turn, if this process has a limit. They are then small: one takes seconds at
-    most, also of a small share, and the asker never thinks that nothing comes.
+    `lane`: where chunks wait for their turn, if this process has a limit; `urgent`: where those of urgent answers do.
+    They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
 
     Raises StreamClosed and WireError when the asker goes, takes nothing for IDLE_TIMEOUT_S or less than LEAST_TAKEN, or
     talks nonsense.
@@ -184,7 +187,8 @@ async def answer(
             await _send(stream, _signed(manifest, asked[1]), lane)
         else:
             with answers.one_for(introduction.sender.peer, stream):
-                await _send(stream, await _handled(what, introduction, handler), lane)
+                transfer = await _handled(what, introduction, handler)
+                await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
     except Exception as error:  # told to the asker; a fault of one transfer is not a fault of the process

@@ -315,8 +315,8 @@ class Network:
             if verdict.role is not Role.GUEST:
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
-                lane = self._lanes.get(Channel.BULK)
-                sent = await bulk.answer(stream, verdict, self.manifest, self._handler, self._answers, lane)
+                lanes = self._lanes.get(Channel.BULK), self._lanes.get(Channel.REDUCE)
+                sent = await bulk.answer(stream, verdict, self.manifest, self._handler, self._answers, *lanes)
                 self._sent[Channel.BULK] += sent
             else:
                 await self._receive(stream, verdict.sender, verdict.channel)

@@ -50,6 +50,8 @@ MAX_CODEC = 64
 """Bytes of a codec's name."""
 MAX_LINKS = 64
 """Links whose rates a peer tells."""
+MAX_LISTENERS = 4096
+"""Peers that take up a stage while a pass is open."""
 MAX_INTRODUCED = 16_384
 MAX_HEADER = 1 << 20
 """Bytes of a header on the control channel: an Open of 64 stages and 16,384 microbatches."""
@@ -351,6 +353,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.CodecPair, "forward"): _text(MAX_CODEC),
     (m.CodecPair, "backward"): _text(MAX_CODEC),
     (m.Status, "links"): _many(_nested(m.LinkRate), MAX_LINKS),
+    (m.Open, "listeners"): _many(_nested(m.Listener), MAX_LISTENERS),
     (m.Relay, "message"): _RELAYED,
     (m.Append, "entries"): _many(_ENTRY, BATCH),
 }
@@ -364,6 +367,7 @@ _PARTS: tuple[type, ...] = (
     PartKey,
     SumKey,
     m.StageTable,
+    m.Listener,
     m.Contribution,
     m.StageOutcome,
     m.CodecPair,

@@ -178,6 +178,30 @@ class LinksMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class SumsFetched:
+    """`FetchSums` is done: the reduced buckets of `step` lie here, each as it was sent when the step was reduced."""
+
+    stage: StageIndex
+    step: StepNumber
+
+
+@dataclass(frozen=True, slots=True)
+class SumsMissing:
+    """`FetchSums` has come to nothing: no donor has them any more, or they cannot be kept here."""
+
+    stage: StageIndex
+    step: StepNumber
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """So many bytes of states and sums have come from other peers, since the process began."""
+
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     reason: str
 
@@ -231,6 +255,9 @@ PeerInput = (
     | AppliedStep
     | CheckpointSaved
     | LinksMeasured
+    | SumsFetched
+    | SumsMissing
+    | Fetched
     | LeaveRequested
 )
 CoordinatorInput = Received | LinkLost | LinkUp | Tick | RecordWritten | TermWritten | ArchiveStored | LeaveRequested
@@ -267,12 +294,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Take up `stage` at `version`: initialise (0, no `source`), from own checkpoint if held, else from `source`."""
+    """Take up `stage` at `version`: initialise (0, no `source`), from own checkpoint if held, else from `source`.
+
+    Or from `donors`, from several at once: each keeps a copy of that version for it.
+    """
 
     stage: StageIndex
     version: int
     source: Actor | None
     from_archive: bool
+    donors: tuple[Actor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +418,44 @@ class SettleBases:
 
 
 @dataclass(frozen=True, slots=True)
+class Lend:
+    """Others take up this stage while it trains: keep for them what they cannot have later. Replaces what was ordered.
+
+    If `pass_id.version` is one of `versions`, copy the state before the step is applied; drop copies of others. Drop
+    the reduced buckets of steps before `since`.
+    """
+
+    pass_id: PassId
+    versions: tuple[int, ...]
+    since: int
+    sums: bool
+    """When the step is applied, keep its reduced buckets as they were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSums:
+    """Take the reduced buckets of a decided step from `donors`, and keep them on disk → SumsFetched or SumsMissing.
+
+    Ordered again while it is under way: with other donors. Ordered again after it was done: what came is not what was
+    decided. A LoadState of another version, or stage, drops them all.
+    """
+
+    stage: StageIndex
+    step: StepNumber
+    digest: str
+    donors: tuple[Actor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSums:
+    """Put the fetched buckets of a step into the separate buffer of `attempt` → Assembled. Drop all work of passes."""
+
+    attempt: Attempt
+    whole: bool = False
+    """One replica took the step alone, in a run that averages compressed: so its sums are not compressed."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
     """Snapshot now, write in the background → CheckpointSaved."""
 
@@ -493,6 +562,9 @@ PeerAction = (
     | CancelReduce
     | Apply
     | SettleBases
+    | Lend
+    | FetchSums
+    | RestoreSums
     | SaveCheckpoint
 )
 CoordinatorAction = Send | Emit | Stop | Feed | WriteTerm | WriteRecord | PassClosed | CollectCheckpoint

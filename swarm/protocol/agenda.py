@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
-from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber
+from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 from swarm.protocol.wiring import wire
+
+ENTERING_WEIGHT = 0.25
+"""Of who comes into a roster before it has the last decision: its share is to be done however late it begins."""
 
 
 class Agenda:
@@ -51,10 +55,16 @@ class Agenda:
             return PassKind.GENERATE
         return None if over else PassKind.TRAIN
 
-    def ledger(self, kind: PassKind, rosters: list[list[Actor]], now: float) -> Ledger:
-        """A new pass of `kind` over these replicas, by stage: named, wired, and with a window."""
+    def ledger(
+        self, kind: PassKind, rosters: list[list[Actor]], now: float, entering: Collection[Actor] = ()
+    ) -> Ledger:
+        """A new pass of `kind` over these replicas, by stage: named, wired, and with a window.
+
+        `entering`: those of them who lack the last decision yet, and begin later.
+        """
         version, experience = self._history.version, self._experience
         weights = {a: weight for roster in rosters for a, weight in self._members.weights(roster).items()}
+        weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in entering}
         microbatches = {
             PassKind.TRAIN: self._settings.microbatches,
             PassKind.EVALUATE: self._settings.evaluate_microbatches,
@@ -79,7 +89,7 @@ class Agenda:
             )
         if kind is PassKind.TRAIN:
             self._choice.choose(tables, version)
-        return Ledger(
+        ledger = Ledger(
             pass_id=pass_id,
             kind=kind,
             tables=tables,
@@ -90,7 +100,10 @@ class Agenda:
             partner=self._settings.partner,
             codecs=self._choice.current,
             nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
+            rolled_back_in=Term(self._history.rolled_back_in),
         )
+        ledger.entering = frozenset(entering)
+        return ledger
 
     def completed(self, kind: PassKind) -> None:
         """A forward-only pass has its result."""

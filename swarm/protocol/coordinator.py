@@ -36,6 +36,7 @@ from swarm.protocol.actions import (
     WriteTerm,
 )
 from swarm.protocol.agenda import Agenda
+from swarm.protocol.audience import Audience
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
 from swarm.protocol.departures import Departures
@@ -63,7 +64,7 @@ from swarm.protocol.messages import (
 )
 from swarm.protocol.open_pass import Completed, Decided, OpenPass, Unworkable
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.placement import NewTerm, Placement
+from swarm.protocol.placement import NewTerm, Placement, Survey
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Suspicion
@@ -72,6 +73,8 @@ AT_ONCE = 64
 """Members that are looked through between steps with every message that comes."""
 LOOK_S = 1e-4
 """For each one above, so long passes from one look to the next: looking costs a hundredth of that."""
+TOLD_AT_ONCE = 16
+"""Decisions that a listener is told again at a heartbeat."""
 
 
 class Phase(enum.Enum):
@@ -111,6 +114,7 @@ class CoordinatorCore:
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
         self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters, choice)
         self._placement = Placement(actor, settings, self.history, self.members, self._out)
+        self._audience = Audience(settings, self.history, self.members, self._placement.rebalancing)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)
         self._departures = Departures(settings, self.history, self.members, self._out)
@@ -158,8 +162,10 @@ class CoordinatorCore:
             self._stop_if_closed(now)
         elif self.phase is Phase.BETWEEN:
             self._between(now)
-        elif self.phase is Phase.OPEN:
-            self._placement.place(now)  # who comes during a step is told at once that it stands by
+        elif self.phase is Phase.OPEN and self._placement.place(
+            now
+        ):  # who comes during a step is told at once what to do
+            self._listen(now)
         if self.phase in (Phase.BETWEEN, Phase.OPEN, Phase.DECIDING):
             self._departures.attend(self.open_pass, now)
         return cast(list[CoordinatorAction], self._out.take())
@@ -271,6 +277,7 @@ class CoordinatorCore:
         ledger = self.open_pass.ledger
         sealed = max(ledger.sealed_at.values()) if ledger.sealed_at else None
         self._placement.rebalancing.decided(now - ledger.opened_at, None if sealed is None else now - sealed)
+        self._placement.decided([listener.actor for listener in ledger.listeners])
         for actor in self.open_pass.ledger.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
@@ -309,7 +316,7 @@ class CoordinatorCore:
             if kind is None:
                 self._finish(now)
             else:
-                self._open(kind, survey.rosters, now)
+                self._open(kind, survey, now)
         elif over and now - self._placement.since >= settings.recruit_after_s:
             self._finish(now)  # all is decided and archived, and peers that were told so have left
         elif survey.waiting:
@@ -327,11 +334,27 @@ class CoordinatorCore:
             self._pause(self._collection.lacking(self.history.version, now))
             self._placement.ask_to_save(now)
 
-    def _open(self, kind: PassKind, rosters: list[list[Actor]], now: float) -> None:
-        ledger = self._agenda.ledger(kind, rosters, now)
+    def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
+        ledger = self._agenda.ledger(kind, survey.rosters, now, survey.entering)
+        ledger.listeners = self._audience.of(ledger.pass_id, survey.rosters, now)
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)
         self.open_pass = OpenPass(ledger, self.members, self.settings, self._experience, self._out, now)
+
+    def _listen(self, now: float) -> None:
+        """While a pass is open, take in who has no part in it, and tell again the decisions that listeners lack."""
+        if self.phase is not Phase.OPEN or self.open_pass is None or self.open_pass.outcome is not None:
+            return
+        ledger = self.open_pass.ledger
+        rosters = [table.roster for table in ledger.tables]
+        self.open_pass.listen(self._audience.of(ledger.pass_id, rosters, now, self.open_pass.closed), now)
+        for listener in ledger.listeners:
+            member = self.members.get(listener.actor)
+            lacks = member.status.lacks if member is not None and member.status is not None else None
+            if lacks is None or member is None or not member.has_heard(ledger.pass_id):
+                continue
+            for decision in (self.history.since(lacks) or [])[:TOLD_AT_ONCE]:
+                self._out.send(listener.actor, Decide(decision, self.history.term))
 
     def _settle(self, now: float) -> None:
         """Act on the outcome of the open pass, if it has one."""
@@ -430,6 +453,7 @@ class CoordinatorCore:
         if self.phase is Phase.OPEN and self.open_pass is not None:
             self.open_pass.tick(now)
             self._settle(now)
+            self._listen(now)
         elif self.phase is Phase.FINISHED:
             if not len(self.members) or now - self._finished_at > 10 * self.settings.heartbeat_s:
                 halted = self._last_word if isinstance(self._last_word, Halt) else None

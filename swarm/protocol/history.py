@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from swarm.protocol.ids import Term
 from swarm.protocol.messages import Decision
+
+RECENT = 256
+"""Decisions that are kept in mind."""
 
 
 @dataclass(slots=True)
@@ -21,10 +25,19 @@ class History:
     """The term of the last rollback, 0 for none."""
     version: int = 0
     """Steps decided: the version a training pass needs."""
+    recent: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """The last decisions, in order: for peers that catch up."""
 
     def __post_init__(self) -> None:
         if self.decision is not None:
             self.version = self.decision.step + 1
+            if not self.recent:
+                self.recent.append(self.decision)
+
+    def since(self, step: int) -> list[Decision] | None:
+        """The decisions from `step` on. None: not all of them are known any more."""
+        found = [decision for decision in self.recent if decision.step >= step]
+        return found if len(found) == max(0, self.version - step) else None
 
     @property
     def restorable(self) -> bool:
@@ -36,6 +49,7 @@ class History:
 
     def decided(self, decision: Decision) -> None:
         self.decision = decision
+        self.recent.append(decision)
         self.version = decision.step + 1
 
     def stored(self, version: int, term: Term) -> None:
@@ -50,6 +64,7 @@ class History:
             self.archived = min(self.archived, version)
         self.rolled_back_in = self.term
         self.decision = None
+        self.recent.clear()
 
     @property
     def rollback_target(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from swarm.protocol.actions import LoadState, StateFailed, StateLoaded
-from swarm.protocol.ids import PassId, StageIndex
-from swarm.protocol.messages import Assign
+from swarm.protocol.ids import Actor, PassId, StageIndex, Term
+from swarm.protocol.messages import Assign, Listener
 
 
 class Holding:
@@ -31,8 +31,9 @@ class Holding:
         """Number of the last move in that term."""
 
     @property
-    def loading(self) -> bool:
-        return self._loading is not None
+    def loading(self) -> int | None:
+        """The version that is loaded now."""
+        return None if self._loading is None else self._loading.version
 
     def assigned(self, assign: Assign) -> LoadState | None:
         """What is to be loaded, if that order is news. Whatever was held before is then given up."""
@@ -63,6 +64,30 @@ class Holding:
         self._loading = LoadState(assign.stage, assign.version, assign.source, assign.from_archive)
         return self._loading
 
+    def listens(
+        self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Actor, ...]
+    ) -> LoadState | None:
+        """What is to be loaded by one who takes up a stage while others train, if it holds or loads nothing of use."""
+        if term == self.state_term and listener.move < self._move:
+            return None  # it has moved since
+        self.term = term
+        goes_on = self.stage == listener.stage and self.stands(rolled_back_in)
+        held = self.version if self._loading is None else self._loading.version
+        if goes_on and held is not None and (self._loading is not None or held >= listener.version):
+            self.state_term, self._move = term, listener.move
+            return None
+        self.state_term, self._move, self._reached = term, listener.move, -1
+        self.stage, self.version = listener.stage, None
+        self.standing_by = False
+        self._loading = None
+        if listener.loads:
+            self._loading = LoadState(listener.stage, listener.version, None, from_archive=False, donors=donors)
+        return self._loading
+
+    def stands(self, rolled_back_in: Term) -> bool:
+        """Whether what is held or loaded is of the history that stands, if that was the term of the last rollback."""
+        return self.state_term >= rolled_back_in
+
     def loaded(self, event: StateLoaded | StateFailed) -> bool:
         """The order is carried out, or has failed. True when a version is held now."""
         loading = self._loading
@@ -85,5 +110,5 @@ class Holding:
         self.version = self._reached = step + 1
 
     def spoilt(self) -> None:
-        """Half an optimizer step: the state must be fetched anew."""
-        self.version = None
+        """Half an optimizer step, or one that is missed for good: the state must be fetched anew."""
+        self.version = self._loading = None

@@ -10,6 +10,8 @@ StageIndex = NewType("StageIndex", int)
 StepNumber = NewType("StepNumber", int)
 Microbatch = NewType("Microbatch", int)
 Term = NewType("Term", int)
+NEVER = Term(0)
+"""Before the first term: what has not happened yet."""
 
 
 COORDINATOR_INCARNATION = 0

@@ -9,10 +9,22 @@ from collections.abc import Callable, Hashable
 from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
-from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, Microbatch, PassId, PassKind, StageIndex
+from swarm.protocol.ids import (
+    NEVER,
+    Actor,
+    Attempt,
+    Direction,
+    FrameKey,
+    Microbatch,
+    PassId,
+    PassKind,
+    StageIndex,
+    Term,
+)
 from swarm.protocol.messages import (
     CodecPair,
     Decision,
+    Listener,
     Prepared,
     Result,
     StageOutcome,
@@ -38,6 +50,7 @@ class Ledger:
         now: float,
         codecs: tuple[CodecPair, ...] = (),
         nonfinite: bool = False,
+        rolled_back_in: Term = NEVER,
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
         """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
@@ -51,6 +64,12 @@ class Ledger:
         """As in Open: the same for all of the pass."""
         self.nonfinite = nonfinite
         """As in Open."""
+        self.rolled_back_in = rolled_back_in
+        """As in Open."""
+        self.listeners: tuple[Listener, ...] = ()
+        """As in Open: who they are may change while the pass is open."""
+        self.entering: frozenset[Actor] = frozenset()
+        """Of the rosters: who has caught up, but for the last decision, and was a listener before."""
         self.opened_at = now
         self.judged_from = now
         """As `opened_at`, but later by the time in which the coordinator itself stood still."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.protocol.crews import Crews
 from swarm.protocol.deadlines import Observed
-from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.ids import Actor, PassId, StageIndex
 from swarm.protocol.messages import Decision, Join, Prepared, Status
 
 
@@ -52,6 +52,16 @@ class Member:
     """How often that has happened since it last had a part in a decided step."""
     patience_until: float = 0.0
     """Before that it is not waited for again, nor is its download of an older version broken off."""
+    listens_from: int | None = None
+    """As a listener: the version that it was told to load, or held then. From there on sums are kept for it."""
+    listens_since: PassId | None = None
+    """The pass in which it was told so."""
+    progress_at: float = 0.0
+    """When its reports last said that more of a state or of sums has come, or that it is at another version."""
+    enters_from: int = 0
+    """The version from which on it may be in a roster though it lacks the last decision."""
+    late: int = 0
+    """How often it was in a roster so, and too late, since it last had a part in a decided step."""
     told: int = 0
     """How often it was told where to get a version: each time another source."""
     told_at: float = -1.0
@@ -122,6 +132,9 @@ class Member:
         """
         came_back = False
         self.introduced = True
+        before = self.status
+        if before is None or _progress(before) != _progress(status):
+            self.progress_at = self.heard_at
         if status.stage is not None:
             self.moving = self.moving and self.stage != status.stage
             if self.stage != status.stage and not self.moving and 0 <= status.stage < stages:
@@ -140,6 +153,34 @@ class Member:
         elif status.stage is None or status.version is None or status.fenced:
             self.prepared = None
         return came_back
+
+    def at(self, rolled_back: int, newest: int) -> int | None:
+        """The version that it holds or loads, as it says, if that can be true. `rolled_back`: as in `report`."""
+        said = self.status
+        if said is None or said.stage != self.stage or said.state_term < rolled_back:
+            return None
+        at = said.version if said.loading is None else said.loading
+        return at if at is not None and 0 <= at <= newest else None
+
+    def listen(self, version: int, pass_id: PassId) -> None:
+        """It is told to listen from this version on."""
+        self.listens_from, self.listens_since = version, pass_id
+        self.progress_at = self.heard_at
+
+    def has_heard(self, pass_id: PassId | None) -> bool:
+        """Whether it says that it was told of this pass, or a later one, as a listener."""
+        heard = self.status.heard if self.status is not None else None
+        return heard is not None and pass_id is not None and heard >= pass_id
+
+    @property
+    def has_heard_any(self) -> bool:
+        """Whether it says that it has listened."""
+        return self.status is not None and self.status.heard is not None
+
+    def came_late(self, version: int) -> None:
+        """It was in the roster of the pass over `version` without having caught up in time: next time later."""
+        self.late += 1
+        self.enters_from = version + 2 ** min(self.late, 8)
 
     def has_state(self) -> None:
         """What it was to take up is there: it can be waited for again."""
@@ -170,7 +211,8 @@ class Member:
     def worked(self) -> None:
         """It had a part in a decided step: what went wrong before that is forgiven."""
         self.has_state()
-        self.waits_in_vain = 0
+        self.waits_in_vain = self.late = self.enters_from = 0
+        self.listens_from = self.listens_since = None
         self.patience_until = 0.0
 
     def place(self, stage: StageIndex, now: float) -> None:
@@ -178,6 +220,7 @@ class Member:
         self.stage, self.version = stage, None
         self.standing_by = False
         self.placed_at, self.has_worked = now, False
+        self.listens_from = self.listens_since = None
         self.told_at = -1.0
 
     def move(self, stage: StageIndex, version: int, number: int, now: float) -> None:
@@ -213,6 +256,10 @@ def _weight(rate: float | None, usual: float | None) -> float:
     if 0.7 < relative < 1.4:
         return 1.0
     return min(4.0, max(0.25, round(relative * 4) / 4))
+
+
+def _progress(status: Status) -> tuple[int, int | None, int | None]:
+    return status.fetched, status.version, status.loading
 
 
 def _is_rate(bytes_per_s: float) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
 from swarm.protocol.ledger import Ledger
-from swarm.protocol.members import Members
+from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
@@ -187,6 +187,13 @@ class Mending:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone")
             self._tell_if_behind(actor, numbers, now)
+        for listener in ledger.listeners:
+            member = self._members.get(listener.actor)
+            if member is not None and not member.has_heard(ledger.pass_id) and member.lost_at is None:
+                self._tell_again(member, now)
+        if (late := self._too_late()) is not None:
+            late.came_late(ledger.pass_id.version)
+            return Suspect(late.actor, "it has not caught up, and its siblings have nothing left to do")
         if self._suspicion.overrun(ledger, aborts, now):
             return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
         if ledger.kind is PassKind.TRAIN:
@@ -210,8 +217,26 @@ class Mending:
         status = member.status if member is not None else None
         if status is not None and status.pass_id == self._ledger.pass_id and status.numbers == numbers:
             return
-        if member is not None and now - member.told_at >= self._settings.heartbeat_s:
-            self.tell(actor, now)
+        if member is not None:
+            self._tell_again(member, now)
+
+    def _tell_again(self, member: Member, now: float) -> None:
+        if now - member.told_at >= self._settings.heartbeat_s:
+            self.tell(member.actor, now)
+
+    def _too_late(self) -> Member | None:
+        """Who came into the roster while it lacked a decision, and lacks it still when all its siblings are done."""
+        ledger = self._ledger
+        for table in ledger.tables:
+            for actor in ledger.entering.intersection(table.roster):
+                member = self._members.get(actor)
+                status = member.status if member is not None else None
+                begun = status is not None and status.pass_id == ledger.pass_id
+                siblings = [a for a in table.roster if a not in ledger.entering]
+                done = siblings and not any(ledger.unfinished(a) for a in siblings)
+                if member is not None and done and not begun:
+                    return member
+        return None
 
     def tell(self, actor: Actor, now: float) -> None:
         """Say (again) that the pass is open, with the tables as they are now."""
@@ -219,5 +244,14 @@ class Mending:
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
         tables = tuple(ledger.tables)
-        opening = Open(ledger.pass_id, ledger.kind, tables, ledger.decision, ledger.codecs, ledger.nonfinite)
+        opening = Open(
+            ledger.pass_id,
+            ledger.kind,
+            tables,
+            ledger.decision,
+            ledger.codecs,
+            ledger.nonfinite,
+            ledger.listeners,
+            ledger.rolled_back_in,
+        )
         self._out.send(actor, opening)

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from swarm.protocol.ids import (
+    NEVER,
     Actor,
     Attempt,
     Direction,
@@ -198,6 +199,19 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
+class Listener:
+    """Who takes up a stage while the others train: it loads `version`, and applies the steps that are decided since."""
+
+    actor: Actor
+    stage: StageIndex
+    version: int
+    """While it `loads`: the version to load. Later: the one it holds."""
+    loads: bool
+    move: int = 0
+    """As in Assign."""
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """A pass opens. Carries the decision of the step before, so that a peer that lacks it applies it first."""
 
@@ -211,6 +225,10 @@ class Open:
     """Something was not finite when this step was tried before: now it crosses the boundaries too, and spoils the
     gradients of all stages, so that the step can be decided as a SKIP.
     """
+    listeners: tuple[Listener, ...] = ()
+    """Of all stages. They have no part in the pass; it may be told again with others."""
+    rolled_back_in: Term = NEVER
+    """The term of the last rollback: a state from before it is of a history that does not stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +252,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """A decision, when no pass follows at once: before a pause, and at the end (`finished`)."""
+    """A decision, when no pass follows at once: before a pause, and at the end (`finished`). And to a listener."""
 
     decision: Decision
     term: Term
@@ -330,6 +348,14 @@ class Status:
     """What its links from other peers carry, as far as measured. Told where codecs are chosen as the run goes."""
     leaving: bool = False
     """Its owner wants it back: it takes nothing new, and goes when it is dismissed or when its time is over."""
+    heard: PassId | None = None
+    """The newest pass of which it was told as a listener."""
+    loading: int | None = None
+    """The version that it loads."""
+    lacks: int | None = None
+    """Of a listener: the first step, from the version it loads or holds on, whose decision it has not heard."""
+    fetched: int = 0
+    """Bytes of states and sums that it has taken from others: whether it gets on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from swarm.protocol.messages import (
     Decision,
     Done,
     Failed,
+    Listener,
     Prepared,
     Released,
     Result,
@@ -73,7 +74,7 @@ class OpenPass:
         if ledger.kind is PassKind.TRAIN:
             replicas = [len(table.roster) for table in ledger.tables]
             out.emit(PassOpened(str(ledger.pass_id), ledger.kind.value, replicas))
-        for actor in ledger.actors:
+        for actor in (*ledger.actors, *(listener.actor for listener in ledger.listeners)):
             self._mending.tell(actor, now)
 
     # ------------------------------------------------------------ entry
@@ -114,6 +115,23 @@ class OpenPass:
     def includes(self, *actors: Actor) -> bool:
         """Whether all of them have a part in this pass."""
         return all(self.ledger.stage_of(actor) is not None for actor in actors)
+
+    def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
+        """Who listens has changed: tell those who come to it, and those who are to keep something for them."""
+        before = {(each.actor, each.stage) for each in self.ledger.listeners}
+        self.ledger.listeners = listeners
+        new = [each for each in listeners if (each.actor, each.stage) not in before]
+        donors = [actor for stage in {each.stage for each in new} for actor in self.ledger.tables[stage].roster]
+        for actor in (*donors, *(each.actor for each in new)):
+            self._mending.tell(actor, now)
+
+    @property
+    def closed(self) -> list[int]:
+        """Stages whose sums may be on their way already: nobody new can count on having them."""
+        ledger = self.ledger
+        if ledger.kind is not PassKind.TRAIN:
+            return []
+        return [stage for stage in range(len(ledger.tables)) if ledger.sealed_since(stage) is not None]
 
     def exclude(self, actor: Actor, reason: str) -> None:
         """Decide without an actor if all others are prepared; else fence it and have its microbatches done again."""

@@ -18,11 +18,14 @@ from swarm.protocol.actions import (
     BucketSummed,
     CheckpointSaved,
     ComputeFailed,
+    Fetched,
     ForwardDone,
     LeaveRequested,
+    Lend,
     LinkLost,
     LinksMeasured,
     LinkUp,
+    LoadState,
     PartEncoded,
     PeerAction,
     PeerInput,
@@ -33,10 +36,13 @@ from swarm.protocol.actions import (
     StateFailed,
     StateLoaded,
     Stop,
+    SumsFetched,
+    SumsMissing,
     Tick,
 )
 from swarm.protocol.allegiance import Allegiance, Control
 from swarm.protocol.bases import Bases, Visits
+from swarm.protocol.catching_up import CatchingUp
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
@@ -53,6 +59,7 @@ from swarm.protocol.messages import (
     Fenced,
     Frame,
     Halt,
+    Listener,
     Message,
     Open,
     ReducedPart,
@@ -100,6 +107,9 @@ class PeerCore:
         self._waits = Observed()
         self._out = Outbox(actor)
         self._early = Early()
+        self._catching_up = CatchingUp(actor, settings, self.holding, self._out)
+        self._lent_at = -3
+        """The newest version of a pass in which others listened to this stage."""
         self._begun: PassId | None = None
         self._opening: Open | None = None
         """A pass that opens here as soon as the step before is applied."""
@@ -133,13 +143,21 @@ class PeerCore:
                 if self.holding.loaded(event):
                     reason = f"holds version {event.version}"
                     self._out.emit(PeerJoined(str(self.actor), event.stage, reason))
+            case SumsFetched():
+                self._catching_up.fetched(event)
+            case SumsMissing():
+                if self._catching_up.missing(event):
+                    self._start_again(event.reason)
+            case Fetched(nbytes):
+                self._reporter.fetched(nbytes)
             case ForwardDone() | BackwardDone() | ResultDone() | ComputeFailed():
                 if self.stint is not None and event.pass_id == self.stint.pass_id:
                     self.stint.on_computed(event, now)
-                    if isinstance(event, ComputeFailed) and self._applying is not None:
-                        self._applying = None
-                        self.holding.spoilt()
+                if isinstance(event, ComputeFailed):
+                    self._on_failed(event)
             case PartEncoded() | BucketSummed() | Assembled():
+                if isinstance(event, Assembled):
+                    self._on_restored(event)
                 if self.stint is not None:
                     self.stint.on_reduced(event)
             case AppliedStep(step, digest):
@@ -156,13 +174,14 @@ class PeerCore:
                 self._reporter.leaves(now)
         self._deadlines(now)
         if not self._farewell.gone:
+            self._catch_up()
             self._report(now)
         return cast(list[PeerAction], self._out.take())
 
     def _report(self, now: float) -> None:
         """Every heartbeat to all coordinators, since any may be the next to lead; between them to the one that does."""
         beat = now >= self._reporter.next_at
-        if (report := self._reporter.report(self.holding, self.stint, self._pace, now)) is not None:
+        if (report := self._reporter.report(self.holding, self.stint, self._catching_up, self._pace, now)) is not None:
             for coordinator in self.allegiance.group if beat else (self.coordinator,):
                 self._out.send(coordinator, report)
 
@@ -234,6 +253,7 @@ class PeerCore:
             case Decide(decision=decision, finished=finished):
                 self._finished = self._finished or finished
                 self._apply_if_prepared(decision)
+                self._catching_up.decided(decision)
                 if finished and self._applying is None:
                     self._out.add(Stop("the run is finished"))
                 elif not finished:
@@ -255,8 +275,13 @@ class PeerCore:
         load = self.holding.assigned(assign)
         if load is None:
             return
+        self._take_up(load)
+
+    def _take_up(self, load: LoadState) -> None:
+        """Whatever was done with the state of before is void."""
         self._leave_pass()
         self._bases.clear()
+        self._catching_up.clear()
         self._carry = None
         self._applying = None
         self._opening = None
@@ -310,11 +335,18 @@ class PeerCore:
 
     def _on_open(self, message: Open, now: float) -> None:
         pass_id, holding = message.pass_id, self.holding
-        if pass_id.term < holding.term or holding.stage is None or len(message.tables) != self.settings.stages:
+        if pass_id.term < holding.term or len(message.tables) != self.settings.stages:
+            return
+        mine = next((each for each in message.listeners if each.actor == self.actor), None)
+        if mine is not None:
+            self._on_listen(message, mine)
+            return
+        if holding.stage is None:
             return
         holding.term = pass_id.term
         if self.stint is not None and pass_id <= self.stint.pass_id:
             if pass_id == self.stint.pass_id:
+                self._lend(message)
                 self.stint.amend(enumerate(message.tables), "told again", now)
             return
         if self._begun is not None and pass_id <= self._begun:
@@ -322,12 +354,54 @@ class PeerCore:
         self._opening = message
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
+        if self._applying is None and holding.stands(message.rolled_back_in):
+            holding.begun(pass_id)
+            self._catching_up.told(message)
         self._begin_if_ready(now)
+
+    def _on_listen(self, message: Open, mine: Listener) -> None:
+        """A pass in which this peer has no part. It takes up its stage meanwhile, or gets over what it has missed."""
+        pass_id, heard = message.pass_id, self._catching_up.heard
+        if (heard is not None and pass_id < heard) or (self._begun is not None and pass_id < self._begun):
+            return
+        if not 0 <= mine.stage < self.settings.stages:
+            return
+        if self._opening is not None and self._opening.pass_id <= pass_id:
+            self._opening = None  # fenced before it had begun
+        if self.stint is not None and pass_id == self.stint.pass_id:
+            self.stint.fence("it listens now")  # as the others know; what told it so was lost
+        if message.decision is not None:
+            self._apply_if_prepared(message.decision)
+        if self._applying is not None:
+            return  # it is told again until it says that it has heard
+        self._catching_up.heard = pass_id
+        fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
+        load = self.holding.listens(mine, pass_id.term, message.rolled_back_in, fetched)
+        if load is not None:
+            self._take_up(load)
+        self._catching_up.told(message)
+
+    def _lend(self, message: Open) -> None:
+        """Keep for those who listen to this stage what they cannot have later."""
+        pass_id, stage = message.pass_id, self.holding.stage
+        those = [each for each in message.listeners if each.stage == stage]
+        if those:
+            self._lent_at = pass_id.version
+        elif pass_id.version > self._lent_at + 2:
+            return
+        versions = {each.version for each in those if each.loads}
+        if self._applying is not None:
+            versions.discard(pass_id.version)  # too late for a copy
+        since = min((each.version for each in those), default=pass_id.version)
+        since = min(since, pass_id.version - 1)  # who has just come into the roster may lack the step before
+        self._out.add(Lend(pass_id, tuple(sorted(versions)), since, sums=bool(those)))
 
     def _begin_if_ready(self, now: float) -> None:
         message, stage = self._opening, self.holding.stage
-        if message is None or self._applying is not None or self.holding.loading or stage is None:
+        if message is None or self._applying is not None or self.holding.loading is not None or stage is None:
             return
+        if self._catching_up.behind:
+            return  # it is applied as soon as its sums are here
         self._opening = None
         if self.holding.version != message.pass_id.version:
             reason = f"holds version {self.holding.version}, the pass needs {message.pass_id.version}"
@@ -359,6 +433,7 @@ class PeerCore:
             out=self._out,
             now=now,
         )
+        self._lend(message)
         for sender, kept in self._early.take():
             self._on_message(sender, kept, now)
         self.stint.reduce_if_sealed(now)
@@ -367,6 +442,41 @@ class PeerCore:
         if self.stint is not None:
             self.stint.leave()
             self.stint = None
+
+    def _catch_up(self) -> None:
+        if self._applying is None and (order := self._catching_up.advance()) is not None:
+            self._leave_pass()
+            self._out.add(order)
+
+    def _on_restored(self, event: Assembled) -> None:
+        """The sums of a step that was decided without this peer lie in the buffer."""
+        if self._applying is not None or self.holding.version != event.attempt.pass_id.step:
+            return
+        order = self._catching_up.restored(event)
+        if order is not None:
+            self._applying = order.decision
+            self._out.add(order)
+        elif reason := self._catching_up.spoilt():
+            self._start_again(reason)
+
+    def _on_failed(self, event: ComputeFailed) -> None:
+        """The optimizer step raised: the state is half of one version and half of the next. Or sums were no sums."""
+        applying = self._applying
+        if applying is not None and event.pass_id == PassId(applying.term, applying.step):
+            self._applying = None
+            self._catching_up.clear()
+            self.holding.spoilt()
+        elif applying is None:
+            self._catching_up.failed(event)
+            if reason := self._catching_up.spoilt():
+                self._start_again(reason)
+
+    def _start_again(self, reason: str) -> None:
+        """What this peer holds or loads cannot go on: it is told in the next pass what to load."""
+        opening, self._opening = self._opening, None
+        self.holding.spoilt()
+        if opening is not None:
+            self._out.send(self.coordinator, Failed(opening.pass_id, None, f"cannot catch up: {reason}"))
 
     def _apply_if_prepared(self, decision: Decision) -> None:
         prepared = self.stint.prepared if self.stint is not None else None
@@ -386,18 +496,21 @@ class PeerCore:
     def _on_applied(self, step: StepNumber, digest: str, now: float) -> None:
         if self._applying is None or self._applying.step != step:
             return
+        self._carry = None
         if self.stint is not None and self.settings.averages_compressed:
             self._carry = Carry.of(self.actor, self.stint.walk.table, self._applying)
-        skipped = self._applying.skip
+        # nothing builds on what is not finite, or on what others have computed
+        known = self.stint is not None and not self._applying.skip
+        crossings = self.stint.walk.crossings if self.stint is not None and known else Crossings()
         self._applying = None
         self.holding.applied(step)
-        if self.stint is not None:
-            crossings = Crossings() if skipped else self.stint.walk.crossings  # nothing builds on what is not finite
-            if (settled := self._bases.settle(step, crossings)) is not None:
-                self._out.add(settled)
+        self._catching_up.applied(step)
+        if (settled := self._bases.settle(step, crossings)) is not None:
+            self._out.add(settled)
         self._leave_pass()
         self._out.emit(StepApplied(step, digest))
-        self._save_if_due(now)
+        if not self._catching_up.behind:
+            self._save_if_due(now)
         if self._finished:
             self._out.add(Stop("the run is finished"))
         self._begin_if_ready(now)

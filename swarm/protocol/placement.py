@@ -7,8 +7,8 @@ holds is waited for, restored, given a spare replica, or, last of all, the reaso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 from swarm.events import PeerJoined, RolledBack
 from swarm.protocol.history import History
@@ -32,7 +32,9 @@ class Survey:
     """How the stages stand."""
 
     rosters: list[list[Actor]]
-    """By stage: who holds the version, then who can apply the last decision."""
+    """By stage: who holds the version, then who can apply the last decision, then who is `entering`."""
+    entering: set[Actor] = field(default_factory=set)
+    """Listeners who lack nothing but the last decision: the sums of its step are kept for them."""
     ready: bool = True
     """The next pass can open over these rosters."""
     waiting: str = ""
@@ -64,6 +66,8 @@ class Placement:
         """Stages of which nobody holds the version."""
         self._handing_on = False
         """A stage is held by none but members that are leaving: meanwhile all apply, and save, what was decided."""
+        self._listened: frozenset[Actor] = frozenset()
+        """Who listened to the last step that was decided."""
 
     def pass_closed(self, now: float) -> None:
         self.since = now
@@ -71,14 +75,19 @@ class Placement:
         for member in self._members:
             member.told_at = -1.0
 
+    def decided(self, listened: Collection[Actor]) -> None:
+        """A step is decided, whose sums are kept for these."""
+        self._listened = frozenset(listened)
+
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
         self._opened_any = True
         self.rebalancing.opened(actors, now)
 
     # ------------------------------------------------------------ placing
 
-    def place(self, now: float) -> None:
-        """Give every member that has introduced itself a stage, or have it stand by."""
+    def place(self, now: float) -> bool:
+        """Give every member that has introduced itself a stage, or have it stand by. True if somebody got one."""
+        placed = False
         unplaced = self._members.unplaced
         room = bool(unplaced) and self._room()
         for member in unplaced:
@@ -88,6 +97,7 @@ class Placement:
                 continue
             claim = self.rebalancing.claim(member)
             if claim is not None:
+                placed = True
                 reason = f"recruited from standby: {claim.reason}" if member.standing_by else claim.reason
                 member.place(claim.stage, now)
                 self._out.emit(PeerJoined(str(member.actor), claim.stage, reason))
@@ -97,6 +107,7 @@ class Placement:
                 reason = f"every stage has its {self.rebalancing.most} replicas: stands by"
                 self._out.emit(PeerJoined(str(member.actor), None, reason))
                 self._out.send(member.actor, Assign(self._history.term, None, 0))
+        return placed
 
     def _room(self) -> bool:
         """Whether any stage has fewer than it may have. While none has, who stands by goes on to do so."""
@@ -126,6 +137,10 @@ class Placement:
                         self.rebalancing.recruit(StageIndex(stage), now)
             else:
                 self._missing(stage, crew, found, now)
+            entering: list[Member] = []
+            if staying:
+                entering = [m for m in needy if self._enters(m)]
+                needy = [m for m in needy if not self._listens(m)]
             needy = self._wanted(needy, len(staying))
             self._supply(stage, needy, holders, coming, now)
             for member in needy:
@@ -133,8 +148,25 @@ class Placement:
                     found.ready = False
             if crew < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
-            found.rosters.append([m.actor for m in staying])
+            found.rosters.append([m.actor for m in (*staying, *entering)])
+            found.entering.update(m.actor for m in entering)
         return found
+
+    def _listens(self, member: Member) -> bool:
+        """Whether somebody who lacks the version, while others hold it, takes it up without being waited for.
+
+        Not at the end, nor when a process of ours begins: then all are to begin together. But who has listened to an
+        earlier one is not disturbed.
+        """
+        if self._history.version == self._settings.steps:
+            return False
+        return self._opened_any or member.has_heard_any
+
+    def _enters(self, member: Member) -> bool:
+        """Whether it lacks the last decision alone, whose sums are kept for it."""
+        version = self._history.version
+        held = self._history.decision is not None and member.version == version - 1
+        return held and self._listens(member) and member.actor in self._listened and member.enters_from <= version
 
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
         """Who of a stage holds the version, who can apply the last decision, and who needs a state.
@@ -148,6 +180,8 @@ class Placement:
             if member.lost_at is not None:
                 continue
             if member.version == self._history.version:
+                if member.given_up:
+                    member.has_state()
                 holders.append(member)
             elif member.can_apply(self._history.decision):
                 coming.append(member)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.protocol.actions import LinksMeasured
+from swarm.protocol.catching_up import CatchingUp
 from swarm.protocol.holding import Holding
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import Join, Status
@@ -39,6 +40,7 @@ class Reporter:
         self._saved = saved
         """The newest one, of this process or found on disk."""
         self._measured = LinksMeasured(None)
+        self._fetched = 0
         self._sequence = 0
         self._last: Status | None = None
         self._last_at = 0.0
@@ -56,6 +58,10 @@ class Reporter:
         """Told with the next report."""
         self._measured = links
 
+    def fetched(self, nbytes: int) -> None:
+        """Told with the next report."""
+        self._fetched = nbytes
+
     def newest_saved(self, stage: StageIndex | None) -> int:
         """Version of the newest checkpoint of `stage`, −1 for none."""
         return self._saved.version if self._saved is not None and self._saved.stage == stage else -1
@@ -70,13 +76,15 @@ class Reporter:
         self._last = None
         self.next_at = now
 
-    def report(self, holding: Holding, stint: Stint | None, pace: Pace, now: float) -> Join | Status | None:
+    def report(
+        self, holding: Holding, stint: Stint | None, catching_up: CatchingUp, pace: Pace, now: float
+    ) -> Join | Status | None:
         """The message that is due now, if one is."""
         due = now >= self.next_at
-        if not due and not self._changed(holding, stint) and not self._progressed(stint, now):
+        if not due and not self._changed(holding, stint, catching_up) and not self._progressed(stint, now):
             return None
         self._sequence += 1
-        self._last = self._status(holding, stint, pace)
+        self._last = self._status(holding, stint, catching_up, pace)
         self._last_at = now
         if due:
             self.next_at = now + self._heartbeat_s
@@ -84,7 +92,7 @@ class Reporter:
             return Join(self._me, self._preferred, self._capacity, self._sequence)
         return self._last
 
-    def _status(self, holding: Holding, stint: Stint | None, pace: Pace) -> Status:
+    def _status(self, holding: Holding, stint: Stint | None, catching_up: CatchingUp, pace: Pace) -> Status:
         walk = stint.walk if stint is not None else None
         checkpoint = self.newest_saved(holding.stage)
         return Status(
@@ -105,6 +113,10 @@ class Reporter:
             uplink=self._measured.uplink,
             links=self._measured.links,
             leaving=self._leaving,
+            heard=catching_up.heard,
+            loading=holding.loading,
+            lacks=catching_up.lacks,
+            fetched=self._fetched,
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:
@@ -112,9 +124,11 @@ class Reporter:
             return False
         return self._last is None or self._last.done != stint.walk.done
 
-    def _changed(self, holding: Holding, stint: Stint | None) -> bool:
+    def _changed(self, holding: Holding, stint: Stint | None, catching_up: CatchingUp) -> bool:
         last = self._last
         if last is None or last.version != holding.version or last.stage != holding.stage:
+            return True
+        if last.heard != catching_up.heard or last.loading != holding.loading:
             return True
         if last.checkpoint_version != self.newest_saved(holding.stage):
             return True

@@ -107,6 +107,8 @@ class Watch:
         self._ever_decided: set[Decision] = set()
         self.archived = 0
         self.rollbacks = 0
+        self.caught_up = 0
+        """Steps that were applied from fetched sums."""
         self.paused = ""
         """Why the run stands still, when it rightly does: a microbatch that has killed two assignees."""
         self._raised: dict[tuple[int, bool, int], dict[Actor, bool]] = defaultdict(dict)

@@ -15,8 +15,9 @@ from typing import Any
 from swarm.protocol import mending as mending_module
 from swarm.protocol import peer as peer_module
 from swarm.protocol import retained as retained_module
-from swarm.protocol.actions import Feed, PartEncoded, SumBucket
+from swarm.protocol.actions import Apply, Feed, PartEncoded, RestoreSums, SumBucket
 from swarm.protocol.allegiance import Allegiance
+from swarm.protocol.catching_up import CatchingUp
 from swarm.protocol.consensus import Consensus
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.coordinator import Phase as CoordinatorPhase
@@ -29,6 +30,7 @@ from swarm.protocol.mending import Mending
 from swarm.protocol.messages import ArchivedEntry, Canvass, Done, Frame, StageOutcome, Status
 from swarm.protocol.open_pass import Decided, OpenPass
 from swarm.protocol.peer import PeerCore
+from swarm.protocol.placement import Placement
 from swarm.protocol.reduction import Reduction
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.retained import Retained
@@ -36,6 +38,7 @@ from swarm.protocol.stint import Stint
 from swarm.protocol.walk import Phase as WorkPhase
 from swarm.protocol.walk import Walk, Work
 from swarm.protocol.wiring import amend
+from swarm.simulation.loans import Loans
 from swarm.simulation.member_disk import MemberDisk
 from swarm.simulation.sim_coordinator import SimCoordinator
 from swarm.simulation.sim_peer import SimPeer
@@ -454,6 +457,62 @@ def _taken_from_a_leaver() -> list[Patch]:
     return [(Mending, "drain", move_at_once), _without_self_fence()]
 
 
+def _sums_unchecked() -> list[Patch]:
+    """Whatever sums come are applied."""
+
+    def apply(self: CatchingUp, event: Any) -> Apply | None:
+        if event.attempt != self._restoring:
+            return None
+        self._restoring = None
+        return Apply(self._steps[event.attempt.pass_id.step].decision, event.attempt)
+
+    return [(CatchingUp, "restored", apply)]
+
+
+def _step_left_out() -> list[Patch]:
+    """The newest sums that are here are applied."""
+    advance = CatchingUp.advance
+
+    def newest(self: CatchingUp) -> RestoreSums | None:
+        order = advance(self)
+        later = [step for step, each in self._steps.items() if each.fetched]
+        if order is None or max(later) == order.attempt.pass_id.step:
+            return order
+        self._holding.version = max(later)
+        self._restoring = self._attempt(self._steps[max(later)].decision)
+        return RestoreSums(self._restoring)
+
+    return [(CatchingUp, "advance", newest)]
+
+
+def _in_the_roster_too_early() -> list[Patch]:
+    """Who listens is in the next roster, and begins with what it holds."""
+    begin = PeerCore._begin_if_ready
+
+    def at_once(self: PeerCore, now: float) -> None:
+        opening, holding = self._opening, self.holding
+        if opening is not None and holding.loading is None and holding.version is not None:
+            holding.version = opening.pass_id.version
+        begin(self, now)
+
+    return [
+        (Placement, "_enters", lambda self, member: self._listens(member) and member.version is not None),
+        (PeerCore, "_begin_if_ready", at_once),
+    ]
+
+
+def _copied_too_late() -> list[Patch]:
+    """A donor copies its state when somebody comes for it, whatever it has applied since."""
+    pull = Loans._pull
+
+    def live(self: Loans, job: Any) -> None:
+        for donor in self._shuffled(job[1].order.donors):
+            donor.loans.copies = dict.fromkeys(donor.loans.copies, donor.state)
+        pull(self, job)
+
+    return [(Loans, "_pull", live)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -479,6 +538,10 @@ MUTANTS = (
     Mutant("residuals ungranted", "only those residuals count that the table names", _residuals_ungranted, "averaging"),
     Mutant("residuals settled early", "residuals of an attempt are pending", _residuals_settled_early, "averaging"),
     Mutant("residuals of another term", "residuals end with their term", _residuals_of_another_term, "averaging"),
+    Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),
+    Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),
+    Mutant("in the roster too early", "who begins a pass holds its version", _in_the_roster_too_early, "joining"),
+    Mutant("copied too late", "a copy is of the version that was asked for", _copied_too_late, "joining"),
     Mutant("choice unrecorded", "a decision says what its step crossed with", _choice_unrecorded, "auto"),
     Mutant("let go at once", "who is leaving stays until its part in the step is decided", _let_go_at_once, "leave"),
     Mutant("last copy let go", "who holds a stage alone hands it on before it goes", _last_copy_let_go, "leave"),

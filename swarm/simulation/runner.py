@@ -57,6 +57,8 @@ class Outcome:
     actions: int = 0
     virtual_s: float = 0.0
     rollbacks: int = 0
+    caught_up: int = 0
+    """Steps that were applied from fetched sums."""
 
     @property
     def ok(self) -> bool:
@@ -75,6 +77,8 @@ class Run:
             visits=visits,
             choosing=plan.choosing,
             first_round=plan.first_round,
+            piece_s=plan.piece_s,
+            spoils=plan.spoils,
             tracing=tracing,
         )
         self._incarnations: Counter[str] = Counter()
@@ -92,10 +96,12 @@ class Run:
         else:
             self._start_coordinator(record)
         rng = self.world.random
-        at_start = plan.settings.stages * plan.settings.replicas
+        at_start = len(plan.speeds) - plan.spares
         for index, speed in enumerate(plan.speeds):
             spare = index >= at_start
             at = 0.03 + (0.05 if rng.random() < 0.7 else 0.5) * rng.random() if spare else 0.02 * rng.random()
+            if spare and plan.arrivals:
+                at = plan.arrivals[index - at_start]
             peer = (f"peer{index + 1}", Disk(), speed, spare)
             self.world.at(at, None, (self._start_peer, peer))
 
@@ -223,6 +229,7 @@ def run_plan(plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = No
     outcome.events, outcome.actions, outcome.virtual_s = world.events, world.actions, world.now
     outcome.struck = run.injector.struck
     outcome.rollbacks = world.watch.rollbacks
+    outcome.caught_up = world.watch.caught_up
     outcome.trace = world.trace or []
     return outcome
 

@@ -6,7 +6,7 @@ the whole table; up to two more are drawn at random.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
@@ -17,7 +17,7 @@ from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
-    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group"),
+    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -25,8 +25,9 @@ whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec b
 mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
 `tied`: as mixed, in runs whose first and last stage hold some of the same parameters, every other one as in delta;
 `group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these;
-otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group")
+`joining`: as mixed, in runs to which peers come while the others train, over links on which a state takes longer than a
+step, one run in four each as in averaging, delta and tied; otherwise faults of one kind."""
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining")
 
 _FREQUENT = ("forward", "backward", "reduce")
 _BESIDE_GROUP = (
@@ -57,6 +58,12 @@ class Plan:
     first_round: int = 0
     """Buckets that are reduced before the others can be computed."""
     coordinators: int = 1
+    arrivals: tuple[float, ...] = ()
+    """When the spares come, seconds; empty: soon after the others."""
+    piece_s: float = 0.02
+    """For a sixth of a state that is downloaded while others train, on average, seconds."""
+    spoils: float = 0.0
+    """How often sums that are fetched come otherwise than they were."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -65,9 +72,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
     rng = Random(f"{scenario}/{seed}")
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
-    tied = scenario == "tied"
-    delta = scenario == "delta" or (tied and seed % 2 == 1)
-    averaging, auto, group = scenario == "averaging", scenario == "auto", scenario == "group"
+    joining = scenario == "joining"
+    tied = scenario == "tied" or (joining and seed % 4 == 3)
+    delta = scenario == "delta" or (scenario == "tied" and seed % 2 == 1) or (joining and seed % 4 == 2)
+    averaging = scenario == "averaging" or (joining and seed % 4 == 1)
+    auto, group = scenario == "auto", scenario == "group"
     lasting = delta or averaging or auto or group  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
@@ -99,7 +108,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=rng.choice((2, 3, 4)),
-        steps=4 if averaging or auto or group else 3 if storm or delta else 2,
+        steps=10 if joining else 4 if averaging or auto or group else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -110,6 +119,12 @@ def plan_of(scenario: str, seed: int) -> Plan:
         averages_compressed=averaging,
         leave_s=Random(f"time to leave/{seed}").choice((ENOUGH_TO_LEAVE_S, ENOUGH_TO_LEAVE_S, 0.3, 0.05)),
     )
+    arrivals: tuple[float, ...] = ()
+    if joining:
+        spares += rng.choice((1, 2, 3))
+        arrivals = tuple(0.1 + 1.1 * rng.random() for _ in range(spares))
+        more, patience_s = rng.choice((1, 2)), rng.choice((0.05, 0.4))
+        settings = replace(settings, replicas=replicas + more, start_timeout_s=patience_s)
     speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages * replicas + spares))
     weather = None
     if cells and not flips and rng.random() < (0.8 if storm else 0.4):
@@ -124,7 +139,21 @@ def plan_of(scenario: str, seed: int) -> Plan:
     first_round = rng.choice((0, 1)) if averaging else 0
     members = rng.choice((3, 3, 3, 5)) if group else 1
     return Plan(
-        scenario, seed, settings, spares, speeds, tuple(faults), weather, blocks, capacity, auto, first_round, members
+        scenario,
+        seed,
+        settings,
+        spares,
+        speeds,
+        tuple(faults),
+        weather,
+        blocks,
+        capacity,
+        auto,
+        first_round,
+        members,
+        arrivals,
+        piece_s=rng.choice((0.02, 0.05, 0.15)) if joining else 0.02,
+        spoils=rng.choice((0.0, 0.3)) if joining else 0.0,
     )
 
 

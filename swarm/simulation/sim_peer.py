@@ -14,6 +14,7 @@ from swarm.protocol.messages import CodecPair, LinkRate
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import GOODBYE, Violation, reduced_digest
+from swarm.simulation.loans import Loans
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_averaging import compressed
 from swarm.simulation.toy_model import (
@@ -91,6 +92,7 @@ class SimPeer(Process):
         self._buffer_of: Attempt | None = None
         self._buffer: dict[int, int] = {}
         self._load = 0
+        self.loans = Loans(self)
         self._bases: dict[BaseKey, int] = {}
         self._staged: dict[BaseKey, int] = {}
         self._residuals: dict[tuple[bool, int], int] = {}
@@ -115,6 +117,9 @@ class SimPeer(Process):
             act.CancelReduce: self._cancel_reduce,
             act.Apply: self._apply,
             act.SettleBases: self._settle_bases,
+            act.Lend: self.loans.lend,
+            act.FetchSums: self.loans.fetch,
+            act.RestoreSums: self._restore_sums,
             act.SaveCheckpoint: self._save_checkpoint,
         }
 
@@ -363,6 +368,15 @@ class SimPeer(Process):
         if self.alive:
             self.world.on_phase("prepared", self)
 
+    def _restore_sums(self, action: act.RestoreSums) -> None:
+        self._queue.cancel(lambda of: isinstance(of, act.Forward | act.Backward))
+        self._buffer_of, self._buffer = action.attempt, self.loans.spooled(action.attempt.pass_id.step)
+        self._queue.add(Priority.CONTROL, action, self._restored, _SMALL_S)
+
+    def _restored(self, action: act.RestoreSums) -> None:
+        assert self.stage is not None
+        self.feed(act.Assembled(action.attempt, reduced_digest(self.stage, self._reduced(action.attempt)), 0.0, 0.0))
+
     def spoil_step(self, for_good: bool) -> None:
         """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""
         if self.stage is not None and self._pass is not None and self._pass.index == 0:
@@ -426,6 +440,7 @@ class SimPeer(Process):
         self.version += 1
         left = self._pending_of == action.attempt and not action.decision.skip
         self._residuals, self._residuals_for = (self._pending if left else {}), self.version
+        self.loans.applied(action.attempt, sums)
         self.world.watch.applied(self, action.decision, sums)
         self.feed(act.AppliedStep(action.decision.step, state_digest(self.stage, self.version, self.state)))
         if self.alive:
@@ -437,6 +452,7 @@ class SimPeer(Process):
         self.stage, self.version, self.holding = action.stage, None, None
         self._bases.clear()
         self._staged.clear()
+        self.loans.clear()
         self.world.on_phase("joining", self)
         delay = _LOAD_S * (0.5 + self.world.random.random())
         self.world.at(self.world.now + delay, self, (self._fetch, (self._load, action)))
@@ -451,6 +467,9 @@ class SimPeer(Process):
         source: Process | None = None
         if key in self.disk.checkpoints and self.world.retraces:  # else it may be of a history that was left
             state = self.disk.checkpoints[key]
+        elif action.donors:
+            self.loans.download(action)
+            return
         elif action.from_archive:
             assert action.source is not None
             source = self.world.by_actor[action.source]
@@ -471,7 +490,11 @@ class SimPeer(Process):
         load, action, source, state = result
         if load != self._load:
             return
-        if state is None or (source is not None and not source.alive):
+        self.loaded(action, None if source is not None and not source.alive else state)
+
+    def loaded(self, action: act.LoadState, state: int | None) -> None:
+        """The end of a LoadState. `state` None: it could not be had."""
+        if state is None:
             self.feed(act.StateFailed(action.stage, action.version, "the source does not have it or does not answer"))
             return
         self.version, self.holding, self.state = action.version, action.version, state

@@ -123,6 +123,11 @@ class Stranger(Process):
             checkpoint_version=rng.randrange(-1, settings.steps + 2),
             checkpoint_digest="nonsense",
             sequence=self._sequence,
+            state_term=rng.choice((0, 1, _NOWHERE)),
+            heard=rng.choice((None, pass_id)),
+            loading=rng.choice((None, -1, 0, 1, _NOWHERE)),
+            lacks=rng.choice((None, -1, 0, 1, _NOWHERE)),
+            fetched=rng.choice((0, self._sequence)),
         )
 
     def _prepared(self, pass_id: PassId) -> msg.Prepared:

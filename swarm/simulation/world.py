@@ -23,10 +23,16 @@ class World(Timeline):
         visits: Visits | None = None,
         choosing: bool = False,
         first_round: int = 0,
+        piece_s: float = 0.02,
+        spoils: float = 0.0,
         tracing: bool = False,
     ) -> None:
         super().__init__(seed, tracing=tracing)
         self.settings = settings
+        self.piece_s = piece_s
+        """Seconds for a piece of a state that is downloaded while others train, on average."""
+        self.spoils = spoils
+        """How often sums that are fetched come otherwise than they were."""
         self.first_round = first_round
         """Buckets that are reduced before the others can be computed."""
         self.visits = visits

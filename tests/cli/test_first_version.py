@@ -158,7 +158,7 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
 
     engine, events = Engine(), []
     unused: Any = None
-    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, unused, fetch, events.append)  # type: ignore
+    keeper = Keeper(manifest, tmp_path / "peer", lambda stage, post: engine, unused, fetch, events.append, unused)  # type: ignore
     stage = StageIndex(0)
     with pytest.raises(StateError, match="orders new parameters for stage 0; they are imported"):
         await keeper.load(LoadState(stage, 0, None, False))

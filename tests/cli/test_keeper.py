@@ -57,7 +57,7 @@ def keeper_of(engine: Engine, folder: Path, run: str = "swarm", codec: str = "in
     )
     unused: Any = None
     manifest = RunManifest(data=data, run=RunSection(name=run), codec=CodecSection(forward="int8", backward=codec))
-    keeper = Keeper(manifest, folder, unused, unused, unused, lambda event: None)
+    keeper = Keeper(manifest, folder, unused, unused, unused, lambda event: None, unused)
     keeper.engine, keeper.stage = engine, 0  # type: ignore[assignment]
     return keeper
 

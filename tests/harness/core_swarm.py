@@ -13,6 +13,7 @@ from peers.reference import train_reference
 from peers.replay import StepReplay
 from swarm.compute.engine import StageEngine, failure
 from swarm.compute.ladders import ladders
+from swarm.compute.optimizer import StageState
 from swarm.data import step_order, visits
 from swarm.events import Event
 from swarm.manifest import (
@@ -30,6 +31,7 @@ from swarm.manifest import (
     SwarmSection,
 )
 from swarm.protocol import actions as act
+from swarm.protocol.catching_up import is_whole
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, Direction, PassKind
 from swarm.protocol.messages import Decision, Frame, Leave, Open, StageTable
@@ -106,6 +108,13 @@ class Peer:
             base_capacity=capacity,
         )
         self.engine: StageEngine | None = None
+        self.copies: dict[int, StageState] = {}
+        """By version, for those who join while this peer trains."""
+        self.sums: dict[int, tuple[str, list[object]]] = {}
+        """By step, its digest and its reduced buckets as they were sent, for the same."""
+        self._lent: act.Lend | None = None
+        self._stored: dict[int, object] = {}
+        self._fetched: dict[int, list[object]] = {}
         self._swarm = swarm
         self._options = options
 
@@ -118,7 +127,19 @@ class Peer:
                 return act.CheckpointSaved(version, f"version {version}")
             case act.Emit() | act.Stop():
                 return None
+            case act.Lend():
+                return self._lend(action)
+            case act.FetchSums():
+                return self._fetch(action)
         assert self.engine is not None
+        if isinstance(action, act.RestoreSums):
+            sums = self._fetched.pop(action.attempt.pass_id.step)
+            if action.whole:
+                self.engine._held().reduction.restore(action.attempt, sums)
+            for bucket, payload in enumerate(() if action.whole else sums):
+                self.engine._carry_out(act.StoreSum(action.attempt, bucket, payload))
+            return self.engine._carry_out(act.Assemble(action.attempt))
+        self._note(action)
         try:
             done = self.engine._carry_out(action)  # type: ignore[arg-type]
         except (ValueError, LookupError, ArithmeticError) as error:
@@ -127,12 +148,47 @@ class Peer:
             return dataclasses.replace(done, seconds=0.01)  # all are equally fast: shares stay as they are
         return done
 
+    def _lend(self, action: act.Lend) -> None:
+        assert self.engine is not None
+        self._lent = action
+        self.copies = {version: copy for version, copy in self.copies.items() if version in action.versions}
+        self.sums = {step: sums for step, sums in self.sums.items() if step >= action.since}
+        if action.pass_id.version in action.versions:
+            self.copies[action.pass_id.version] = self.engine.snapshot().result(WAIT_S)
+
+    def _note(self, action: object) -> None:
+        """Keep the sums of the open step, if others listen."""
+        if isinstance(action, act.StoreSum):
+            self._stored[action.bucket] = bytes(action.payload)  # type: ignore[arg-type]
+        elif isinstance(action, act.Apply) and self._lent is not None and self._lent.pass_id == action.attempt.pass_id:
+            assert self.engine is not None and self.core.holding.stage is not None
+            step, digest = action.decision.step, action.decision.outcomes[self.core.holding.stage].digest
+            if is_whole(action.decision, action.attempt.stage):
+                self.sums[step] = (digest, list(self.engine._held().reduction.written(action.attempt)))
+            elif self._lent.sums:
+                self.sums[step] = (digest, [self._stored[b] for b in range(self.engine.buckets)])
+
+    def _fetch(self, action: act.FetchSums) -> act.PeerInput | None:
+        for donor in action.donors:
+            peer = self._swarm.peers.get(donor)
+            digest, sums = ("", []) if peer is None else peer.sums.get(action.step, ("", []))
+            if digest == action.digest:
+                self._fetched[action.step] = sums
+                return act.SumsFetched(action.stage, action.step)
+        return act.SumsMissing(action.stage, action.step, "no donor has them")
+
     def _load(self, action: act.LoadState) -> act.PeerInput:
         if self.engine is not None:
             self.engine.close()
         self.engine = StageEngine(self._swarm.manifest, action.stage, post=lambda event: None, **self._options)
         if action.from_archive:
             self.engine.load_state(self._swarm.archive[action.stage, action.version]).result(WAIT_S)
+        elif action.donors:
+            donors = [self._swarm.peers[donor] for donor in action.donors if donor in self._swarm.peers]
+            copy = next((d.copies[action.version] for d in donors if action.version in d.copies), None)
+            if copy is None:
+                return act.StateFailed(action.stage, action.version, "no donor has it")
+            self.engine.load_state(copy).result(WAIT_S)
         elif action.source is None:
             self.engine.initialise().result(WAIT_S)
         else:

@@ -52,6 +52,8 @@ class Run:
         self.core = CoordinatorCore(ME, of, 0, decision, None)
         self.now = 0.0
         self.versions: dict[Actor, int | None] = dict.fromkeys(peers, None)
+        self.loading: dict[Actor, int] = {}
+        """Who listens, and what it loads."""
         self.saved: dict[Actor, tuple[int, str]] = {}
         self.sequence = 0
         self.orders: list[object] = []
@@ -78,12 +80,17 @@ class Run:
     def report(self, actor: Actor) -> list[object]:
         version, digest = self.saved.get(actor, (-1, ""))
         self.sequence += 1
+        open_pass = self.core.open_pass.ledger.pass_id if self.core.open_pass is not None else None
+        listens = actor in self.loading
         status = m.Status(
             actor,
             STAGE,
             self.versions[actor],
-            self.core.open_pass.ledger.pass_id if self.core.open_pass is not None else None,
-            (0,),
+            None if listens else open_pass,
+            () if listens else (0,),
+            heard=open_pass if listens else None,
+            loading=self.loading.get(actor),
+            state_term=1,
             checkpoint_version=version,
             checkpoint_digest=digest,
             sequence=self.sequence,
@@ -294,13 +301,14 @@ def test_a_long_download_is_not_broken_off_by_every_new_version() -> None:
     run.load(ONE, TWO)
     run.heartbeats(run.core.settings.step_budget_s + 0.5)
     before = len(run.orders)
-    for _ in range(2):
+    for version in range(1, 4):
         run.decide(ONE, TWO)
-        assert not sent(run.orders[before:], m.Assign, THREE), "it still loads version 0"
+        assert not sent(run.orders[before:], m.Assign, THREE), "it is told what to load when a pass opens"
+        opened = sent(run.orders[before:], m.Open, THREE)[-1]
+        assert isinstance(opened, m.Open) and opened.pass_id.version == version
+        assert opened.listeners == (m.Listener(THREE, STAGE, 0, loads=True),), "it still loads version 0"
+        run.loading[THREE] = 0
         run.heartbeats(run.core.settings.step_budget_s + 0.3)
-    run.decide(ONE, TWO)
-    (assign,) = sent(run.orders[before:], m.Assign, THREE)
-    assert isinstance(assign, m.Assign) and assign.version == 3
 
 
 def test_nor_by_the_last_version_while_its_time_lasts() -> None:
@@ -314,15 +322,12 @@ def test_nor_by_the_last_version_while_its_time_lasts() -> None:
 
 
 def test_each_attempt_to_load_has_another_source() -> None:
-    run = Run(settings(steps=4, replicas=3))
-    run.core._placement.pass_opened((), run.now)  # without the wait for a third replica
+    """Before the first pass of a process of ours, when all are to begin together."""
+    decision = m.Decision(Term(1), StepNumber(0), 0.01, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
+    run = Run(settings(steps=4, replicas=3), (ONE, TWO, THREE), decision)
     run.load(ONE, TWO)
-    run.decide(ONE, TWO)
-    run.versions[THREE] = None
-    run.hear(THREE, m.Join(THREE))
-    run.decide(ONE, TWO)
     orders = run.heartbeats(run.core.settings.step_budget_s / 2)
-    sources = [a.source for a in sent(orders, m.Assign, THREE) if isinstance(a, m.Assign)]
+    sources = [a.source for a in sent(run.orders + orders, m.Assign, THREE) if isinstance(a, m.Assign)]
     assert {ONE, TWO} <= set(sources) and {ONE, TWO} <= set(sources[::2]), "also when every other order is a repeat"
 
 

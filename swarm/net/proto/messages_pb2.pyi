@@ -266,20 +266,38 @@ class Assign(_message.Message):
     def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite")
+    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_IN_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     kind: PassKind
     tables: _containers.RepeatedCompositeFieldContainer[StageTable]
     decision: Decision
     codecs: _containers.RepeatedCompositeFieldContainer[CodecPair]
     nonfinite: bool
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ...) -> None: ...
+    listeners: _containers.RepeatedCompositeFieldContainer[Listener]
+    rolled_back_in: int
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ...) -> None: ...
+
+class Listener(_message.Message):
+    __slots__ = ("actor", "stage", "version", "loads", "move")
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    actor: int
+    stage: int
+    version: int
+    loads: bool
+    move: int
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., loads: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
 
 class Amend(_message.Message):
     __slots__ = ("pass_id", "stage", "table", "reason")
@@ -480,7 +498,7 @@ class Prepared(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links", "leaving")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -498,6 +516,10 @@ class Status(_message.Message):
     UPLINK_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    LOADING_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -515,7 +537,11 @@ class Status(_message.Message):
     uplink: float
     links: _containers.RepeatedCompositeFieldContainer[LinkRate]
     leaving: bool
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    heard: PassId
+    loading: int
+    lacks: int
+    fetched: int
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("pass_id", "microbatch")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from swarm.protocol import actions as act
-from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, PassKind
+from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.fleet.machine import Machine
 from swarm.simulation.fleet.payload import Payload
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 INITIALISE_S, SAVE_S = 0.5, 1.0
 CHUNK_BYTES = 1 << 20
+ASKINGS = 4
+"""So often the donors are asked for the sums of a step."""
 LOST_S = 2.0
 """After so long a receiver finds out that who gave it a state is gone."""
 
@@ -44,6 +46,14 @@ class FleetPeer(Process):
         self._buffer_of: Attempt | None = None
         self._buffer: set[int] = set()
         self._load = 0
+        self._copies: set[int] = set()
+        """Versions that are kept for those who take up this stage meanwhile."""
+        self._lent: act.Lend | None = None
+        self._sums: dict[int, str] = {}
+        """{step: digest} of the sums that are kept for them."""
+        self._fetching: tuple[int, act.FetchSums] = (0, act.FetchSums(StageIndex(0), StepNumber(-1), "", ()))
+        """(number, order)"""
+        self._taken = 0
         self._dispatch = {
             act.Send: self._send,
             act.Emit: self._ignore,
@@ -60,6 +70,9 @@ class FleetPeer(Process):
             act.CancelReduce: self._cancel_reduce,
             act.Apply: self._apply,
             act.SettleBases: self._ignore,
+            act.Lend: self._lend,
+            act.FetchSums: self._fetch_sums,
+            act.RestoreSums: self._restore_sums,
             act.SaveCheckpoint: self._save_checkpoint,
         }
 
@@ -152,7 +165,7 @@ class FleetPeer(Process):
     def _assemble(self, action: act.Assemble) -> None:
         self._queue.add(Priority.CONTROL, action, self._assembled, self.world.workload.apply_s)
 
-    def _assembled(self, action: act.Assemble) -> None:
+    def _assembled(self, action: act.Assemble | act.RestoreSums) -> None:
         self._check_buffer(action.attempt)
         attempt = action.attempt
         self.feed(act.Assembled(attempt, self._digest(attempt.pass_id.step + 1), 1.0, 1.0))
@@ -174,6 +187,9 @@ class FleetPeer(Process):
 
     def _apply(self, action: act.Apply) -> None:
         self._check_buffer(action.attempt)
+        step = action.decision.step
+        if self._lent is not None and self._lent.sums and self._lent.pass_id == action.attempt.pass_id:
+            self._sums[step] = self._digest(step + 1)
         self._queue.add(Priority.CONTROL, action, self._applied, self.world.workload.apply_s)
 
     def _applied(self, action: act.Apply) -> None:
@@ -186,12 +202,15 @@ class FleetPeer(Process):
         self._load += 1
         self._queue.cancel(lambda of: True)
         self.stage, self.version = int(action.stage), None
+        self._copies.clear()
+        self._sums.clear()
+        self._lent = None
         world, order = self.world, (self._load, action)
-        source = world.by_actor.get(action.source) if action.source is not None else None
+        source = world.by_actor.get(action.source) if action.source is not None else self._donor(action.donors)
         if isinstance(source, FleetPeer):
             world.at(world.now + world.links.one_way_s(self, source), source, (source.give, (self, order)))
             self._watch_source((order, source))
-        elif action.version == 0:
+        elif action.version == 0 and not action.donors:
             world.at(world.now + INITIALISE_S, self, (self._loaded, order))
         else:
             world.at(world.now + LOST_S, self, (self._failed, order))
@@ -199,7 +218,8 @@ class FleetPeer(Process):
     def give(self, request: tuple[FleetPeer, tuple[int, act.LoadState]]) -> None:
         """Somebody asks for the state of this stage."""
         asking, order = request
-        if (self.stage, self.version) == (order[1].stage, order[1].version):
+        held = self._copies if order[1].donors else {self.version}
+        if self.stage == order[1].stage and order[1].version in held:
             self._give_chunk((asking, order, self.world.workload.state_bytes))
         else:
             world = self.world
@@ -218,7 +238,13 @@ class FleetPeer(Process):
             self.world.at(gone_at, self, (self._give_chunk, (asking, order, left - size)))
 
     def _chunk_came(self, order: tuple[int, act.LoadState]) -> None:
-        pass
+        self._taken += CHUNK_BYTES
+        self.feed(act.Fetched(self._taken))
+
+    def _donor(self, donors: tuple[Actor, ...]) -> Process | None:
+        """One of them, not the same for all who ask."""
+        there = [p for actor in donors if (p := self.world.by_actor.get(actor)) is not None and p.alive]
+        return there[(self.pid + self._load) % len(there)] if there else None
 
     def _watch_source(self, watched: tuple[tuple[int, act.LoadState], Process]) -> None:
         order, source = watched
@@ -241,6 +267,61 @@ class FleetPeer(Process):
             self.version = action.version
             self._buffer_of, self._buffer = None, set()
             self.feed(act.StateLoaded(action.stage, action.version, self.world.workload.buckets))
+
+    # ------------------------------------------------------------ catching up
+
+    def _lend(self, action: act.Lend) -> None:
+        self._lent = action
+        self._copies.intersection_update(action.versions)
+        self._sums = {step: digest for step, digest in self._sums.items() if step >= action.since}
+        if action.pass_id.version in action.versions:
+            if self.version != action.pass_id.version:
+                raise Violation("contract", f"{self.name} is to copy version {action.pass_id.version}")
+            self._copies.add(action.pass_id.version)
+
+    def _fetch_sums(self, action: act.FetchSums) -> None:
+        number, running = self._fetching
+        if running.step == action.step and running.stage == action.stage:
+            self._fetching = number, action  # only the donors are others
+            return
+        self._fetching = number + 1, action
+        self._ask_for_sums((number + 1, ASKINGS))
+
+    def _ask_for_sums(self, asking: tuple[int, int]) -> None:
+        number, left = asking
+        world, order = self.world, self._fetching[1]
+        if number != self._fetching[0] or order.step < 0:
+            return
+        donor = self._donor(order.donors)
+        if not left:
+            self._end_fetch(act.SumsMissing(order.stage, order.step, "no donor has them"))
+        elif isinstance(donor, FleetPeer) and donor._sums.get(order.step) == order.digest:
+            load = world.workload
+            came_at = world.links.carry(donor, self, load.buckets * load.bucket_bytes, self._sums_came, number)
+            world.at(came_at + LOST_S, self, (self._ask_if_lost, (number, left - 1, donor)))
+        else:
+            world.at(world.now + LOST_S, self, (self._ask_for_sums, (number, left - 1)))
+
+    def _ask_if_lost(self, sent: tuple[int, int, Process]) -> None:
+        number, left, donor = sent
+        if not donor.alive:
+            self._ask_for_sums((number, left))
+
+    def _sums_came(self, number: int) -> None:
+        order = self._fetching[1]
+        if number == self._fetching[0] and order.step >= 0:
+            self._taken += 1
+            self.feed(act.Fetched(self._taken))
+            self._end_fetch(act.SumsFetched(order.stage, order.step))
+
+    def _end_fetch(self, found: act.SumsFetched | act.SumsMissing) -> None:
+        self._fetching = self._fetching[0], act.FetchSums(StageIndex(0), StepNumber(-1), "", ())
+        self.feed(found)
+
+    def _restore_sums(self, action: act.RestoreSums) -> None:
+        self._queue.cancel(lambda of: isinstance(of, act.Forward | act.Backward))
+        self._buffer_of, self._buffer = action.attempt, set(range(self.world.workload.buckets))
+        self._queue.add(Priority.CONTROL, action, self._assembled, self.world.workload.apply_s)
 
     def _save_checkpoint(self, action: act.SaveCheckpoint) -> None:
         self.world.at(self.world.now + SAVE_S, self, (self._saved, action.version))

@@ -1,0 +1,286 @@
+"""Gathering: something that several peers hold, fetched from all of them at once, into a file.
+
+The index that most donors tell is believed. Whoever has nothing to do takes the next few pieces, more from who is
+quicker; when all are under way it takes over the end of the slowest run. A piece that does not have its hash is fetched
+elsewhere, and its sender is not asked again. What has come stays in the file: the same thing, wanted again, goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, Kind, PieceRequest
+from swarm.events import Event, Gathered, PieceRefused
+from swarm.protocol.ids import Actor
+from swarm.state.error import StateError
+from swarm.state.pieces import PIECE_BYTES, Index, index_bytes
+
+Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
+"""Asks an actor for at most so many bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
+
+MAX_DONORS = 8
+AT_ONCE = 2
+"""Runs from one donor: the next is on its way while the one before arrives."""
+RUN_S = 1.0
+"""How long a run is to take."""
+_FIRST_RATE = 1 << 20
+_OTHERS_S = 1.0
+"""How long the other donors have for their index once the first has told it."""
+_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 4.0
+_GONE = 8
+"""Failures in a row after which a donor counts no more."""
+
+
+class Unavailable(StateError):
+    """No donor has it, or will have it."""
+
+
+@dataclass(slots=True)
+class _Donor:
+    actor: Actor
+    rate: float = _FIRST_RATE
+    failures: int = 0
+    nbytes: int = 0
+    banned: bool = False
+
+    @property
+    def run(self) -> int:
+        """Pieces that it sends in about RUN_S."""
+        return max(1, min(MAX_RUN, int(self.rate * RUN_S / PIECE_BYTES)))
+
+    def arrived(self, nbytes: int, seconds: float) -> None:
+        self.failures = 0
+        self.nbytes += nbytes
+        self.rate += 0.3 * (nbytes / max(seconds, 1e-3) - self.rate)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    donor: _Donor
+    left: list[int]
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Of one thing. `donors` may be changed at any time; `progress` is told of every piece."""
+
+    kind: Kind
+    stage: int
+    version: int
+    limit: int
+    """Bytes that it can have at most."""
+    path: Path
+    fetch: Fetch
+    emit: Callable[[Event], None]
+    progress: Callable[[int], None]
+    donors: tuple[Actor, ...] = ()
+    banned: set[Actor] = field(default_factory=set)
+    """Who sent what did not have its hash, or told another index than most."""
+    wrong: frozenset[bytes] = frozenset()
+    """Indices of what turned out to be wrong."""
+    index: Index | None = None
+    """What is fetched, once that is known."""
+    _known: dict[Actor, _Donor] = field(default_factory=dict)
+    _missing: list[int] = field(default_factory=list)
+    _done: set[int] = field(default_factory=set)
+    _runs: list[_Run] = field(default_factory=list)
+    _refetched: int = 0
+
+    async def run(self) -> Path:
+        """The file with all of it. Raises Unavailable, OSError; an order that replaces this one cancels it."""
+        began = time.monotonic()
+        self.index = index = await self._find_index()
+        indexed = time.monotonic()
+        self._done = await asyncio.to_thread(self._take_up, index)
+        self._missing = [number for number in range(len(index.hashes)) if number not in self._done]
+        resumed = len(self._done)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.truncate(file, index.total)
+            await self._fetch_all(index, file)
+        finally:
+            os.close(file)
+        by_donor = {str(donor.actor): donor.nbytes for donor in self._known.values() if donor.nbytes}
+        now = time.monotonic()
+        what = f"{self.kind.value} {self.version}"
+        self.emit(
+            Gathered(self.stage, what, index.total, resumed, indexed - began, now - indexed, by_donor, self._refetched)
+        )
+        return self.path
+
+    # ------------------------------------------------------------ the index
+
+    async def _find_index(self) -> Index:
+        """What most of the donors tell who answer within a second of the first."""
+        pause = _PAUSE_S / 2
+        while True:
+            asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
+            try:
+                answers = await _first_and_others(asked)
+            finally:
+                for task in asked:
+                    task.cancel()
+            of_no_use = {NOT_YET, NOT_KEPT, *self.wrong}
+            told = [(actor, raw) for actor, raw in answers if raw is not None and raw not in of_no_use]
+            if told:
+                return self._most(told)
+            without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
+            if len(without) >= len(self._usable()):
+                raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps it for others")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _ask_index(self, actor: Actor) -> tuple[Actor, bytes | None]:
+        """What a donor says: the index, NOT_YET, NOT_KEPT; None if it says nothing."""
+        request = PieceRequest(self.kind, self.stage, self.version).encode()
+        whole = bytearray()
+        try:
+            async with aclosing(await self.fetch(actor, request, index_bytes(self.limit))) as chunks:
+                async for chunk in chunks:
+                    whole += chunk
+        except (OSError, TimeoutError, ValueError):
+            return actor, None
+        return actor, bytes(whole)
+
+    def _most(self, told: list[tuple[Actor, bytes]]) -> Index:
+        votes = Counter(raw for _, raw in told)
+        common, _ = votes.most_common(1)[0]
+        index = Index.decode(common, self.limit, "the donors")
+        for actor, raw in told:
+            if raw != common:
+                self._refuse(actor, "its index is another than that of most donors")
+        return index
+
+    # ------------------------------------------------------------ the pieces
+
+    def _take_up(self, index: Index) -> set[int]:
+        """Pieces that are in the file from before."""
+        done: set[int] = set()
+        if not self.path.exists() or self.path.stat().st_size != index.total:
+            return done
+        with self.path.open("rb") as file:
+            for number in range(len(index.hashes)):
+                if index.fits(number, file.read(PIECE_BYTES)):
+                    done.add(number)
+        return done
+
+    async def _fetch_all(self, index: Index, file: int) -> None:
+        working: dict[asyncio.Task[None], Actor] = {}
+        try:
+            while len(self._done) < len(index.hashes):
+                usable = self._usable()
+                if not usable:
+                    raise Unavailable(f"{self.kind.value} {self.version}", "no donor is left that can be trusted")
+                at_work = Counter(working.values())
+                for actor in usable:
+                    for _ in range(at_work[actor], AT_ONCE):
+                        donor = self._known.setdefault(actor, _Donor(actor))
+                        working[asyncio.create_task(self._work(donor, index, file))] = actor
+                finished, _ = await asyncio.wait(working, timeout=_PAUSE_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in finished:
+                    del working[task]
+                    task.result()
+                if all(self._known[actor].failures >= _GONE for actor in usable):
+                    raise Unavailable(f"{self.kind.value} {self.version}", "its donors do not answer any more")
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+    async def _work(self, donor: _Donor, index: Index, file: int) -> None:
+        """Take runs until nothing is left to take, or the donor is to rest."""
+        while not donor.banned and donor.actor in self.donors:
+            run = self._next_run(donor)
+            if run is None:
+                await asyncio.sleep(_PAUSE_S)
+                return
+            self._runs.append(run)
+            try:
+                await self._receive(run, index, file)
+            except (OSError, TimeoutError, ValueError):
+                donor.failures += 1
+            finally:
+                self._runs.remove(run)
+                self._missing = sorted({*self._missing, *(n for n in run.left if n not in self._done)})
+            if donor.failures:
+                await asyncio.sleep(min(_PAUSE_S * 2 ** (donor.failures - 1), _LONGEST_PAUSE_S))
+                return
+
+    def _next_run(self, donor: _Donor) -> _Run | None:
+        """The next pieces in order; if all are under way, the later half of the run that will take longest."""
+        if self._missing:
+            first = self._missing[0]
+            count = 1
+            while count < min(donor.run, len(self._missing)) and self._missing[count] == first + count:
+                count += 1
+            taken, self._missing = self._missing[:count], self._missing[count:]
+            return _Run(donor, taken)
+        others = [run for run in self._runs if run.donor is not donor and run.left]
+        if not others:
+            return None
+        slowest = max(others, key=lambda run: len(run.left) / run.donor.rate)
+        if len(slowest.left) / slowest.donor.rate < 1.5 / donor.rate:
+            return None  # it comes sooner from there
+        return _Run(donor, slowest.left[len(slowest.left) // 2 :])
+
+    async def _receive(self, run: _Run, index: Index, file: int) -> None:
+        request = PieceRequest(self.kind, self.stage, self.version, run.left[0], len(run.left))
+        size = sum(index.size(number) for number in run.left)
+        piece, came = bytearray(), time.monotonic()
+        async with aclosing(await self.fetch(run.donor.actor, request.encode(), size)) as chunks:
+            async for chunk in chunks:
+                piece += chunk
+                while run.left and len(piece) >= index.size(run.left[0]):
+                    number = run.left[0]
+                    whole, piece = bytes(piece[: index.size(number)]), piece[index.size(number) :]
+                    if not index.fits(number, whole):
+                        self._refetched += 1
+                        what = f"piece {number} of {self.kind.value} {self.version} does not have its hash"
+                        self._refuse(run.donor.actor, what)
+                        return
+                    run.left.pop(0)
+                    now = time.monotonic()
+                    run.donor.arrived(len(whole), now - came)
+                    came = now
+                    if number not in self._done:
+                        os.pwrite(file, whole, number * PIECE_BYTES)
+                        self._done.add(number)
+                        self.progress(len(whole))
+                    if all(left in self._done for left in run.left):
+                        return  # another donor was quicker
+        if piece == NOT_KEPT:
+            run.donor.failures = _GONE
+
+    def _usable(self) -> list[Actor]:
+        return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
+
+    def _refuse(self, actor: Actor, reason: str) -> None:
+        self.banned.add(actor)
+        self._known.setdefault(actor, _Donor(actor)).banned = True
+        self.emit(PieceRefused(str(actor), reason))
+
+
+async def _first_and_others(
+    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]],
+) -> list[tuple[Actor, bytes | None]]:
+    """The answers of all who give one within a second of the first that is of use."""
+    pending = set(asked)
+    answers: list[tuple[Actor, bytes | None]] = []
+    deadline: float | None = None
+    while pending:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        answers += [task.result() for task in done]
+        if deadline is None and any(raw not in (None, NOT_YET, NOT_KEPT) for _, raw in answers):
+            deadline = time.monotonic() + _OTHERS_S
+        if not done:
+            break
+    return answers

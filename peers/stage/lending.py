@@ -1,0 +1,209 @@
+"""What a peer keeps for those who take up its stage while it trains: copies of versions, and the sums of steps.
+
+A copy is taken on the compute thread before the step is applied, and held in memory while somebody loads that version.
+Sums lie on disk, each bucket as it was sent when the step was reduced. Both are served piece by piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest
+from swarm.compute.optimizer import StageState
+from swarm.events import CheckpointRefused, Event
+from swarm.protocol.actions import Lend, StoreSum
+from swarm.protocol.ids import Attempt
+from swarm.state.error import StateError
+from swarm.state.layout import ShardMeta
+from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, span
+from swarm.state.shard import shard_parts
+
+MAX_COPIES = 2
+"""Of the state, in memory at once."""
+MAX_SUMS_BYTES = 16 << 30
+"""On disk. The oldest go first: who needs them must load a newer version."""
+
+
+class Engine(Protocol):
+    @property
+    def version(self) -> int | None: ...
+    def snapshot(self) -> Future[StageState]: ...
+
+
+@dataclass(slots=True)
+class _Lent:
+    """`parts` in memory, or the same bytes in a file."""
+
+    index: Index
+    parts: Sequence[bytes | memoryview] = ()
+    path: Path | None = None
+
+    def read(self, first: int, count: int) -> bytes:
+        start = first * PIECE_BYTES
+        length = min(count * PIECE_BYTES, self.index.total - start)
+        if self.path is None:
+            return b"".join(span(self.parts, start, length))
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+
+_Making = asyncio.Future[_Lent]
+
+
+class Lending:
+    """Called from the event loop; copying, hashing and the disk are in threads. `folder` is emptied at the start."""
+
+    def __init__(self, run_hash: str, folder: Path, emit: Callable[[Event], None]) -> None:
+        self._run_hash = run_hash
+        self._folder = folder
+        self._emit = emit
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._stage = -1
+        self._order: Lend | None = None
+        self._copies: dict[int, _Making] = {}
+        """By version."""
+        self._sums: dict[int, _Making] = {}
+        """By step."""
+        self._taking: dict[int, asyncio.Future[StageState]] = {}
+        self._stored: dict[Attempt, dict[int, bytes]] = {}
+        """Reduced buckets of attempts that are not applied yet, if others listen."""
+        self._version = 0
+        """What is applied here: what is not kept of older steps never will be."""
+
+    @property
+    def copies(self) -> list[int]:
+        """Versions that are lent."""
+        return sorted(self._copies)
+
+    def taken(self, version: int) -> asyncio.Future[StageState] | None:
+        """The copy of a version, while it is taken on the compute thread."""
+        return self._taking.get(version)
+
+    def lend(self, order: Lend, stage: int, engine: Engine, may_copy: bool) -> None:
+        """Carry out a Lend. `may_copy`: the compute thread has the time."""
+        if stage != self._stage:
+            self.clear()
+        self._stage, self._order, self._version = stage, order, order.pass_id.version
+        for version in [v for v in self._copies if v not in order.versions]:
+            del self._copies[version]
+        for step in [step for step in self._sums if step < order.since]:
+            self._forget(step)
+        version = order.pass_id.version
+        if version in order.versions and version not in self._copies and may_copy and len(self._copies) < MAX_COPIES:
+            taking = asyncio.wrap_future(engine.snapshot())  # in the queue before the step is applied
+            self._taking = {version: taking}
+            self._copies[version] = self._keep(self._copied(taking, stage, version), self._copies, version)
+
+    def lends(self, attempt: Attempt) -> bool:
+        """Whether others listen to the pass of an attempt of this stage."""
+        return self._order is not None and self._order.sums and self._order.pass_id == attempt.pass_id
+
+    def stored(self, action: StoreSum) -> None:
+        """A reduced bucket of an attempt of this stage, as it came, or as it was summed here."""
+        if self.lends(action.attempt):
+            # a view may be of numbers that change with the next pass
+            kept = bytes(action.payload) if isinstance(action.payload, memoryview) else action.payload
+            self._stored.setdefault(action.attempt, {})[action.bucket] = kept  # type: ignore[assignment]
+
+    def cancelled(self, attempt: Attempt) -> None:
+        self._stored.pop(attempt, None)
+
+    def decided(self, attempt: Attempt, buckets: int | Future[list[bytes]]) -> None:
+        """The sums of `attempt` are applied now: keep them, if all so many are here, or those that are given."""
+        found = self._stored.get(attempt, {})
+        self._stored.clear()
+        step = attempt.pass_id.step
+        self._version = step + 1
+        if step in self._sums:
+            return
+        if not isinstance(buckets, int):
+            self._sums[step] = self._keep(self._written(asyncio.wrap_future(buckets), step), self._sums, step)
+        elif len(found) == buckets:
+            self._sums[step] = self._keep(self._written([found[b] for b in range(buckets)], step), self._sums, step)
+        done = [(known, lent.result().index.total) for known, lent in self._sums.items() if _is_here(lent)]
+        while sum(total for _, total in done) > MAX_SUMS_BYTES:
+            self._forget(min(done)[0])
+            done.remove(min(done))
+
+    def clear(self) -> None:
+        """Another state is loaded."""
+        self._copies.clear()
+        self._stored.clear()
+        self._order = None
+        for step in list(self._sums):
+            self._forget(step)
+
+    async def answer(self, request: PieceRequest) -> bytes:
+        """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that there are not, OSError."""
+        held = self._copies if request.kind is Kind.STATE else self._sums
+        lent = held.get(request.version) if request.stage == self._stage else None
+        if lent is None:
+            coming = request.kind is Kind.SUMS and request.stage == self._stage and request.version >= self._version
+            return NOT_YET if coming else NOT_KEPT
+        if not lent.done() and not request.count:
+            return NOT_YET
+        found = await asyncio.shield(lent)
+        if not request.count:
+            return found.index.encode()
+        pieces = len(found.index.hashes)
+        if request.first + request.count > pieces:
+            raise StateError("lent", f"pieces {request.first} to {request.first + request.count} of {pieces}")
+        return await asyncio.to_thread(found.read, request.first, request.count)
+
+    # ------------------------------------------------------------
+
+    def _keep(self, making: Coroutine[None, None, _Lent], table: dict[int, _Making], key: int) -> _Making:
+        """A future that takes itself out of `table` when nothing comes of it."""
+        task = asyncio.create_task(making)
+
+        def ended(done: _Making) -> None:
+            if done.cancelled() or (error := done.exception()) is None:
+                return
+            self._emit(CheckpointRefused(f"what is kept of version {key} for others", str(error)))
+            if table.get(key) is done:
+                del table[key]
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _copied(self, taking: asyncio.Future[StageState], stage: int, version: int) -> _Lent:
+        state = await taking
+        if state.version != version:
+            raise StateError("lent", f"version {version} was over before it could be copied: this is {state.version}")
+        return await asyncio.to_thread(self._indexed, state, stage)
+
+    def _indexed(self, state: StageState, stage: int) -> _Lent:
+        digest = state.digest()
+        meta = ShardMeta(self._run_hash, stage, state.version, state.updates, state.chain, digest, state.subspace_id)
+        parts = shard_parts(state.tensors, meta)
+        return _Lent(Index.of(parts), parts)
+
+    async def _written(self, buckets: list[bytes] | asyncio.Future[list[bytes]], step: int) -> _Lent:
+        found = buckets if isinstance(buckets, list) else await buckets
+        return await asyncio.to_thread(self._write, found, step)
+
+    def _write(self, buckets: list[bytes], step: int) -> _Lent:
+        parts = SumsFile.parts(buckets)
+        path = self._folder / f"sums-{step}-{time.monotonic_ns()}"
+        with path.open("wb") as file:
+            for part in parts:
+                file.write(part)
+        return _Lent(Index.of(parts), path=path)
+
+    def _forget(self, step: int) -> None:
+        lent = self._sums.pop(step)
+        if _is_here(lent) and (path := lent.result().path) is not None:
+            path.unlink(missing_ok=True)
+
+
+def _is_here(lent: _Making) -> bool:
+    return lent.done() and not lent.cancelled() and lent.exception() is None

@@ -1,0 +1,93 @@
+"""Who listens to which stage while the others train, and from which version on: the coordinator's side of catching up.
+
+Everybody who has a stage but no part in the pass listens: newcomers, who load the version the pass starts from, and who
+was fenced or fell behind. What is said here goes into the opening of the pass, so that those who hold the stage keep a
+copy of that version, and the sums of every step from the oldest one on that somebody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from swarm.protocol.history import History
+from swarm.protocol.ids import Actor, PassId, StageIndex
+from swarm.protocol.members import Member, Members
+from swarm.protocol.messages import Listener
+from swarm.protocol.rebalancing import Rebalancing
+from swarm.protocol.settings import Settings
+
+MAX_VERSIONS = 2
+"""Versions of a stage that are loaded at a time: so many copies of its state its holders keep."""
+
+
+class Audience:
+    def __init__(self, settings: Settings, history: History, members: Members, rebalancing: Rebalancing) -> None:
+        self._rebalancing = rebalancing
+        self._settings = settings
+        self._history = history
+        self._members = members
+
+    def of(
+        self, pass_id: PassId, rosters: Sequence[Collection[Actor]], now: float, closed: Collection[int] = ()
+    ) -> tuple[Listener, ...]:
+        """The listeners of a pass over these rosters. `closed`: stages that take in nobody new any more."""
+        busy = {actor for roster in rosters for actor in roster}
+        listeners: list[Listener] = []
+        for stage in range(self._settings.stages):
+            crew = [m for m in self._members.of_stage(stage) if m.lost_at is None and m.leaving_since is None]
+            idle = [m for m in crew if m.actor not in busy]
+            known = [m for m in idle if self._goes_on(m, pass_id)]
+            new = [m for m in idle if m not in known]
+            places = max(0, self._rebalancing.most - len(rosters[stage]) - sum(not m.given_up for m in known))
+            here = [self._known(m) for m in known]
+            if stage not in closed:
+                new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
+                for member in new:
+                    here.append(self._new(member, pass_id, here))
+            for member in known:
+                self._expect_progress(member, now)
+            listeners += here
+        return tuple(listeners)
+
+    def _goes_on(self, member: Member, pass_id: PassId) -> bool:
+        """Whether somebody listens already, or has what it needs to listen from now on."""
+        at, since = self._at(member), member.listens_from
+        if since is None:
+            told_before = member.has_heard_any and self._knows(member)  # by an earlier life of ours
+            if at is None or not (at == pass_id.version or told_before):
+                return False
+            member.listen(at, pass_id)
+            return True
+        if at is None:
+            return not member.has_heard(member.listens_since)
+        return at >= since and self._knows(member)
+
+    def _at(self, member: Member) -> int | None:
+        return member.at(self._history.rolled_back_in, self._history.version)
+
+    def _knows(self, member: Member) -> bool:
+        """Whether it can still be told all the decisions that it lacks."""
+        lacks = member.status.lacks if member.status is not None else None
+        return lacks is None or self._history.since(lacks) is not None
+
+    def _known(self, member: Member) -> Listener:
+        at = self._at(member)
+        since = member.listens_from
+        assert member.stage is not None and since is not None
+        loads = at is None or (member.status is not None and member.status.loading is not None)
+        return Listener(member.actor, member.stage, since if at is None else at, loads, member.move_number)
+
+    def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener]) -> Listener:
+        """It loads the version of this pass, unless too many versions are loaded already."""
+        assert member.stage is not None
+        loaded = {other.version for other in others if other.loads}
+        version = pass_id.version
+        if version not in loaded and len(loaded) >= MAX_VERSIONS:
+            version = max(loaded)
+        member.listen(version, pass_id)
+        return Listener(member.actor, StageIndex(member.stage), version, True, member.move_number)
+
+    def _expect_progress(self, member: Member, now: float) -> None:
+        """Who does not get on keeps its place from nobody."""
+        if now - member.progress_at > self._settings.step_budget_s:
+            member.given_up = True

@@ -1,0 +1,118 @@
+"""Pieces: something large, named by the hashes of its pieces, so that it can be fetched from several peers at once.
+
+Replicas hold equal bytes, so the index of a state at a version, or of the sums of a step, is the same whoever makes it.
+A piece that does not have its hash is known to be its sender's fault alone. Pure: an async driver moves the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from swarm.state.error import StateError
+
+PIECE_BYTES = 256 << 10
+_HASH_BYTES = 32
+_HEAD = struct.Struct("<4sIQ")
+_MAGIC = b"SwPx"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`total` bytes; all pieces but the last have PIECE_BYTES."""
+
+    total: int
+    hashes: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[bytes | memoryview]) -> Index:
+        """Of the bytes that `parts` make together."""
+        total = sum(len(part) for part in parts)
+        hashes = []
+        for number in range(pieces_in(total)):
+            hasher = blake3()
+            for view in span(parts, number * PIECE_BYTES, min(PIECE_BYTES, total - number * PIECE_BYTES)):
+                hasher.update(view)
+            hashes.append(hasher.digest())
+        return cls(total, tuple(hashes))
+
+    def size(self, number: int) -> int:
+        return min(PIECE_BYTES, self.total - number * PIECE_BYTES)
+
+    def fits(self, number: int, piece: bytes | bytearray | memoryview) -> bool:
+        return len(piece) == self.size(number) and blake3(piece).digest() == self.hashes[number]
+
+    def encode(self) -> bytes:
+        return _HEAD.pack(_MAGIC, len(self.hashes), self.total) + b"".join(self.hashes)
+
+    @classmethod
+    def decode(cls, raw: bytes | bytearray, limit: int, where: str) -> Index:
+        """Raises StateError naming `where`: not an index, or one of more than `limit` bytes."""
+        if len(raw) < _HEAD.size:
+            raise StateError(where, f"{len(raw)} bytes are no index of pieces")
+        magic, count, total = _HEAD.unpack_from(raw)
+        if magic != _MAGIC or count != pieces_in(total) or len(raw) != _HEAD.size + count * _HASH_BYTES:
+            raise StateError(where, f"no index of pieces: {count} pieces of {total} bytes in {len(raw)} bytes")
+        if total > limit:
+            raise StateError(where, f"an index of {total} bytes; at most {limit} are taken")
+        body = bytes(raw[_HEAD.size :])
+        return cls(total, tuple(body[i : i + _HASH_BYTES] for i in range(0, len(body), _HASH_BYTES)))
+
+
+def pieces_in(total: int) -> int:
+    return -(-total // PIECE_BYTES)
+
+
+def index_bytes(total: int) -> int:
+    """Of an encoded index of so many bytes."""
+    return _HEAD.size + pieces_in(total) * _HASH_BYTES
+
+
+def span(parts: Sequence[bytes | memoryview], start: int, length: int) -> list[memoryview]:
+    """The bytes from `start` on that `parts` make together, without a copy."""
+    found = []
+    for part in parts:
+        if length <= 0:
+            break
+        if start < len(part):
+            view = memoryview(part)[start : start + length]
+            found.append(view)
+            length -= len(view)
+            start = 0
+        else:
+            start -= len(part)
+    return found
+
+
+class SumsFile:
+    """The reduced buckets of a step as one run of bytes: how many, the length of each, then each as it was sent."""
+
+    _COUNT = struct.Struct("<I")
+
+    @classmethod
+    def parts(cls, buckets: Sequence[bytes | bytearray | memoryview]) -> list[bytes | memoryview]:
+        lengths = b"".join(cls._COUNT.pack(len(bucket)) for bucket in buckets)
+        return [cls._COUNT.pack(len(buckets)) + lengths, *(memoryview(bucket).cast("B") for bucket in buckets)]
+
+    @classmethod
+    def limit(cls, buckets: int, largest: int) -> int:
+        """More bytes than it has, with so many buckets of at most `largest` bytes."""
+        return cls._COUNT.size * (buckets + 1) + buckets * largest
+
+    @classmethod
+    def read(cls, raw: bytes | bytearray, buckets: int, where: str) -> list[memoryview]:
+        """Raises StateError naming `where`."""
+        head = cls._COUNT.size * (buckets + 1)
+        if len(raw) < head or cls._COUNT.unpack_from(raw)[0] != buckets:
+            raise StateError(where, f"{len(raw)} bytes are no sums of {buckets} buckets")
+        lengths = [cls._COUNT.unpack_from(raw, cls._COUNT.size * (b + 1))[0] for b in range(buckets)]
+        if head + sum(lengths) != len(raw):
+            raise StateError(where, f"the sums take {head + sum(lengths)} bytes, there are {len(raw)}")
+        found, view = [], memoryview(raw)
+        for length in lengths:
+            found.append(view[head : head + length])
+            head += length
+        return found
