@@ -133,13 +133,14 @@ ROWS = (
     ),
     Row(
         9,
-        "a pair cut, cut one way; a peer cut off; healed",
+        "two halves; a pair cut, one way too, flapping; a peer or the coordinator cut off",
         "one side commits; heals by itself",
-        ("hang-and-partition",),
-        lambda r: (
-            f"pair {_struck_step(r, 'pair')}, one way {_struck_step(r, 'one way')}, cut off "
-            f"{_struck_step(r, 'cut off')} the usual step; fenced {_first_answer(r, 'cut off', 'lost'):.1f} s, back "
-            f"{_first_answer(r, 'cut off, over', 'joined'):.1f} s after"
+        ("hang-and-partition", "partition"),
+        lambda r, halves: (
+            f"halves {_struck_step(halves, 'two halves')}, pair {_struck_step(r, 'pair')}, one way "
+            f"{_struck_step(r, 'one way')}, peer {_struck_step(r, 'cut off')}, coordinator "
+            f"{_struck_step(halves, 'coordinator alone')} the usual step; all back "
+            f"{_first_answer(r, 'cut off, over', 'joined'):.1f} s after the link"
         ),
     ),
     Row(10, "ten joins at once; join during averaging", "incumbents ≥ 90 %; donor load max/mean ≤ 2"),

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from peers.chaos.churn import Churn, turns
 from peers.chaos.fault import Fault
+from peers.chaos.holders import stages_held
 from peers.chaos.machine import Machine, Seen
 from peers.chaos.moment import Moment
-from swarm.events import PeerJoined, PeerLost
 
 _AT_ONCE = Moment()
 
@@ -48,12 +48,7 @@ def _fault(kind: str, machine: Machine) -> Fault:
 
 def _last_replicas(running: Sequence[Machine], coordinator: Sequence[Seen]) -> list[Machine]:
     """Those without whom a stage would have nobody, as far as the coordinator has said."""
-    stages: dict[str, int] = {}
-    for seen in coordinator:
-        if isinstance(seen.event, PeerJoined) and seen.event.stage is not None:
-            stages[seen.event.actor] = seen.event.stage
-        elif isinstance(seen.event, PeerLost):
-            stages.pop(seen.event.actor, None)
+    stages = stages_held(coordinator)
     holds = {machine.name: {stages[a] for a in machine.lives[-1:] if a in stages} for machine in running}
     found = []
     for machine in running:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from peers.chaos.churning import Churning
 from peers.chaos.fault import Fault
+from peers.chaos.holders import holders, stage_named
 from peers.chaos.internet import Internet, Place
 from peers.chaos.machine import Machine, Seen
 from peers.chaos.moment import COORDINATOR
@@ -231,6 +232,7 @@ class Director:
     # ------------------------------------------------------------ faults
 
     def _strike(self, fault: Fault) -> None:
+        fault = replace(fault, who=tuple(host for name in fault.who for host in self._meant(name)))
         at = time.time()
         if fault.kind == "join":
             for host in fault.who:
@@ -240,6 +242,11 @@ class Director:
         self._played.struck.append(Struck(fault, at))
         self._schedule.struck(fault, at)
         self._tell(f"{fault.name}: {fault}")
+
+    def _meant(self, name: str) -> tuple[str, ...]:
+        """The hosts that a name of `who` stands for now."""
+        stage = stage_named(name)
+        return (name,) if stage is None else holders(self._machines.values(), self._played.coordinator, stage)
 
     # ------------------------------------------------------------ machines
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from peers.chaos import quantity
 from peers.chaos.churn import Churn, read_churn
 from peers.chaos.fault import Fault, between, groups, read_fault, read_shape
+from peers.chaos.holders import stage_named
 from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, names, nearest
@@ -112,7 +113,7 @@ class Scenario:
     """None: a small run that is made for the purpose."""
     sets: tuple[str, ...]
     peers: tuple[str, ...]
-    """Those that join before the first step, in this order: the first gets stage 0, the next stage 1, and so on."""
+    """Those that join before the first step, in this order."""
     hosts: dict[str, HostPlan]
     network: NetworkPlan
     faults: tuple[Fault, ...]
@@ -263,7 +264,7 @@ def _check(scenario: Scenario) -> None:
     named += [(f"fault {f.name!r}", {f.when.sight.of}) for f in scenario.faults if f.when.sight is not None]
     for where, hosts in named:
         for host in hosts:
-            if host not in known:
+            if host not in known and not (where.startswith("fault") and stage_named(host) is not None):
                 raise ScenarioError(f"{where}: {host!r} is no host{nearest(host, known)}")
     faults = [fault.name for fault in scenario.faults]
     for fault in scenario.faults:

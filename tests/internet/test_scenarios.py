@@ -24,6 +24,7 @@ IN_CI = (
     "hang-and-partition",
     "kills",
     "last-replica",
+    "partition",
     "slow-peer",
 )
 """The others take minutes; docs/faults.md says when they were last played."""

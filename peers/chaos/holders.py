@@ -1,0 +1,33 @@
+"""Who holds which stage, as the coordinator's log tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from peers.chaos.machine import Machine, Seen
+from swarm.events import PeerJoined, PeerLost
+
+_STAGE = "stage:"
+
+
+def stage_named(name: str) -> int | None:
+    """The stage of a selector `stage:N`, which stands for all who hold it; None for a host's name."""
+    number = name.removeprefix(_STAGE)
+    return int(number) if name.startswith(_STAGE) and number.isdigit() else None
+
+
+def stages_held(coordinator: Iterable[Seen]) -> dict[str, int]:
+    """{actor: stage} at the end of this log."""
+    held: dict[str, int] = {}
+    for seen in coordinator:
+        if isinstance(seen.event, PeerJoined | PeerLost):
+            held.pop(seen.event.actor, None)
+        if isinstance(seen.event, PeerJoined) and seen.event.stage is not None:
+            held[seen.event.actor] = seen.event.stage
+    return held
+
+
+def holders(machines: Iterable[Machine], coordinator: Iterable[Seen], stage: int) -> tuple[str, ...]:
+    """Hosts that run and hold a stage."""
+    held = stages_held(coordinator)
+    return tuple(m.name for m in machines if m.running and m.lives and held.get(m.lives[-1]) == stage)
