@@ -102,7 +102,6 @@ def _narrow(kind: str, k: int, forward: str, backward: str | None = None, *sets:
 
 
 _FINE = ("int5-channel", "log4-channel")
-_SHORT = ("huffman:int4-channel", "huffman:log4-channel")
 ROWS: dict[str, Row] = {
     CONTROL: Row(()),
     "int8": _coded("int8"),
@@ -123,12 +122,12 @@ ROWS: dict[str, Row] = {
         "bottleneck", 12, "int6-channel", None, *_MODULES, control=MODULES
     ),
     **{
-        f"{kind} 21, huffman int4/log4, table 64, MLP 512": row(21, *_SHORT, *_MODULES, control=MODULES)
+        f"{kind} {k}, huffman {bits}/log4, table 64, MLP 512": row(
+            k, f"huffman:{bits}-channel", "huffman:log4-channel", *_MODULES, control=MODULES
+        )
+        for k, bits in ((18, "int5"), (21, "int4"))
         for kind, row in (("bottleneck", partial(_narrow, "bottleneck")), ("subspace", _subspace))
     },
-    "bottleneck 18, huffman int5/log4, table 64, MLP 512": _narrow(
-        "bottleneck", 18, *(f"huffman:{codec}" for codec in _FINE), *_MODULES, control=MODULES
-    ),
     "bottleneck 9, int8/int8, table 64, MLP 512": _narrow(
         "bottleneck", 9, "int8-channel", None, *_MODULES, control=MODULES
     ),
