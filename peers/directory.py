@@ -15,6 +15,7 @@ from pathlib import Path
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from swarm.net import records
+from swarm.net.addresses import split_peer
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
 from swarm.net.host import Host
@@ -77,6 +78,13 @@ class Directory:
             self._retry_s = _RETRY_S
             self._wake.set()
         self._missing = missing
+
+    def addresses_of(self, peer: str) -> tuple[str, ...]:
+        """Where a peer can be dialled, as far as its record says; each ends in its id."""
+        return tuple(
+            address if split_peer(address)[1] else f"{address}/p2p/{peer}"
+            for address in self._known.get(peer, (0, ()))[1]
+        )
 
     async def run(self) -> None:
         """Publish and refresh until cancelled. A DHT that does not answer is tried again."""

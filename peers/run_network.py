@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from peers.core_loop import CoreLoop
 from peers.tally import Tally, worth_telling
@@ -32,12 +32,14 @@ def run_network(
     max_payload: int,
     ending: Callable[[], bool],
     max_rate: float | None,
+    coordinators: Collection[str] = (),
 ) -> Network:
     """A network that is not started yet.
 
     `notice` sees each message before the core does. `check_frame` and `max_payload` bound what strangers may send (see
     Network); their refusals are logged ever more rarely (see Tally). While `ending()`, streams that break and messages
     that cannot be delivered are nothing to report. `max_rate`: bytes a second that may be sent; None: no limit.
+    `coordinators`: as in Network.
     """
     refused_peers = Tally()
 
@@ -78,5 +80,6 @@ def run_network(
         max_payload=max_payload,
         reconnect_grace_s=settings.reconnect_grace_s,
         max_rate=max_rate,
+        coordinators=coordinators,
     )
     return network

@@ -37,6 +37,8 @@ class RunStatus:
     efficiency: float | None = None
     replicas: list[int] | None = None
     """Peers per stage."""
+    leader: str | None = None
+    """Of several coordinators, the one that leads."""
     heldout_loss: float | None = None
     archived: int | None = None
     """Version of the last complete checkpoint in the archive."""
@@ -61,13 +63,25 @@ def _apply(status: RunStatus, event: e.Event) -> None:
         case e.ProcessStarted():
             status.role, status.actor, status.run = event.role, event.actor, event.run
             status.release, status.stopped, status.doing = event.version, False, "starting"
-            status.max_rate = event.max_rate
+            status.max_rate, status.leader = event.max_rate, None
         case e.ProcessStopped():
             status.stopped, status.doing = True, describe(event)
         case e.PeerJoined() if status.role == "peer":
             status.doing = "standing by" if event.stage is None else f"training stage {event.stage}"
         case e.CoordinatorStarted():
             status.doing = "waiting for peers"
+        case e.LeadershipTaken():
+            status.leader = event.actor
+        case e.LeadershipLost():
+            status.leader, status.doing = None, "waiting for another coordinator to lead"
+        case e.LeaderFollowed():
+            status.leader = event.leader
+            if status.role == "coordinator":
+                status.doing = "standing by: another coordinator leads"
+        case e.DecisionRecorded():
+            status.step, status.leader = event.step, event.leader or None
+        case e.MajorityMissing():
+            status.leader, status.doing = None, describe(event)
         case e.PassOpened():
             status.replicas = event.replicas
             status.doing = f"{_VERBS.get(event.pass_kind, event.pass_kind)}, pass {event.pass_id}"

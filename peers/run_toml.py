@@ -25,6 +25,8 @@ TABLES: dict[str, str] = {
     "checkpoint": "When state is kept.",
     "evaluation": "Held-out text through the pipeline, and a generated sample.",
     "swarm": "How many peers it takes.",
+    "coordinator": "Who may coordinate: nothing here for one machine, or several, of which a minority may die. See "
+    "docs/hosting.md.",
     "data": "The prepared corpus. Its hashes, not its place, are part of the run.",
     "initial": "What training begins with. The hash, not the place, is part of the run. See docs/fine-tuning.md.",
 }
@@ -85,6 +87,7 @@ MEANINGS: dict[str, str] = {
     "swarm.replicas": "peers each stage wants before the first step",
     "swarm.max_replicas": "peers a stage may have, more stand by; 0: as many as are of use, by what is measured",
     "swarm.start_timeout_s": "seconds; then start with what is there, if every stage is held",
+    "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",
     "data.directory": "folder written by swarm-peer prepare, relative to this file",
     "initial.sha256": "of imported parameters (swarm-peer import); empty: new ones, from run.seed",
     "initial.directory": "folder of imported parameters, relative to this file; nothing is read with an empty sha256",

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "events": "Read or follow an event log.",
     "export": "Write a trained model as files that other programs read.",
     "generate": "Continue a text with a trained model.",
+    "id": "Print the peer id of a home, for the coordinators of a run.",
     "bootstrap": "Run a DHT node with a lasting address, for others to enter by.",
     "chaos": "Play a scenario: a swarm on an emulated internet, faults, a report.",
     "simulate": "Run the protocol under seeded faults, in virtual time.",

@@ -26,6 +26,10 @@ def command(
     announce: Announce = None,
     bootstrap: Bootstrap = None,
     max_rate: MaxRate = None,
+    invite: Annotated[
+        str | None,
+        typer.Option("--invite", help="Of another coordinator of the group, at the first start: docs/hosting.md."),
+    ] = None,
     invite_file: Annotated[
         Path | None, typer.Option("--invite-file", help="Also write the invite to this file, for programs.")
     ] = None,
@@ -54,6 +58,7 @@ def command(
     from peers.fault import Fault
     from peers.home import Home
     from peers.progress import Progress, print_json
+    from swarm.net.invite import parse
     from swarm.state.atomic import atomic_file, write_whole
 
     def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
@@ -76,6 +81,7 @@ def command(
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
         max_rate=max_rate,
+        invite=None if invite is None else parse(invite),
         listeners=(show,),
         faults=tuple(Fault.parse(text) for text in fault or ()),
         on_invite=show_invite,

@@ -42,6 +42,8 @@ def _rows(status: RunStatus, process: int | None) -> list[tuple[str, str]]:
     if status.role is not None:
         rows.append(("who", f"{status.role} {status.actor}" + (f", process {process}" if process else "")))
         rows.append(("run", str(status.run)))
+    if status.leader is not None:
+        rows.append(("leader", "this coordinator" if status.leader == status.actor else status.leader))
     if status.max_rate is not None:
         rows.append(("upload limit", rate(status.max_rate)))
     if status.step is not None:

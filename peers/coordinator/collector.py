@@ -1,4 +1,7 @@
-"""Collects one verified copy of every stage's checkpoint into the archive, from whichever replica has it."""
+"""Collects one verified copy of every stage's checkpoint into the archive, from whichever replica has it.
+
+In a group of coordinators, also from the archive of another one.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ class Collector:
         """
         archive = self._archive
         for stage, (holders, file_hash) in enumerate(zip(order.holders, order.digests, strict=True)):
-            if not archive.holds(stage, order.version, file_hash) and not await self._have(
-                holders, stage, order.version, file_hash
-            ):
+            request = StateRequest(
+                stage, order.version, checkpoint=not order.from_archive, from_archive=order.from_archive
+            )
+            if not archive.holds(stage, order.version, file_hash) and not await self._have(holders, request, file_hash):
                 return ()
         try:
             return tuple(archive.checkpoint(stage, order.version).digest for stage in range(archive.stages))
@@ -44,24 +48,23 @@ class Collector:
             self._emit(CheckpointRefused(error.where, error.reason))
             return ()
 
-    async def _have(self, holders: tuple[Actor, ...], stage: int, version: int, file_hash: str) -> bool:
+    async def _have(self, holders: tuple[Actor, ...], request: StateRequest, file_hash: str) -> bool:
         """Whether some holder's copy is archived now."""
         least_rate, slow = self._least_rate, False
         for holder in holders:
             try:
-                await self._fetch(holder, stage, version, file_hash, least_rate)
+                await self._fetch(holder, request, file_hash, least_rate)
                 return True
             except (OSError, ValueError, TimeoutError) as error:
                 slow = slow or isinstance(error, TooSlow)
-                what = f"{holder} stage {stage} version {version}"
+                what = f"{holder} stage {request.stage} version {request.version}"
                 self._emit(CheckpointRefused(what, f"not archived: {error or 'no answer'}"))
         if slow:
             self._least_rate = min(self._least_rate, max(LEAST_RATE, least_rate / 2))
         return False
 
-    async def _fetch(self, holder: Actor, stage: int, version: int, file_hash: str, least_rate: float) -> None:
-        request = StateRequest(stage, version, checkpoint=True)
-        writer = self._archive.receive(stage, version, file_hash)
+    async def _fetch(self, holder: Actor, request: StateRequest, file_hash: str, least_rate: float) -> None:
+        writer = self._archive.receive(request.stage, request.version, file_hash)
         try:
             transfer = await self._network.fetch(holder, request.encode(), least_rate=least_rate)
             async for chunk in transfer.chunks:

@@ -9,6 +9,7 @@ from typing import Any
 
 from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
+from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, RecordError
 from peers.core_loop import CoreLoop
 from peers.fault import Fault
@@ -22,15 +23,21 @@ from swarm.protocol.actions import (
     CoordinatorInput,
     Emit,
     Feed,
+    GroupAction,
+    GroupInput,
+    GroupWritten,
     PassClosed,
     RecordWritten,
     Send,
+    SendEntries,
     Stop,
     TermWritten,
+    WriteGroup,
     WriteRecord,
     WriteTerm,
 )
 from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import PassKind
 from swarm.protocol.messages import Frame
 from swarm.state.archive import Archive
@@ -41,7 +48,7 @@ class CoordinatorDriver:
 
     def __init__(
         self,
-        core: CoordinatorCore,
+        core: CoordinatorCore | GroupMember,
         manifest: RunManifest,
         feeder: Feeder,
         record: DecisionRecord,
@@ -62,7 +69,9 @@ class CoordinatorDriver:
         carry_out = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
-        self.loop: CoreLoop[CoordinatorInput, CoordinatorAction] = CoreLoop(core, carry_out)
+        self._group_writes = asyncio.Lock()
+        """One after the other, each with what it means for the archive."""
+        self.loop: CoreLoop[CoordinatorInput | GroupInput, CoordinatorAction | GroupAction] = CoreLoop(core, carry_out)
 
     def attach(self, network: Network) -> None:
         self._network = network
@@ -80,7 +89,7 @@ class CoordinatorDriver:
             self._writer.shutdown()
             self._record.close()
 
-    def _carry_out(self, action: CoordinatorAction) -> None:
+    def _carry_out(self, action: CoordinatorAction | GroupAction) -> None:
         assert self._network is not None
         match action:
             case Send(to, message):
@@ -94,6 +103,10 @@ class CoordinatorDriver:
                 self._spawn(self._write_term(term, rollback_to))
             case WriteRecord():
                 self._spawn(self._write_record(action))
+            case WriteGroup():
+                self._spawn(self._write_group(action))
+            case SendEntries():
+                self._spawn(self._send_entries(action))
             case PassClosed(pass_id, kind, _, token):
                 if kind is PassKind.GENERATE:
                     self._sampled(pass_id.version, token)
@@ -112,12 +125,32 @@ class CoordinatorDriver:
         if not await self._recorded(lambda: self._record.write_term(term, rollback_to)):
             return
         if rollback_to is not None:
-            void = [task for version, task in self._collecting.items() if version > rollback_to]
-            for task in void:
-                task.cancel()
-            await asyncio.gather(*void, return_exceptions=True)
-            await asyncio.to_thread(self._archive.forget_after, rollback_to)
+            await self._leave_history(rollback_to)
         self.loop.post(TermWritten(term))
+
+    async def _leave_history(self, version: int) -> None:
+        """The archive goes back to `version`, and so does what is on its way there."""
+        void = [task for later, task in self._collecting.items() if later > version]
+        for task in void:
+            task.cancel()
+        await asyncio.gather(*void, return_exceptions=True)
+        await asyncio.to_thread(self._archive.forget_after, version)
+
+    async def _write_group(self, order: WriteGroup) -> None:
+        assert isinstance(self._record, GroupRecord)
+        record, back = self._record, []
+        async with self._group_writes:
+            if not await self._recorded(lambda: back.append(record.write_group(order))):
+                return
+            if back[0] is not None:
+                await self._leave_history(back[0])
+        self.loop.post(GroupWritten(order.number))
+
+    async def _send_entries(self, order: SendEntries) -> None:
+        assert isinstance(self._record, GroupRecord) and self._network is not None
+        record, found = self._record, []
+        if await self._recorded(lambda: found.append(record.append(order))):
+            self._network.send(order.to, found[0])
 
     async def _write_record(self, action: WriteRecord) -> None:
         decision = action.decision

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -14,14 +14,17 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.archived_run import check_archive, describe_archive
+from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
+from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord
 from peers.core_loop import INTERRUPTED
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
 from peers.metrics import Metrics
+from peers.organisers import addresses_by_peer, members_of
 from peers.run_network import run_network
 from peers.state_request import StateRequest
 from swarm.compute.ladders import ladders
@@ -37,14 +40,15 @@ from swarm.events import (
     ProcessStarted,
     TrafficMeasured,
 )
-from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
+from swarm.manifest import RunManifest, key_fingerprint
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
-from swarm.net.host import Host
-from swarm.net.invite import Invite
+from swarm.net.host import Host, HostError
+from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.wire import Buffer
 from swarm.protocol.actions import LeaveRequested
 from swarm.protocol.coordinator import CoordinatorCore, Phase
+from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.messages import Join, Message
 from swarm.protocol.settings import Settings
@@ -61,6 +65,8 @@ class CoordinateOptions:
     listen: tuple[str, ...]
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
+    invite: Invite | None = None
+    """Of another coordinator of the group."""
     initial: InitialParameters | None = None
     """What version 0 is made of, if the run begins with imported parameters."""
     max_rate: int | None = None
@@ -68,6 +74,9 @@ class CoordinateOptions:
     listeners: tuple[Listener, ...] = ()
     faults: tuple[Fault, ...] = ()
     on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)
+
+
+_LOOK_EVERY_S = 0.5
 
 
 class KeyDamaged(ValueError):
@@ -100,12 +109,15 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     Raises CorpusError, RecordError, StateError, HostError and the like before anything has started.
     """
     run_hash = manifest.hash
+    group = members_of(manifest)
+    several = len(group) > 1
+    check_place(manifest, home)
+    invite = way_in(home, options.invite)
     reader = CorpusReader(options.corpus, manifest)
     tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
     key = organiser_key(home)
-    signed = SignedManifest.sign(manifest, key)
     check_archive(home.archive, run_hash)
-    record = DecisionRecord(home.decisions, run_hash)
+    record = GroupRecord(home.decisions, run_hash) if several else DecisionRecord(home.decisions, run_hash)
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
     describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
@@ -113,7 +125,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         home.archive,
         run_hash,
         manifest.model.stages,
-        manifest.checkpoint.keep,
+        max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may not count yet
         keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
     )
@@ -126,23 +138,30 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         archive_first(archive, options.initial, manifest)
         log.append(CheckpointArchived(0, list(manifest.initial.digests)))
         newest = newest or 0
-    host = await Host.create(home.identity, options.listen, options.bootstrap, announce=options.announce or None)
+    host = await _start_host(home, options, () if invite is None else invite.addresses, several)
     try:
         if host.clock_correction_s:
             log.append(ClockDiffers(host.clock_correction_s))
+        signed = await signed_manifest(manifest, home, host, invite, key)
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
         settings = Settings.of(manifest)
-        core = CoordinatorCore(
-            me, settings, record.term, record.last_decision, newest, record.rolled_back_in, ladders(manifest)
-        )
+        core: CoordinatorCore | GroupMember
+        if isinstance(record, GroupRecord):
+            files = {} if newest is None else {newest: _files(archive, newest)}
+            core = GroupMember(me, group, settings, record.stored(), files, ladders(manifest))
+        else:
+            core = CoordinatorCore(
+                me, settings, record.term, record.last_decision, newest, record.rolled_back_in, ladders(manifest)
+            )
+        others = tuple(member for member in group if member != me)
         feeder = Feeder(manifest, reader, tokenizer)
         driver = CoordinatorDriver(core, manifest, feeder, record, archive, log, options.faults)
 
         def notice(sender: Actor, message: Message) -> None:
             if isinstance(message, Join):
-                directory.need((sender, *(member.actor for member in core.members)))
+                directory.need((*others, sender, *core.known))
 
         network = run_network(
             host,
@@ -158,10 +177,11 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             max_payload=0,
             ending=lambda: core.phase is Phase.FINISHED,
             max_rate=options.max_rate,
+            coordinators=manifest.coordinator.group,
         )
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
-            if core.members.get(requester) is None:
+            if requester not in core.known and requester not in others:
                 raise BulkError("the archive is for the members of the run: join it first")
             request = StateRequest.decode(raw)
             try:
@@ -172,22 +192,32 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
 
         network.serve(serve)
         driver.attach(network)
+        known = addresses_by_peer(() if invite is None else invite.addresses)
+        given = {other: known[other.peer] for other in others if other.peer in known}
         directory = Directory(
-            host, network, run_hash, Role.COORDINATOR, lambda: (None, -1, 0.0), notebook=home.notebook
+            host, network, run_hash, Role.COORDINATOR, lambda: (None, -1, 0.0), given, notebook=home.notebook
         )
+        directory.need(others)
         await network.start()
+        for other in others:
+            network.learn(other, known.get(other.peer, ()))
+            network.dial(other)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
         log.append(ProcessStarted("coordinator", str(me), run_hash, version("swarm-peer"), options.max_rate))
         addresses = tuple(await host.addresses())
         fingerprint = key_fingerprint(signed.public_key)
-        options.on_invite(Invite(addresses[:16], host.peer_id, run_hash, fingerprint).encode(), addresses, fingerprint)
 
-        background = [
-            driver.loop.watch(asyncio.create_task(work))
-            for work in (directory.run(), _fail_when_daemon_dies(host, driver))
-        ]
+        def invite_with(addresses: tuple[str, ...]) -> None:
+            token = Invite(addresses[:MAX_ADDRESSES], host.peer_id, run_hash, fingerprint).encode()
+            options.on_invite(token, addresses, fingerprint)
+
+        invite_with(addresses)
+        work = [directory.run(), _fail_when_daemon_dies(host, driver)]
+        if others:
+            work.append(_invite_to_all(addresses, others, directory, invite_with))
+        background = [driver.loop.watch(asyncio.create_task(each)) for each in work]
         try:
             return await driver.run()
         finally:
@@ -204,6 +234,33 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
 
 async def _fail_when_daemon_dies(host: Host, driver: CoordinatorDriver) -> None:
     driver.loop.fail(await host.died)
+
+
+async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple[str, ...], several: bool) -> Host:
+    """A coordinator of a group starts also when the others are away: it knows from before where they were."""
+    bootstrap = (*options.bootstrap, *entries)
+    announce = options.announce or None
+    try:
+        return await Host.create(home.identity, options.listen, bootstrap, announce=announce)
+    except HostError:
+        if not (several and bootstrap and home.notebook.exists()):
+            raise
+        return await Host.create(home.identity, options.listen, (), announce=announce)
+
+
+async def _invite_to_all(
+    own: tuple[str, ...], others: Sequence[Actor], directory: Directory, tell: Callable[[tuple[str, ...]], None]
+) -> None:
+    """Once it is known where all coordinators are, an invite that leads to each of them."""
+    while not all(directory.addresses_of(other.peer) for other in others):  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_EVERY_S)
+    share = max(1, MAX_ADDRESSES // (1 + len(others)))
+    found = [own[:share], *(directory.addresses_of(other.peer)[:share] for other in others)]
+    tell(tuple(address for addresses in found for address in addresses))
+
+
+def _files(archive: Archive, version: int) -> tuple[str, ...]:
+    return tuple(archive.checkpoint(stage, version).hash for stage in range(archive.stages))
 
 
 def _no_payloads(message: object) -> None:

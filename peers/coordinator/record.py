@@ -26,14 +26,14 @@ class DecisionRecord:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        with _refusing(path), contextlib.ExitStack() as stack:
+        with refusing(path), contextlib.ExitStack() as stack:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             stack.callback(self._db.close)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
             self._db.execute("INSERT OR IGNORE INTO run(id, hash, term) VALUES (0, ?, 0)", (run_hash,))
-            self._db.execute(_TAKE_OVER, (run_hash,))
+            _take_over(self._db, run_hash)
             _check_run(self._db, path, run_hash)
             stack.pop_all()
 
@@ -50,16 +50,13 @@ class DecisionRecord:
     def last_decision(self) -> Decision | None:
         """The newest decision that no rollback voided. None: the next step is 0."""
         row = self._db.execute("SELECT body FROM decision ORDER BY step DESC LIMIT 1").fetchone()
-        return None if row is None else _decode(row[0])
+        return None if row is None else decode_decision(row[0])
 
     def write_term(self, term: int, rollback_to: int | None) -> None:
         """Raises RecordError when the disk is full or fails."""
-        with _refusing(self._path):
+        with refusing(self._path):
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("UPDATE run SET term = ?", (term,))
-            if rollback_to is not None:
-                self._db.execute("INSERT INTO rollback(term, version) VALUES (?, ?)", (term, rollback_to))
-                self._db.execute("DELETE FROM decision WHERE step >= ?", (rollback_to,))
+            self._set_term(term, rollback_to)
             self._db.execute("COMMIT")
 
     def write_decision(self, decision: Decision) -> None:
@@ -67,8 +64,17 @@ class DecisionRecord:
 
         And sqlite3.IntegrityError when the step is decided already: a step is never decided twice.
         """
-        with _refusing(self._path):
-            self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, _encode(decision)))
+        with refusing(self._path):
+            self._add(decision)
+
+    def _set_term(self, term: int, rollback_to: int | None) -> None:
+        self._db.execute("UPDATE run SET term = ?", (term,))
+        if rollback_to is not None:
+            self._db.execute("INSERT INTO rollback(term, version) VALUES (?, ?)", (term, rollback_to))
+            self._db.execute("DELETE FROM decision WHERE step >= ?", (rollback_to,))
+
+    def _add(self, decision: Decision) -> None:
+        self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, encode_decision(decision)))
 
     def close(self) -> None:
         self._db.close()
@@ -79,20 +85,39 @@ def read_decisions(path: Path, run_hash: str) -> list[Decision]:
     # Without a log beside it nobody has it open: it is read as it is, else SQLite would make such a log.
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
-    with _refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
+    with refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
         _check_run(db, path, run_hash)
-        return [_decode(body) for (body,) in db.execute("SELECT body FROM decision ORDER BY step")]
+        return [decode_decision(body) for (body,) in db.execute("SELECT body FROM decision ORDER BY step")]
 
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY CHECK (id = 0), hash TEXT NOT NULL, term INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS decision(step INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rollback(term INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS ballot(
+    id INTEGER PRIMARY KEY CHECK (id = 0), ballot INTEGER NOT NULL, vote TEXT NOT NULL, committed INTEGER NOT NULL);
+INSERT OR IGNORE INTO ballot VALUES (0, 0, '', 0);
+CREATE TABLE IF NOT EXISTS log(
+    place INTEGER PRIMARY KEY, ballot INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
 """
 
-_TAKE_OVER = """
-UPDATE run SET hash = ? WHERE NOT EXISTS (SELECT 1 FROM decision) AND NOT EXISTS (SELECT 1 FROM rollback)
+_EMPTY = """
+SELECT NOT EXISTS (SELECT 1 FROM decision) AND NOT EXISTS (SELECT 1 FROM rollback)
+AND NOT EXISTS (SELECT 1 FROM log WHERE kind != 'term')
 """
+
+
+def _take_over(db: sqlite3.Connection, run_hash: str) -> None:
+    """The record of another run in which nothing has happened becomes this run's."""
+    (found,) = db.execute("SELECT hash FROM run").fetchone()
+    if found == run_hash or not db.execute(_EMPTY).fetchone()[0]:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("UPDATE run SET hash = ?", (run_hash,))
+    if db.execute("DELETE FROM log").rowcount:  # terms of a group: those of the other run
+        db.execute("UPDATE run SET term = 0")
+    db.execute("UPDATE ballot SET ballot = 0, vote = '', committed = 0")
+    db.execute("COMMIT")
 
 
 def _check_run(db: sqlite3.Connection, path: Path, run_hash: str) -> None:
@@ -106,7 +131,7 @@ def _check_run(db: sqlite3.Connection, path: Path, run_hash: str) -> None:
 
 
 @contextlib.contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def refusing(path: Path) -> Iterator[None]:
     """SQLite's errors as ours. Only of a damaged file is it said that it should go: it is the run."""
     try:
         yield
@@ -123,7 +148,7 @@ def _refusing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _encode(decision: Decision) -> str:
+def encode_decision(decision: Decision) -> str:
     return json.dumps(
         {
             "term": decision.term,
@@ -142,7 +167,7 @@ def _encode(decision: Decision) -> str:
     )
 
 
-def _decode(body: str) -> Decision:
+def decode_decision(body: str) -> Decision:
     row = json.loads(body)
     contributions = row.get("contributions") or [[]] * len(row["outcomes"])
     return Decision(

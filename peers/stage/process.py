@@ -13,7 +13,11 @@ from importlib.metadata import version
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
+<<<<<<< HEAD
 from peers.piece_request import Kind, PieceRequest
+=======
+from peers.organisers import addresses_by_peer, fetch_from_any, members_of
+>>>>>>> 5454285 (Three machines can host a run: one leads, another takes over when it dies, stands still or is cut off)
 from peers.run_network import run_network
 from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
@@ -26,7 +30,7 @@ from swarm.compute.payload import largest_payload
 from swarm.data.reader import visits
 from swarm.events import ClockDiffers, EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
 from swarm.manifest import RunManifest, SignedManifest
-from swarm.net.bulk import BulkError, Transfer, fetch_manifest
+from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import DEFAULT_LISTEN, Host
 from swarm.net.invite import Invite
@@ -93,12 +97,14 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             log.append(ClockDiffers(host.clock_correction_s))
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
-        signed = await fetch_manifest(host, invite.coordinator, invite.addresses, invite.run_hash)
+        signed = await fetch_from_any(host, invite)
         manifest = signed.verify(invite.run_hash, invite.fingerprint)
         if invite.fingerprint is None and not options.accept(signed):
             raise NotAccepted("the organiser's key was not accepted; ask them for an invite (swarm1-…)")
         me = Actor(host.peer_id, home.incarnation)
-        coordinator = Actor(invite.coordinator, COORDINATOR_INCARNATION)
+        group = members_of(manifest) or (Actor(invite.coordinator, COORDINATOR_INCARNATION),)
+        asked = Actor(invite.coordinator, COORDINATOR_INCARNATION)
+        coordinator = asked if asked in group else group[0]
         retention = Retention(home.path / "retention", options.retention_bytes)
 
         def new_engine(stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
@@ -132,12 +138,13 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             keeper.newest_saved(),
             visits=visits(manifest),
             base_capacity=options.delta_cache_bytes // base_bytes(manifest),
+            group=group,
         )
         driver = StageDriver(core, log, retention, options.faults)
 
         def notice(sender: Actor, message: Message) -> None:
-            if isinstance(message, Open) and sender == coordinator:
-                directory.need(actor for table in message.tables for actor in table.roster)
+            if isinstance(message, Open) and sender in group:
+                directory.need((*group, *(actor for table in message.tables for actor in table.roster)))
 
         network = run_network(
             host,
@@ -153,22 +160,26 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             max_payload=largest_payload(manifest),
             ending=lambda: driver.loop.stopped,
             max_rate=options.max_rate,
+            coordinators=manifest.coordinator.group,
         )
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
-            return await _answer(keeper, coordinator, requester, raw)
+            return await _answer(keeper, group, requester, raw)
 
         network.serve(serve)
-        network.favour(coordinator.peer)
-        network.learn(coordinator, invite.addresses)
+        network.favour(member.peer for member in group)
+        known = addresses_by_peer(invite.addresses)
+        given = {member: known[member.peer] for member in group if member.peer in known}
+        for member in group:
+            network.learn(member, given.get(member, ()))
         driver.attach(network, keeper)
 
         def described() -> tuple[int | None, int, float]:
             held = core.holding
             return held.stage, -1 if held.version is None else held.version, options.capacity
 
-        given = {coordinator: invite.addresses}
         directory = Directory(host, network, manifest.hash, Role.PEER, described, given)
+        directory.need(group)
         await network.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -180,7 +191,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             _fail_when_daemon_dies(host, driver),
             _measure(network, log),
             _tell_links(options.max_rate, manifest, network, driver),
-            _wait_for(coordinator, patience, network, driver, log),
+            _wait_for(core, patience, network, driver, log),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
         try:
@@ -213,17 +224,19 @@ async def _fail_when_daemon_dies(host: Host, driver: StageDriver) -> None:
     driver.loop.fail(await host.died)
 
 
-async def _wait_for(
-    coordinator: Actor, patience: Patience, network: Network, driver: StageDriver, log: EventLog
-) -> None:
-    """Say when the coordinator cannot be reached, and leave when it stays away or refuses this peer."""
+async def _wait_for(core: PeerCore, patience: Patience, network: Network, driver: StageDriver, log: EventLog) -> None:
+    """Say when the coordinator cannot be reached, and leave when it stays away or refuses this peer.
+
+    Of several it is the one that leads.
+    """
     loop = asyncio.get_running_loop()
     while not patience.exhausted:
         await asyncio.sleep(_LOOK_EVERY_S)
-        if (refusal := network.why_hopeless(coordinator)) is not None:
-            patience.refused(refusal)
+        refusals = [network.why_hopeless(member) for member in core.allegiance.group]
+        if all(refusals):
+            patience.refused(str(refusals[0]))
             break
-        told = patience.look(network.why_lost(coordinator), loop.time())
+        told = patience.look(network.why_lost(core.coordinator), loop.time())
         if told is not None:
             log.append(told)
     driver.loop.stop(patience.last_words())
@@ -258,14 +271,14 @@ def _log_traffic(network: Network, log: EventLog) -> None:
     log.append(TrafficMeasured(traffic.sent, traffic.received, links))
 
 
-async def _answer(keeper: Keeper, coordinator: Actor, requester: Actor, raw: bytes) -> Transfer:
+async def _answer(keeper: Keeper, coordinators: tuple[Actor, ...], requester: Actor, raw: bytes) -> Transfer:
     """The state or checkpoint that is asked for. Raises BulkError."""
     try:
         if (pieces := PieceRequest.decode(raw)) is not None:
             answered = await keeper.lending.answer(pieces)
             return Transfer.of(answered, urgent=pieces.kind is Kind.SUMS)  # who lacks them falls behind
         request = StateRequest.decode(raw)
-        if request.checkpoint and requester.peer != coordinator.peer:
+        if request.checkpoint and requester.peer not in [coordinator.peer for coordinator in coordinators]:
             raise BulkError("saved checkpoints are for the coordinator's archive: ask for the live state")
         chunks = keeper.serve(request, requester)
         first = await anext(chunks)

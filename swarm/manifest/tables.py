@@ -141,6 +141,30 @@ class SwarmSection(Section):
         return self
 
 
+PeerIdText = Annotated[str, Field(pattern=r"^12D3KooW[1-9A-HJ-NP-Za-km-z]{44}$")]
+"""An Ed25519 peer id of libp2p."""
+
+MAX_COORDINATORS = 7
+
+
+class CoordinatorSection(Section):
+    """Whose machines may coordinate. Without a group it is the one machine that hosts the run."""
+
+    group: tuple[PeerIdText, ...] = ()
+
+    @model_validator(mode="after")
+    def _decides(self) -> Self:
+        count = len(self.group)
+        if len(set(self.group)) < count:
+            raise ValueError("coordinator.group names a peer id twice: each machine has its own (`swarm-peer id`)")
+        if count and (count % 2 == 0 or count > MAX_COORDINATORS):
+            raise ValueError(
+                f"coordinator.group has {count} members: take an odd number up to {MAX_COORDINATORS}, such as 3, since "
+                "a majority decides, and one more than an odd number survives no more deaths"
+            )
+        return self
+
+
 class RunSection(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "swarm"
     seed: int = Field(default=1337, ge=0, lt=2**63)
@@ -160,6 +184,7 @@ class Tables(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     evaluation: EvaluationSection = EvaluationSection()
     swarm: SwarmSection = SwarmSection()
+    coordinator: CoordinatorSection = CoordinatorSection()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

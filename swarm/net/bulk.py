@@ -99,15 +99,15 @@ class Answers:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._under_way: list[_Answer] = []
-        self.favoured: str | None = None
-        """A peer id that is answered however many others are."""
+        self.favoured: frozenset[str] = frozenset()
+        """Peer ids that are answered however many others are."""
 
     @contextmanager
     def one_for(self, peer_id: str, stream: Stream) -> Iterator[None]:
         """Raises BulkError when there are enough."""
         if sum(each.peer_id == peer_id for each in self._under_way) >= MAX_ANSWERS_PER_PEER:
             raise BulkError(f"{MAX_ANSWERS_PER_PEER} transfers to you are under way already")
-        if len(self._under_way) >= MAX_ANSWERS and peer_id != self.favoured:
+        if len(self._under_way) >= MAX_ANSWERS and peer_id not in self.favoured:
             self._make_room()
         mine = _Answer(peer_id, stream, self._clock(), stream.sent)
         self._under_way.append(mine)

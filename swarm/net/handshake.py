@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -52,6 +53,7 @@ class Refusal(enum.Enum):
     STALE_INCARNATION = "stale incarnation"
     UNKNOWN_ROLE = "unknown role"
     NOT_FOR_GUESTS = "not for guests"
+    NO_COORDINATOR = "no coordinator of this run"
     CLOSING = "closing"
 
 
@@ -115,7 +117,9 @@ async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
 class Admission:
     """Judges the hellos that reach one actor, and remembers the newest incarnation of each peer."""
 
-    def __init__(self, me: Actor, run_hash: str, role: Role) -> None:
+    def __init__(self, me: Actor, run_hash: str, role: Role, coordinators: Collection[str] = ()) -> None:
+        """`coordinators`: peer ids of those that may be one; empty: whoever says so."""
+        self._coordinators = frozenset(coordinators)
         self._me = me
         self._run_hash = run_hash
         self._role = role
@@ -165,6 +169,8 @@ class Admission:
             return Refusal.MALFORMED, f"channel {hello.channel} is unknown"
         if sender.peer != remote_peer:
             return Refusal.WRONG_PEER, f"you say you are {sender.peer!r}, libp2p says {remote_peer}"
+        if role is Role.COORDINATOR and self._coordinators and sender.peer not in self._coordinators:
+            return Refusal.NO_COORDINATOR, f"{sender.peer} is not among coordinator.group of the run's manifest"
         run_hash = hello.run_hash.hex()
         if role is Role.GUEST and channel is not Channel.BULK:
             return Refusal.NOT_FOR_GUESTS, f"a guest may ask for the manifest, not open {channel.value}"

@@ -21,7 +21,7 @@ from swarm.net.proto import records_pb2
 _HEAD = "swarm1-"
 _CHECK_BYTES = 4
 _MAX_TOKEN = 8192
-_MAX_ADDRESSES = 16
+MAX_ADDRESSES = 16
 
 
 class InviteError(ValueError):
@@ -85,8 +85,8 @@ def parse(text: str) -> Invite:
 
 
 def _check(invite: Invite) -> None:
-    if not 0 < len(invite.addresses) <= _MAX_ADDRESSES:
-        raise InviteError(f"an invite has 1 to {_MAX_ADDRESSES} addresses, this one {len(invite.addresses)}")
+    if not 0 < len(invite.addresses) <= MAX_ADDRESSES:
+        raise InviteError(f"an invite has 1 to {MAX_ADDRESSES} addresses, this one {len(invite.addresses)}")
     try:
         peer_id_bytes(invite.coordinator)
         for address in invite.addresses:

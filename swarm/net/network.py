@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -65,6 +65,7 @@ class Network:
 
     `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
     a lost link keeps its messages. `max_rate`: bytes a second that may be sent, at least LEAST_RATE; None: no limit.
+    `coordinators`: peer ids of those that may be one; none: whoever says so.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Network:
         on_dropped: Callable[[Actor, int, str], None] | None = None,
         manifest: SignedManifest | None = None,
         max_rate: float | None = None,
+        coordinators: Collection[str] = (),
     ) -> None:
         assert me.peer == host.peer_id, "an actor is named after its host"
         self.me = me
@@ -94,7 +96,7 @@ class Network:
         self.dropped: Counter[Actor] = Counter()
         """Messages that were given up because their actor could not be reached."""
         self.refused_frames: Counter[Actor] = Counter()
-        self.admission = Admission(me, run_hash, role)
+        self.admission = Admission(me, run_hash, role, coordinators)
         """Counts refused handshakes by reason, in `admission.refused`."""
         self.link_rates = LinkRates()
         """What comes in from whom, and how fast."""
@@ -189,9 +191,9 @@ class Network:
         """Have `handler(requester, request)` answer bulk requests; it raises BulkError to refuse."""
         self._handler = handler
 
-    def favour(self, peer_id: str) -> None:
-        """Answer this peer's bulk requests however many others are being answered."""
-        self._answers.favoured = peer_id
+    def favour(self, peer_ids: Iterable[str]) -> None:
+        """Answer these peers' bulk requests however many others are being answered."""
+        self._answers.favoured = frozenset(peer_ids)
 
     async def fetch(
         self,

@@ -130,6 +130,11 @@ class CoordinatorCore:
         self._last_word: Decide | Halt | None = None
         """What is said to everybody once all is over, until they are gone."""
 
+    @property
+    def known(self) -> frozenset[Actor]:
+        """Peers that have presented themselves: the archive is open to them."""
+        return frozenset(member.actor for member in self.members)
+
     # ------------------------------------------------------------ entry
 
     def handle(self, event: CoordinatorInput, now: float) -> list[CoordinatorAction]:

@@ -143,9 +143,10 @@ class GroupMember:
         """While this member leads."""
         return None if self.core is None else self.core.open_pass
 
-    def knows(self, peer: Actor) -> bool:
-        """Whether a peer has presented itself: then the archive is open to it."""
-        return peer in self._reports or self.members.get(peer) is not None
+    @property
+    def known(self) -> frozenset[Actor]:
+        """Peers that have presented themselves: the archive is open to them."""
+        return frozenset(self._reports) | (frozenset() if self.core is None else self.core.known)
 
     @property
     def over(self) -> bool:

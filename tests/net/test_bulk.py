@@ -246,7 +246,7 @@ def test_the_slowest_of_those_who_had_their_time_makes_room() -> None:
             assert aborted == list(range(slow + 1))
         with pytest.raises(BulkError, match="busy with 8 transfers"), answers.one_for("one more", Stream()):
             pass
-        answers.favoured = "coordinator"
+        answers.favoured = frozenset({"coordinator"})
         with answers.one_for("coordinator", Stream()):
             assert aborted == [0, 1], "the coordinator needs no room"
     assert not answers._under_way

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+from swarm_group import GroupSwarm, founded
 from swarm_processes import Nursery, Swarm
 
 STEPS = 5
@@ -78,6 +79,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MakeSwarm = Callable[..., Swarm]
+MakeGroup = Callable[..., GroupSwarm]
 
 
 @pytest.fixture
@@ -94,6 +96,27 @@ def make_swarm(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPath
         path.write_text(RUN)
         sets = (f"codec.forward={codec}", f"codec.backward={codec}", *sets)
         made.append(Swarm(nursery, folder, path, resolve_run(path, sets).manifest, *sets))
+        return made[-1]
+
+    yield make
+    for swarm in made:
+        swarm.kill()
+
+
+@pytest.fixture
+def make_group(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGroup]:
+    """`make_group("table.key=value", …)`: a swarm with three coordinators that are not started yet."""
+    from peers.resolved_run import resolve_run
+
+    made: list[GroupSwarm] = []
+
+    def make(*sets: str) -> GroupSwarm:
+        folder = tmp_path_factory.mktemp("group")
+        path = ground / "none" / "RUN.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(RUN)
+        sets = ("codec.forward=none", "codec.backward=none", founded(folder), *sets)
+        made.append(GroupSwarm(nursery, folder, path, resolve_run(path, sets).manifest, *sets))
         return made[-1]
 
     yield make

@@ -84,6 +84,10 @@ class Process:
         """When the first such event was written."""
         return next(at for at, event in self.log if _matches(event, kind, fields))
 
+    def at_last(self, kind: type[E]) -> float:
+        """When the last such event was written, 0 if none was."""
+        return max((at for at, event in self.log if isinstance(event, kind)), default=0.0)
+
     def last_life(self) -> list[tuple[float, Event]]:
         """The events since its last start."""
         log = self.log

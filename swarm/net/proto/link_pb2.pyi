@@ -35,6 +35,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_ROLE: _ClassVar[Refusal]
     NOT_FOR_GUESTS: _ClassVar[Refusal]
     CLOSING: _ClassVar[Refusal]
+    NO_COORDINATOR: _ClassVar[Refusal]
 ROLE_UNKNOWN: Role
 ROLE_PEER: Role
 ROLE_COORDINATOR: Role
@@ -55,6 +56,7 @@ STALE_INCARNATION: Refusal
 UNKNOWN_ROLE: Refusal
 NOT_FOR_GUESTS: Refusal
 CLOSING: Refusal
+NO_COORDINATOR: Refusal
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel")

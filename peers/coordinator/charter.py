@@ -1,0 +1,89 @@
+"""What the coordinators of a group must have in common before they start: their place in it, and one signed manifest.
+
+One of them signs the manifest with its organiser's key. The others are started with its invite: they take the manifest
+from it, if it is that of their own RUN.toml and data, and remember it and the way there for later starts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from peers.home import OpenHome
+from peers.organisers import fetch_from_any
+from swarm.manifest import ManifestError, RunManifest, SignedManifest
+from swarm.net import invite as invites
+from swarm.net.host import Host
+from swarm.net.identity import Identity
+from swarm.net.invite import Invite
+from swarm.state.atomic import atomic_file, write_whole
+
+
+class CharterError(ValueError):
+    """This machine cannot coordinate this run; the text says what to change."""
+
+
+def check_place(manifest: RunManifest, home: OpenHome) -> None:
+    """Raises CharterError when the manifest names others."""
+    group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
+    if group and me not in group:
+        raise CharterError(
+            f"this machine is {me} with --home {home.path}, which is not in coordinator.group of RUN.toml: put there "
+            "what `swarm-peer id` prints on each of the organiser's machines"
+        )
+
+
+def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
+    """The invite of another coordinator: the one given now, or at an earlier start. Raises InviteError, OSError."""
+    path = home.path / "invite"
+    if given is not None:
+        return given
+    return invites.parse(path.read_text()) if path.exists() else None
+
+
+async def signed_manifest(
+    manifest: RunManifest, home: OpenHome, host: Host, invite: Invite | None, key: Ed25519PrivateKey
+) -> SignedManifest:
+    """The manifest as another coordinator has signed it, if there is an invite of one; else signed with `key`.
+
+    Raises CharterError, ManifestError, DialError, BulkError.
+    """
+    path = home.path / "manifest.signed"
+    if path.exists():
+        signed = _decode(path.read_text())
+        if signed.manifest == manifest.canonical():
+            signed.verify()
+            return signed
+    if invite is None:
+        return SignedManifest.sign(manifest, key)
+    if invite.run_hash is not None and invite.run_hash != manifest.hash:
+        raise CharterError(
+            f"RUN.toml and its data are of run {manifest.hash[:16]}…, the invite of run {invite.run_hash[:16]}…: all "
+            "coordinators of a group need the same RUN.toml, the same --set and the same prepared data; copy them"
+        )
+    signed = await fetch_from_any(host, invite)
+    signed.verify(manifest.hash, invite.fingerprint)
+    if invite.fingerprint is not None:
+        _keep(path, _encode(signed))
+        _keep(home.path / "invite", invite.encode())
+    return signed
+
+
+def _keep(path: Path, text: str) -> None:
+    with atomic_file(path) as file:
+        write_whole(file, f"{text}\n".encode())
+
+
+def _encode(signed: SignedManifest) -> str:
+    parts = {"manifest": signed.manifest, "public_key": signed.public_key, "signature": signed.signature}
+    return json.dumps({name: base64.b64encode(value).decode() for name, value in parts.items()})
+
+
+def _decode(text: str) -> SignedManifest:
+    try:
+        return SignedManifest(**{name: base64.b64decode(value) for name, value in json.loads(text).items()})
+    except (ValueError, TypeError, AttributeError):
+        raise ManifestError("manifest.signed in --home is damaged: delete it and give --invite again") from None

@@ -1,0 +1,101 @@
+"""A swarm whose run names three coordinators, each a process with a home of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from swarm_processes import Nursery, Process, Swarm
+
+from peers.home import Home
+from peers.verdict import archived_digests
+from swarm.events import CheckpointArchived, LeaderFollowed, LeadershipTaken, PeerJoined
+from swarm.manifest import RunManifest
+from swarm.net.identity import Identity
+
+NAMES = ("c0", "c1", "c2")
+
+
+def founded(folder: Path) -> str:
+    """Homes for three coordinators in `folder`: the --set that names them as the group of a run."""
+    ids = [Identity.load(Home(folder / name).identity).peer_id for name in NAMES]
+    return f"coordinator.group={ids}"
+
+
+class GroupSwarm(Swarm):
+    """`coordinator` is the one that was the last to take the lead."""
+
+    def __init__(self, nursery: Nursery, folder: Path, run_file: Path, manifest: RunManifest, *sets: str) -> None:
+        super().__init__(nursery, folder, run_file, manifest, *sets)
+        self.coordinators = {name: self._process(name) for name in NAMES}
+        self.others |= self.coordinators
+        self._leader = self.coordinators["c0"]
+
+    @property
+    def coordinator(self) -> Process:  # type: ignore[override]
+        taken = {name: c.at_last(LeadershipTaken) for name, c in self.coordinators.items()}
+        return self.coordinators[max(taken, key=lambda name: taken[name])]
+
+    @coordinator.setter
+    def coordinator(self, process: Process) -> None:
+        """What a swarm with one coordinator would have: none of these."""
+
+    def start_member(self, name: str, *more: str) -> Process:
+        """Start a coordinator, in its home of before if it had one."""
+        process, invite = self.coordinators[name], self.folder / f"invite-{name}"
+        sets = [f"--set={text}" for text in self.sets]
+        first = self.folder / "invite-c0"
+        lead = [f"--invite={first.read_text().strip()}"] if name != "c0" and not process.pid else []
+        listen = "--listen=/ip4/127.0.0.1/tcp/0"
+        process.start(["coordinate", str(self.run_file), f"--invite-file={invite}", listen, *lead, *sets, *more])
+        process.wait(invite.exists, "an invite")
+        return process
+
+    def start_group(self, *more: str) -> Process:
+        """Start all, and wait until one leads and the others follow it."""
+        for name in NAMES:
+            self.start_member(name, *more)
+        self.coordinators["c0"].wait(
+            lambda: any(c.of(LeadershipTaken) for c in self.coordinators.values()), "anybody who leads"
+        )
+        leader = self.coordinator
+        for process in self.coordinators.values():
+            if process is not leader:
+                process.wait_for(LeaderFollowed, leader=leader.actor)
+        return leader
+
+    def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:
+        for name in names:
+            known = sum(len(c.of(PeerJoined)) for c in self.coordinators.values())
+            self.join(name, *(options or {}).get(name, ()))
+            leader = self.coordinator
+            leader.wait(
+                lambda known=known: sum(len(c.of(PeerJoined)) for c in self.coordinators.values()) > known,  # type: ignore[misc]
+                f"{name} among the peers",
+            )
+
+    @property
+    def invite(self) -> str:
+        return (self.folder / "invite-c0").read_text().strip()
+
+    def followers(self) -> list[Process]:
+        leader = self.coordinator
+        return [process for process in self.coordinators.values() if process is not leader]
+
+    def finish_group(self, but: Sequence[Process] = ()) -> None:
+        """All coordinators that live, and all peers, leave by themselves."""
+        for process in self.coordinators.values():
+            if process not in but:
+                assert process.wait_end() == 0, self.words()
+        for peer in self.peers.values():
+            peer.wait_end(30.0)
+
+    def assert_archives_equal(self, reference: Sequence[str], but: Sequence[Process] = ()) -> None:
+        """Every coordinator that lived to the end holds the last version, with the digests of `reference`."""
+        for process in self.coordinators.values():
+            if process in but:
+                continue
+            version, digests = archived_digests(process.home, self.manifest)
+            assert version == self.manifest.run.steps, process.words()
+            assert digests == tuple(reference), process.words()
+            assert process.of(CheckpointArchived, version=version)

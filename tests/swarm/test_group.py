@@ -1,0 +1,127 @@
+"""Three coordinators: whichever dies, stands still or is cut off, one leads, and the result is that of one machine.
+
+Two stages, two replicas. The leader dies at a named moment of step 2 and stays dead.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from conftest import MakeGroup
+from swarm_group import GroupSwarm
+from swarm_processes import Process, Swarm
+
+from swarm.events import (
+    CoordinatorStarted,
+    DecisionRecorded,
+    LeaderFollowed,
+    LeadershipLost,
+    LeadershipTaken,
+    PassOpened,
+    StepApplied,
+    StepDecided,
+)
+
+PEERS = ("p0", "p1", "p2", "p3")
+SETS = ("timing.step_budget_s=15", "timing.recruit_after_s=30")
+"""A heartbeat of half a second: a silent leader is replaced after a second and a half."""
+
+Reference = Callable[[Swarm], tuple[str, ...]]
+
+
+def ends_right(swarm: GroupSwarm, reference: Reference, but: tuple[Process, ...] = ()) -> None:
+    swarm.finish_group(but)
+    swarm.assert_replicas_identical()
+    swarm.assert_archives_equal(reference(swarm), but)
+    decided = [(event.step, event.term) for c in swarm.coordinators.values() for event in c.of(StepDecided)]
+    assert sorted(step for step, _ in decided) == list(range(swarm.manifest.run.steps)), "each step once, by one leader"
+
+
+def new_leader(swarm: GroupSwarm, old: Process) -> Process:
+    """Who took over, and how."""
+    leader = swarm.coordinator
+    assert leader is not old
+    started = leader.of(CoordinatorStarted)[-1]
+    assert started.term > old.of(CoordinatorStarted)[-1].term
+    for peer in swarm.peers.values():
+        assert peer.of(LeaderFollowed, leader=leader.actor), peer.words()
+    return leader
+
+
+def killed_mid_step(swarm: GroupSwarm, old: Process) -> None:
+    leader = new_leader(swarm, old)
+    assert not old.of(StepDecided, step=2) and leader.of(StepDecided, step=2)
+    assert leader.of(CoordinatorStarted)[-1].decided == 1
+    assert any(e.pass_id.endswith(":2") for e in leader.of(PassOpened)), "the step was done again"
+
+
+def killed_before_telling(swarm: GroupSwarm, old: Process) -> None:
+    leader = new_leader(swarm, old)
+    assert old.of(StepDecided)[-1].step == 2
+    assert leader.of(CoordinatorStarted)[-1].decided == 2 and leader.of(DecisionRecorded, step=2)
+    taken = leader.at_last(LeadershipTaken)
+    assert all(peer.at(StepApplied, step=2) > taken for peer in swarm.peers.values())
+
+
+def killed_while_telling(swarm: GroupSwarm, old: Process) -> None:
+    leader = new_leader(swarm, old)
+    assert leader.of(CoordinatorStarted)[-1].decided == 2
+    taken = leader.at_last(LeadershipTaken)
+    assert sorted(peer.at(StepApplied, step=2) < taken for peer in swarm.peers.values()) == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("fault", "proof"),
+    [
+        ("kill@Frame,key=1:2/b0→m4", killed_mid_step),
+        ("kill@StepDecided,step=2", killed_before_telling),
+        ("kill@Open:2,pass_id=1:3", killed_while_telling),
+    ],
+    ids=["mid-step", "decision-unsent", "decision-half-sent"],
+)
+def test_the_leader_is_killed(
+    fault: str,
+    proof: Callable[[GroupSwarm, Process], None],
+    make_group: MakeGroup,
+    reference: Reference,
+    record_property: Callable[[str, object], None],
+) -> None:
+    swarm = make_group(*SETS)
+    old = swarm.start_group(f"--fault={fault}")
+    swarm.join_stages(PEERS)
+    assert old.wait_end() == -signal.SIGKILL
+    ends_right(swarm, reference, but=(old,))
+    proof(swarm, old)
+    died = old.log[-1][0]
+    leads, opens = swarm.coordinator.at_last(LeadershipTaken), swarm.coordinator.at(PassOpened)
+    figures = f"another leads after {leads - died:.2f} s, and opens a pass after {opens - died:.2f} s"
+    print(figures)
+    record_property("take-over", figures)
+
+
+def test_a_follower_is_killed_and_nothing_changes(make_group: MakeGroup, reference: Reference) -> None:
+    swarm = make_group(*SETS)
+    leader = swarm.start_group()
+    victim = swarm.followers()[0]
+    swarm.join_stages(PEERS)
+    swarm.peers["p0"].wait_for(StepApplied, step=1)
+    victim.kill()
+    assert victim.wait_end() == -signal.SIGKILL
+    ends_right(swarm, reference, but=(victim,))
+    assert swarm.coordinator is leader and len(leader.of(LeadershipTaken)) == 1 and not leader.of(LeadershipLost)
+
+
+def test_a_leader_that_stood_still_comes_back_to_find_another(make_group: MakeGroup, reference: Reference) -> None:
+    """Two at once: the older one wakes in the midst of a step of its own."""
+    swarm = make_group(*SETS, "run.steps=60", "checkpoint.every=20")
+    old = swarm.start_group("--fault=stop@Frame,key=1:2/b0→m4")
+    swarm.join_stages(PEERS)
+    old.wait(lambda: any(c.of(LeadershipTaken) for c in swarm.coordinators.values() if c is not old), "another leader")
+    new = swarm.coordinator
+    new.wait_for(StepDecided, step=3)
+    old.resume()
+    ends_right(swarm, reference)
+    assert old.of(LeadershipLost) and not old.of(StepDecided, step=2)
+    assert old.of(LeaderFollowed, leader=new.actor)
