@@ -35,6 +35,7 @@ class GroupWorld:
         self.members: dict[Actor, Member] = {}
         self.now = 0.0
         self.messages: list[tuple[Actor, Actor, object]] = []
+        self.from_disk: list[SendEntries] = []
         self.standing: list[Entry] = []
         """What stood anywhere at any time."""
         self.leaders: dict[int, Actor] = {}
@@ -70,6 +71,7 @@ class GroupWorld:
                 case Send(to, message):
                     self._send(actor, to, message)
                 case SendEntries():
+                    self.from_disk.append(order)
                     self._send(actor, order.to, member.disk.append(order))
         self._check(actor, member.core)
 
