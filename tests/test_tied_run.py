@@ -116,7 +116,7 @@ def test_amendments_are_told_to_the_other_end_and_nobody_else_far_away(run: Run)
             told.add((action.message.stage, stage_of(swarm, action.to)))
         strike(swarm, actor, action)
 
-    for of, expected in ((tied(stages=3), {0, 1, 2}), (manifest("int8", 3, steps=4), {0, 1})):
+    for of, expected in ((tied(stages=4), {0, 1, 2, 3}), (manifest("int8", 4, steps=4), {0, 1, 2})):
         told.clear()
         strike = killing(1, 0, act.Forward, False, late=True)
         run(of, hook=hook)

@@ -13,11 +13,8 @@ from importlib.metadata import version
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
-<<<<<<< HEAD
-from peers.piece_request import Kind, PieceRequest
-=======
 from peers.organisers import addresses_by_peer, fetch_from_any, members_of
->>>>>>> 5454285 (Three machines can host a run: one leads, another takes over when it dies, stands still or is cut off)
+from peers.piece_request import Kind, PieceRequest
 from peers.run_network import run_network
 from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper

@@ -341,7 +341,7 @@ class CoordinatorCore:
 
     def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
         ledger = self._agenda.ledger(kind, survey.rosters, now, survey.entering)
-        ledger.listeners = self._audience.of(ledger.pass_id, survey.rosters, now)
+        ledger.listen(self._audience.of(ledger.pass_id, survey.rosters, now))
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)
         self.open_pass = OpenPass(ledger, self.members, self.settings, self._experience, self._out, now)

@@ -22,6 +22,7 @@ from swarm.protocol.ids import (
     Term,
 )
 from swarm.protocol.messages import (
+    UNTOLD,
     CodecPair,
     Decision,
     Listener,
@@ -31,6 +32,7 @@ from swarm.protocol.messages import (
     StageTable,
     Status,
     attempt_under,
+    is_near,
 )
 from swarm.protocol.scale import step_scale
 
@@ -67,7 +69,9 @@ class Ledger:
         self.rolled_back_in = rolled_back_in
         """As in Open."""
         self.listeners: tuple[Listener, ...] = ()
-        """As in Open: who they are may change while the pass is open."""
+        """As in Open: who they are may change while the pass is open (`listen`)."""
+        self._listens: dict[Actor, frozenset[int]] = {}
+        """By listener, the stages whose tables concern it."""
         self.entering: frozenset[Actor] = frozenset()
         """Of the rosters: who has caught up, but for the last decision, and was a listener before."""
         self.opened_at = now
@@ -105,6 +109,7 @@ class Ledger:
         """Microbatches that were fed and have not been all the way, by who has them in stage 0."""
         self._may_feed = False
         """Something has changed since there was nothing more to feed."""
+        self._near = [frozenset(self.concerned(stage)) for stage in range(len(tables))]
         for stage, table in enumerate(tables):
             self._shares.append({})
             self._busy.append(set())
@@ -117,6 +122,11 @@ class Ledger:
         self._busy[stage] = {actor for actor in table.roster if self.unfinished(actor)}
 
     # ------------------------------------------------------------ who
+
+    def listen(self, listeners: tuple[Listener, ...]) -> None:
+        """These listen, and no others."""
+        self.listeners = listeners
+        self._listens = {each.actor: self._near[each.stage] for each in listeners}
 
     def stage_of(self, actor: Actor) -> int | None:
         return self._stage_of.get(actor)
@@ -135,9 +145,17 @@ class Ledger:
         return attempt_under(self.tables, self.pass_id, StageIndex(stage), self._partner(stage))
 
     def concerned(self, stage: int) -> list[int]:
-        """Whom a table of `stage` concerns: the stage, those beside it, and the one that shares parameters with it."""
-        near = {stage - 1, stage, stage + 1, self._partner(stage)}
-        return [s for s in range(len(self.tables)) if s in near]
+        """Whom a table of `stage` concerns, and whose tables concern it: those near it, and who shares parameters."""
+        return [s for s in range(len(self.tables)) if is_near(s, stage) or s == self._partner(stage)]
+
+    def stages_near(self, actor: Actor) -> frozenset[int]:
+        """Whose tables an actor is told: those that concern its stage, and the one it listens to."""
+        stages = self._listens.get(actor, frozenset[int]())
+        return stages if (own := self._stage_of.get(actor)) is None else stages | self._near[own]
+
+    def told(self, stages: frozenset[int]) -> tuple[StageTable, ...]:
+        """The tables as they are now, as those are told them whom these stages concern."""
+        return tuple(table if s in stages else UNTOLD for s, table in enumerate(self.tables))
 
     @property
     def actors(self) -> list[Actor]:

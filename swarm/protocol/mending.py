@@ -43,6 +43,8 @@ class Mending:
         self._settings = settings
         self._out = out
         self._suspicion = Suspicion(settings)
+        self._openings: dict[frozenset[int], Open] = {}
+        """By the stages whose tables concern them, what peers are told while the tables stay as they are."""
 
     # ------------------------------------------------------------ the dead
 
@@ -76,6 +78,7 @@ class Mending:
         """Give a stage a new table and tell all whom it concerns."""
         ledger = self._ledger
         moved = ledger.amend(stage, table)
+        self._openings.clear()
         self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason))
         for near in ledger.concerned(stage):
             for actor in ledger.tables[near].roster:
@@ -182,10 +185,10 @@ class Mending:
     def tick(self, aborts: int, now: float) -> Suspect | GiveUp | None:
         """Repeat what was not heard, take work from the slow, name who is stuck. `aborts`: of this step so far."""
         ledger = self._ledger
-        numbers = tuple(table.number for table in ledger.tables)
         for actor in ledger.actors:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone")
+            numbers = self._opening(ledger.stages_near(actor)).numbers
             self._tell_if_behind(actor, numbers, now)
         for listener in ledger.listeners:
             member = self._members.get(listener.actor)
@@ -200,8 +203,8 @@ class Mending:
             for actor, microbatches in self._suspicion.to_release(self._members, ledger, now):
                 ledger.releasing[actor] = microbatches
         for actor, microbatches in ledger.releasing.items():
-            if (stage := ledger.stage_of(actor)) is not None:
-                self._out.send(actor, Release(ledger.pass_id, ledger.tables[stage].number, microbatches))
+            if (at := ledger.stage_of(actor)) is not None:
+                self._out.send(actor, Release(ledger.pass_id, ledger.tables[at].number, microbatches))
         if ledger.kind is not PassKind.TRAIN:
             return None
         for actor, reason in self._suspicion.stalled(self._members, ledger, now):
@@ -212,7 +215,7 @@ class Mending:
         return None
 
     def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
-        """`numbers`: of the tables as they are."""
+        """`numbers`: of the tables that it is told, as they are."""
         member = self._members.get(actor)
         status = member.status if member is not None else None
         if status is not None and status.pass_id == self._ledger.pass_id and status.numbers == numbers:
@@ -243,15 +246,22 @@ class Mending:
         ledger = self._ledger
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
-        tables = tuple(ledger.tables)
-        opening = Open(
-            ledger.pass_id,
-            ledger.kind,
-            tables,
-            ledger.decision,
-            ledger.codecs,
-            ledger.nonfinite,
-            ledger.listeners,
-            ledger.rolled_back_in,
-        )
-        self._out.send(actor, opening)
+        self._out.send(actor, self._opening(ledger.stages_near(actor)))
+
+    def _opening(self, stages: frozenset[int]) -> Open:
+        """What is told to those whom these stages' tables concern."""
+        ledger = self._ledger
+        opening = self._openings.get(stages)
+        if opening is None or opening.listeners is not ledger.listeners:
+            opening = Open(
+                ledger.pass_id,
+                ledger.kind,
+                ledger.told(stages),
+                ledger.decision,
+                ledger.codecs,
+                ledger.nonfinite,
+                ledger.listeners,
+                ledger.rolled_back_in,
+            )
+            self._openings[stages] = opening
+        return opening

@@ -106,6 +106,18 @@ class StageTable:
         return tuple(Contribution(bits, before) for bits, before in zip(sets, self.carried, strict=True))
 
 
+NEAR = 2
+"""How many stages away from its own a peer is told the tables: those beside it send to it and reduce, those behind them
+may pass on what two neighbours cannot send each other. With the whole view everything would grow with all peers."""
+UNTOLD = StageTable(0, (), ())
+"""In place of the table of a stage that is farther away."""
+
+
+def is_near(one: int, other: int) -> bool:
+    """Whether peers of a stage are told the table of another, unless for what both hold (`Settings.partner`)."""
+    return abs(one - other) <= NEAR
+
+
 def attempt_under(
     tables: Sequence[StageTable], pass_id: PassId, stage: StageIndex, partner: StageIndex | None
 ) -> Attempt:
@@ -218,6 +230,7 @@ class Open:
     pass_id: PassId
     kind: PassKind
     tables: tuple[StageTable, ...]
+    """By stage; `UNTOLD` for those that do not concern the receiver."""
     decision: Decision | None
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: what everything crosses with in this pass. Empty where the manifest says it all."""
@@ -229,6 +242,11 @@ class Open:
     """Of all stages. They have no part in the pass; it may be told again with others."""
     rolled_back_in: Term = NEVER
     """The term of the last rollback: a state from before it is of a history that does not stand."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the tables, by stage."""
+        return tuple(table.number for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +345,7 @@ class Status:
     version: int | None
     pass_id: PassId | None = None
     numbers: tuple[int, ...] = ()
-    """Table numbers known for every stage of the pass."""
+    """Of the tables of the pass that are known here, by stage; 0 for those that it was not told."""
     done: int = 0
     """Bit m is set when microbatch m is accumulated (TRAIN) or forwarded (other kinds) here."""
     prepared: Prepared | None = None

@@ -119,7 +119,7 @@ class OpenPass:
     def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
         """Who listens has changed: tell those who come to it, and those who are to keep something for them."""
         before = {(each.actor, each.stage) for each in self.ledger.listeners}
-        self.ledger.listeners = listeners
+        self.ledger.listen(listeners)
         new = [each for each in listeners if (each.actor, each.stage) not in before]
         donors = [actor for stage in {each.stage for each in new} for actor in self.ledger.tables[stage].roster]
         for actor in (*donors, *(each.actor for each in new)):

@@ -18,7 +18,7 @@ from swarm.protocol.asked import Asked
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import Done, Frame, Payload, Released, Result, StageTable, Unreachable, Want
+from swarm.protocol.messages import Done, Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.retained import Kept, Retained
 
@@ -217,10 +217,12 @@ class Walk:
         return min(self._asked.deadlines(self._lacking()).values(), default=None)
 
     def detour(self, other: Actor) -> Actor | None:
-        """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer of the pass."""
-        theirs = next((table.roster for table in self.tables if other in table.roster), ())
-        everyone = [actor for table in self.tables for actor in table.roster]
-        for actor in (*self.table.roster, *theirs, *everyone):
+        """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer that is told of both."""
+        there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
+        if there is None:
+            return None
+        others = [actor for s, table in enumerate(self.tables) if is_near(s, there) for actor in table.roster]
+        for actor in (*self.table.roster, *self.tables[there].roster, *others):
             if actor not in (self.me, other) and actor not in self.unreachable:
                 return actor
         return None

@@ -14,6 +14,7 @@ from swarm.protocol.actions import Begin, Stop, WriteTerm
 from swarm.protocol.allegiance import term_of
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
 from swarm.protocol.messages import (
+    UNTOLD,
     Amend,
     ArchivedEntry,
     Assign,
@@ -379,7 +380,8 @@ class Watch:
             if message.kind is PassKind.TRAIN and pass_id.step in self.decisions and not replaced:
                 raise Violation("atomic", f"step {pass_id.step} is opened again after its decision")
             for stage, table in enumerate(message.tables):
-                self._table(pass_id, stage, table)
+                if table != UNTOLD:
+                    self._table(pass_id, stage, table)
             self._opens(message)
         elif isinstance(message, Amend):
             self._table(message.pass_id, message.stage, message.table)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.ledger import Ledger
-from swarm.protocol.messages import Prepared, StageTable, Status
+from swarm.protocol.messages import UNTOLD, Prepared, StageTable, Status
 from swarm.simulation.scenario import small_settings
 
 ROSTERS = ((Actor("a", 1), Actor("b", 1)), (Actor("m", 1),), (Actor("y", 1), Actor("z", 1)))
@@ -79,17 +79,19 @@ def test_a_table_of_a_stage_between_voids_nothing_of_the_ends() -> None:
 def test_whom_a_table_concerns() -> None:
     record = ledger()
     assert [record.concerned(stage) for stage in range(3)] == [[0, 1, 2]] * 3
-    five = Ledger(
+    seven = Ledger(
         pass_id=PASS,
         kind=PassKind.TRAIN,
-        tables=tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcde"),
+        tables=tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcdefg"),
         weights={},
         decision=None,
         window=4,
         now=0.0,
-        partner=small_settings(stages=5, microbatches=2, steps=2, replicas=1, ends_share=True).partner,
+        partner=small_settings(stages=7, microbatches=2, steps=2, replicas=1, ends_share=True).partner,
     )
-    assert [five.concerned(stage) for stage in range(5)] == [[0, 1, 4], [0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 3, 4]]
+    near = [[0, 1, 2, 6], [0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [2, 3, 4, 5, 6], [3, 4, 5, 6], [0, 4, 5, 6]]
+    assert [seven.concerned(stage) for stage in range(7)] == near
+    assert [[s for s, table in enumerate(seven.told(stage)) if table != UNTOLD] for stage in range(7)] == near
 
 
 def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
