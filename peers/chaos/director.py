@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -217,6 +218,9 @@ class Director:
             machine.kill()
         self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all", rest[0])
         self._read()
+        for machine in self._machines.values():
+            if machine.disk is not None and machine.home.events.exists():  # its disk vanishes with us
+                shutil.copyfile(machine.home.events, self._folder / f"{machine.name}-events.jsonl")
 
     def _compare(self) -> None:
         sets = (f"--set={text}" for text in self._scenario.sets)
