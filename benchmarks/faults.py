@@ -14,10 +14,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.results import write_results
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "internet" / "scenarios"
@@ -216,9 +218,10 @@ def main() -> None:
     options = parser().parse_args()
     reports: dict[str, Report] = json.loads(RESULTS.read_text())["reports"] if RESULTS.exists() else {}
     names = options.only.split(",") if options.only else sorted(path.stem for path in SCENARIOS.glob("*.toml"))
-    reports |= play(names)
-    options.out.write_text(json.dumps({"command": "python -m benchmarks.faults", "reports": reports}, indent=1) + "\n")
-    write_page(reports)
+    for report in play(names):
+        reports[report["scenario"]] = report
+        write_results(options.out, "faults", reports=reports)
+        write_page(reports)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -228,12 +231,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def play(names: list[str]) -> dict[str, Report]:
-    """The reports of these scenarios; what happens is shown on stderr."""
+def play(names: Sequence[str]) -> Iterator[Report]:
+    """The reports of these scenarios as they come; what happens is shown on stderr."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         words = ["chaos", *(str(SCENARIOS / f"{name}.toml") for name in names), "--json", "--dir", folder]
-        done = subprocess.run([sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True)
-    return {report["scenario"]: report for report in map(json.loads, done.stdout.splitlines())}
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True
+        ) as chaos:
+            assert chaos.stdout is not None
+            for line in chaos.stdout:
+                yield json.loads(line)
 
 
 def table(reports: dict[str, Report]) -> str:
