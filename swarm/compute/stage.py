@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
 from torch import Tensor, nn
 
 from swarm.compute.averaging import reduction_of

@@ -29,6 +29,12 @@ def test_it_does_not_import_torchs_compiler(boundary: str) -> None:
     assert done.returncode == 0, done.stderr[-1000:]
 
 
+def test_the_compute_package_imports_what_the_first_backward_needs() -> None:
+    """Half a second of a core: when the process starts, not in the first step of a peer that others wait for."""
+    program = "import sys, swarm.compute.stage; assert 'torch.fx.experimental.symbolic_shapes' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
 def test_parameters_are_those_of_the_seed() -> None:
     model = ModelSection(vocab_size=64, dim=32, layers=2, heads=2, kv_heads=2, ffn_dim=64, context=16, cuts=[1])
     for stage in range(2):
