@@ -121,3 +121,24 @@ def test_strangers_without_end_do_not_shut_out_who_comes_next(monkeypatch: pytes
     assert isinstance(judge("old", 6), Introduction)
     assert judge("old", 5) == (Refusal.STALE_INCARNATION, "you are incarnation 5, 6 was here already")
     assert isinstance(judge("quiet", 4), Introduction)  # forgotten, as the one not heard of for longest
+
+
+def test_only_those_whom_the_manifest_names_coordinate() -> None:
+    me = Actor("me", 4)
+
+    def judged(admission: Admission, role: int) -> object:
+        hello = link_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            run_hash=bytes.fromhex(RUN),
+            role=role,
+            channel=link_pb2.CHANNEL_CONTROL,
+            sender=messages_pb2.Actor(peer="other", incarnation=0),
+        )
+        return admission.judge(hello.SerializeToString(), "other")
+
+    strict = Admission(me, RUN, Role.PEER, coordinators=("one", "two"))
+    refusal, reason = judged(strict, link_pb2.ROLE_COORDINATOR)  # type: ignore[misc]
+    assert refusal is Refusal.NO_COORDINATOR and "other is not among coordinator.group" in reason
+    assert isinstance(judged(strict, link_pb2.ROLE_PEER), Introduction)
+    for admission in (Admission(me, RUN, Role.PEER), Admission(me, RUN, Role.PEER, coordinators=("other",))):
+        assert isinstance(judged(admission, link_pb2.ROLE_COORDINATOR), Introduction)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarm.events import PeerFenced, ReduceStarted, RouteChanged
+from swarm.events import LeaderFollowed, PeerFenced, ReduceStarted, RouteChanged
 from swarm.protocol import early
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
@@ -48,6 +48,27 @@ PASS = PassId(Term(1), StepNumber(0))
 
 def part(bucket: int, size: int) -> m.ReducePart:
     return m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 0), bucket, OTHER), 1, bytes(size))
+
+
+def test_a_peer_obeys_the_coordinator_of_the_highest_term() -> None:
+    group = tuple(Actor(f"c{i}", 0) for i in range(3))
+    core = PeerCore(ME, group[0], small_settings(stages=1, microbatches=2, steps=2, replicas=2), group=group)
+
+    def told(sender: Actor, message: m.Message, now: float) -> list[object]:
+        return list(core.handle(Received(sender, message), now))
+
+    first = core.handle(Tick(), 0.0)
+    assert [a.to for a in first if isinstance(a, Send)] == list(group), "any of them may lead"
+    told(group[1], m.Assign(Term(3), None, 0), 0.01)
+    assert core.coordinator == group[1] and core.holding.standing_by
+    older = told(group[0], m.Halt("I am old", Term(2)), 0.02) + told(group[2], m.Halt("not my term", Term(3)), 0.02)
+    assert not [a for a in older if isinstance(a, Stop)] and core.coordinator == group[1]
+    news = told(group[2], m.Assign(Term(4), StageIndex(0), 0), 0.03)
+    assert Emit(LeaderFollowed(str(group[2]), 4)) in news and core.coordinator == group[2]
+    assert [a.to for a in news if isinstance(a, Send) and isinstance(a.message, m.Status)] == list(group), "at once"
+    core.handle(StateLoaded(StageIndex(0), 0, 1), 0.04)
+    assert not [a for a in told(OTHER, m.Halt("I am no coordinator", Term(9)), 0.05) if isinstance(a, Stop)]
+    assert [a for a in told(group[0], m.Halt("it failed", Term(5)), 0.06) if isinstance(a, Stop)]
 
 
 def test_halt_ends_a_peer_as_failed_if_the_coordinator_says_so() -> None:

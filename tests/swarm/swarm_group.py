@@ -7,6 +7,8 @@ from pathlib import Path
 
 from swarm_processes import Nursery, Process, Swarm
 
+from peers.chaos.internet import Internet, Place
+from peers.chaos.scenario import HostPlan
 from peers.home import Home
 from peers.verdict import archived_digests
 from swarm.events import CheckpointArchived, LeaderFollowed, LeadershipTaken, PeerJoined
@@ -29,7 +31,20 @@ class GroupSwarm(Swarm):
         super().__init__(nursery, folder, run_file, manifest, *sets)
         self.coordinators = {name: self._process(name) for name in NAMES}
         self.others |= self.coordinators
-        self._leader = self.coordinators["c0"]
+        self._internet: Internet | None = None
+        self._places: dict[str, Place] = {}
+
+    def on(self, internet: Internet, peers: Sequence[str]) -> None:
+        """Every coordinator and peer is a host of this internet from now on."""
+        self._internet = internet
+        for name in (*NAMES, *peers):
+            self._places[name] = internet.add(HostPlan(name))
+            process = self.coordinators[name] if name in NAMES else self.peers.setdefault(name, self._process(name))
+            process.namespace = self._places[name].namespace
+
+    def host(self, process: Process) -> str:
+        """The name of a coordinator's host."""
+        return next(name for name, each in self.coordinators.items() if each is process)
 
     @property
     def coordinator(self) -> Process:  # type: ignore[override]
@@ -46,10 +61,20 @@ class GroupSwarm(Swarm):
         sets = [f"--set={text}" for text in self.sets]
         first = self.folder / "invite-c0"
         lead = [f"--invite={first.read_text().strip()}"] if name != "c0" and not process.pid else []
-        listen = "--listen=/ip4/127.0.0.1/tcp/0"
-        process.start(["coordinate", str(self.run_file), f"--invite-file={invite}", listen, *lead, *sets, *more])
+        place = self._places.get(name)
+        listen = place.listening if place is not None else ("--listen=/ip4/127.0.0.1/tcp/0",)
+        process.start(["coordinate", str(self.run_file), f"--invite-file={invite}", *listen, *lead, *sets, *more])
+        if self._internet is not None:
+            self._internet.started(name, process.pid)
         process.wait(invite.exists, "an invite")
         return process
+
+    def join(self, name: str, *more: str) -> Process:
+        place = self._places.get(name)
+        peer = super().join(name, *more, *(() if place is None else place.joining))
+        if self._internet is not None:
+            self._internet.started(name, peer.pid)
+        return peer
 
     def start_group(self, *more: str) -> Process:
         """Start all, and wait until one leads and the others follow it."""

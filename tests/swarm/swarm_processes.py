@@ -42,6 +42,8 @@ class Process:
     output: Path
     nursery: Nursery
     pid: int = 0
+    namespace: str | None = None
+    """Of an emulated internet; None: it lives on this machine's."""
     _known: list[tuple[float, Event]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -49,7 +51,7 @@ class Process:
 
     def start(self, argv: Sequence[str]) -> None:
         self.home.parent.mkdir(parents=True, exist_ok=True)
-        self.pid = self.nursery.start([*argv, "--home", str(self.home)], self.output)
+        self.pid = self.nursery.start([*argv, "--home", str(self.home)], self.output, namespace=self.namespace)
 
     @property
     def code(self) -> int | None:

@@ -13,6 +13,9 @@ from conftest import MakeGroup
 from swarm_group import GroupSwarm
 from swarm_processes import Process, Swarm
 
+from peers.chaos.internet import Namespaces, Relays
+from peers.chaos.namespace import why_not
+from peers.chaos.scenario import NetworkPlan
 from swarm.events import (
     CoordinatorStarted,
     DecisionRecorded,
@@ -125,3 +128,33 @@ def test_a_leader_that_stood_still_comes_back_to_find_another(make_group: MakeGr
     ends_right(swarm, reference)
     assert old.of(LeadershipLost) and not old.of(StepDecided, step=2)
     assert old.of(LeaderFollowed, leader=new.actor)
+
+
+@pytest.mark.parametrize("one_way", [False, True], ids=["both-ways", "one-way"])
+def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
+    one_way: bool, make_group: MakeGroup, reference: Reference
+) -> None:
+    """The network between the coordinators is cut for real: hosts of their own, and no packet from one to the other.
+
+    The old leader still reaches every peer. One way: it speaks to the others and cannot hear them.
+    """
+    internet = Namespaces(NetworkPlan()) if why_not() is None else Relays(NetworkPlan())
+    with internet:
+        swarm = make_group(*SETS, "run.steps=200", "checkpoint.every=50")
+        swarm.on(internet, PEERS)
+        old = swarm.start_group()
+        swarm.join_stages(PEERS)
+        old.wait_for(StepDecided, step=2)
+        mine, others = swarm.host(old), [swarm.host(each) for each in swarm.followers()]
+        pairs = [(other, mine) for other in others] + ([] if one_way else [(mine, other) for other in others])
+        internet.cut(pairs)
+        old.wait_for(LeadershipLost)
+        lost = old.at(LeadershipLost)
+        old.wait(lambda: swarm.coordinator is not old, "another leader")
+        new = swarm.coordinator
+        new.wait_for(StepDecided, 10)
+        assert not [at for at, event in old.log if isinstance(event, StepDecided) and at > lost]
+        internet.heal(pairs)
+        old.wait_for(LeaderFollowed, leader=new.actor)
+        ends_right(swarm, reference)
+    assert "heard from" in old.of(LeadershipLost)[0].reason or "ballot" in old.of(LeadershipLost)[0].reason

@@ -1,0 +1,226 @@
+"""A member of a group by hand: what its coordinator may say and write, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
+from swarm.protocol import messages as m
+from swarm.protocol.actions import (
+    ArchiveStored,
+    CollectCheckpoint,
+    Emit,
+    GroupAction,
+    GroupInput,
+    GroupWritten,
+    LeaveRequested,
+    LinkLost,
+    Received,
+    Send,
+    Stop,
+    Tick,
+    WriteGroup,
+)
+from swarm.protocol.coordinator import Phase
+from swarm.protocol.group import GroupMember
+from swarm.protocol.group_log import Standing, Stored
+from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
+from swarm.simulation.scenario import small_settings
+
+ME, TWO, THREE = (Actor(f"c{i}", 0) for i in range(3))
+GROUP = (ME, TWO, THREE)
+PEER = Actor("peer", 1)
+SETTINGS = small_settings(stages=1, microbatches=2, steps=4, replicas=1)
+
+
+class Desk:
+    """One member whose disk is as quick as you like; the others say what the test has them say."""
+
+    def __init__(self, stored: Stored | None = None, holds: dict[int, tuple[str, ...]] | None = None) -> None:
+        self.now = 0.0
+        self.member = GroupMember(ME, GROUP, SETTINGS, stored or Stored(), holds or {})
+        self.writes: list[WriteGroup] = []
+        self.tell(Tick())
+
+    def tell(self, event: GroupInput) -> list[GroupAction]:
+        """What is ordered, disks included."""
+        orders = self.member.handle(event, self.now)
+        for write in [order for order in orders if isinstance(order, WriteGroup)]:
+            self.writes.append(write)
+            orders += self.tell(GroupWritten(write.number))
+        return orders
+
+    def hear(self, sender: Actor, message: m.Message) -> list[GroupAction]:
+        return self.tell(Received(sender, message))
+
+    def lead(self) -> list[GroupAction]:
+        """Long enough alone, and with the vote of another, this member leads; that one has all it is sent."""
+        self.now += 10 * SETTINGS.heartbeat_s
+        self.tell(Tick())
+        ballot = self.member.record.ballot + 1
+        self.hear(TWO, m.Vote(ballot, True, binding=False))
+        orders = self.hear(TWO, m.Vote(ballot, True, binding=True))
+        assert self.member.record.leads
+        return orders + self.agree()
+
+    def agree(self, held: m.Offer | None = None) -> list[GroupAction]:
+        """Another member has the whole log on disk, and holds what is offered, if that is so."""
+        record = self.member.record
+        version, term = (-1, 0) if held is None else (held.version, held.term)
+        return self.hear(TWO, m.Appended(record.ballot, record.log.last, held=version, held_in=term))
+
+
+def sent(orders: list[GroupAction], kind: type, to: Actor | None = None) -> list[m.Message]:
+    return [o.message for o in orders if isinstance(o, Send) and isinstance(o.message, kind) and to in (None, o.to)]
+
+
+def emitted(orders: list[GroupAction], kind: type) -> list[object]:
+    return [o.event for o in orders if isinstance(o, Emit) and isinstance(o.event, kind)]
+
+
+def joined(sequence: int = 1) -> m.Join:
+    return m.Join(PEER, None, 1.0, sequence)
+
+
+def test_nothing_is_said_to_peers_before_the_term_stands() -> None:
+    desk = Desk()
+    desk.hear(PEER, joined())
+    desk.now += 10 * SETTINGS.heartbeat_s
+    desk.tell(Tick())
+    desk.hear(PEER, joined(2))
+    desk.hear(TWO, m.Vote(1, True, binding=False))
+    orders = desk.hear(TWO, m.Vote(1, True, binding=True))
+    assert emitted(orders, LeadershipTaken) and not sent(orders, m.Assign)
+    assert desk.member.phase is Phase.STARTING and desk.member.standing.term == 0
+    orders = desk.agree()
+    assert desk.member.standing.term == 1
+    assert sent(orders, m.Assign, PEER) == [m.Assign(Term(1), StageIndex(0), 0, None)], "who was heard before is known"
+
+
+def test_who_was_not_heard_of_late_is_not_counted_on() -> None:
+    desk = Desk()
+    desk.hear(PEER, joined())
+    assert not sent(desk.lead(), m.Assign)
+    assert desk.member.known == {PEER}, "though the archive is open to it"
+    desk.tell(LinkLost(PEER))
+    assert not desk.member.known
+
+
+def test_it_takes_over_where_the_record_stands() -> None:
+    decision = m.Decision(Term(3), StepNumber(1), 1.0, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
+    standing = Standing(3, replace(decision, step=StepNumber(0)))
+    stored = Stored(5, "c1", 2, standing, ((1, 5),), (m.DecisionEntry(5, decision),))  # its end may not stand
+    desk = Desk(stored)
+    desk.lead()
+    assert desk.member.core is not None
+    history = desk.member.core.history
+    assert (history.version, history.term, history.decision) == (2, 4, decision)
+    assert desk.member.record.ballot == 6 and desk.member.standing.version == 2, "and now it stands"
+
+
+def test_nobody_is_sent_home_as_failed_by_a_leader_that_was_replaced() -> None:
+    desk = Desk()
+    desk.lead()
+    desk.hear(PEER, joined())
+    core = desk.member.core
+    assert core is not None
+    core._end(m.Halt("it failed eight times", Term(1)), desk.now)
+    desk.now += SETTINGS.heartbeat_s
+    orders = desk.tell(Tick())
+    assert not sent(orders, m.Halt) and desk.writes[-1].entries == (m.TermEntry(1, Term(2)),)
+    desk.agree()
+    desk.now += SETTINGS.heartbeat_s
+    assert sent(desk.tell(Tick()), m.Halt, PEER)
+    desk.agree()
+    desk.tell(LinkLost(PEER))
+    desk.now += SETTINGS.heartbeat_s
+    orders = desk.tell(Tick())
+    assert Stop("it failed eight times", failed=True) in orders
+    assert sent(orders, m.Adjourn) == [m.Adjourn(1, "it failed eight times", failed=True)] * 2
+
+
+def test_a_checkpoint_counts_when_a_majority_holds_it() -> None:
+    desk = Desk()
+    desk.lead()
+    core = desk.member.core
+    assert core is not None
+    order = CollectCheckpoint(1, Term(1), ((PEER,),), ("file",))
+    desk.member._pass_on(order, desk.now)
+    core.history.version = 3
+    desk.tell(ArchiveStored(1, Term(1)))
+    assert core.history.archived is None, "it is here alone"
+    desk.member._pass_on(replace(order, version=2), desk.now)
+    assert 2 not in desk.member._orders, "one after the other"
+    desk.now += SETTINGS.heartbeat_s
+    appends = sent(desk.tell(Tick()), m.Append, TWO)
+    offer = m.Offer(1, Term(1), ("file",))
+    assert isinstance(appends[-1], m.Append) and appends[-1].offer == offer
+    desk.agree(replace(offer, term=Term(0)))
+    assert core.history.archived is None, "that was another offer"
+    desk.agree(offer)
+    assert desk.writes[-1].entries[-1] == m.ArchivedEntry(1, 1, Term(1), ("file",))
+    desk.agree(offer)
+    assert core.history.archived == 1
+
+
+def appended(ballot: int, before: int, *entries: m.Entry, committed: int = 0, offer: m.Offer | None = None) -> m.Append:
+    before_ballot = 1 if before else 0
+    return m.Append(ballot, before, before_ballot, entries, committed, offer)
+
+
+def test_a_follower_copies_what_the_leader_offers_and_says_so() -> None:
+    desk = Desk()
+    offer = m.Offer(1, Term(1), ("file",))
+    decision = m.Decision(Term(1), StepNumber(0), 1.0, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
+    entries = (m.TermEntry(1, Term(1)), m.DecisionEntry(1, decision))
+    orders = desk.hear(TWO, appended(1, 0, *entries, committed=2, offer=offer))
+    assert emitted(orders, DecisionRecorded) == [DecisionRecorded(1, 0, str(TWO))]
+    copies = [o for o in desk.hear(TWO, appended(1, 2, committed=2, offer=offer)) if isinstance(o, CollectCheckpoint)]
+    assert copies == [CollectCheckpoint(1, Term(1), ((TWO,),), ("file",), from_archive=True)]
+    desk.tell(ArchiveStored(1, Term(1)))
+    (reply,) = sent(desk.hear(TWO, appended(1, 2, committed=2, offer=offer)), m.Appended)
+    assert isinstance(reply, m.Appended) and (reply.held, reply.held_in) == (1, 1)
+    (reply,) = sent(desk.hear(TWO, appended(1, 2, committed=2, offer=replace(offer, term=Term(2)))), m.Appended)
+    assert isinstance(reply, m.Appended)
+
+
+def test_a_new_leader_fetches_what_a_majority_holds_and_it_does_not() -> None:
+    archived = m.ArchivedEntry(1, 1, Term(1), ("file",))
+    desk = Desk(Stored(1, "", 3, Standing(1, None, 0, archived), ((1, 1),)))
+    copies = [order for order in desk.lead() if isinstance(order, CollectCheckpoint)]
+    assert copies[0] == CollectCheckpoint(1, Term(1), ((TWO, THREE),), ("file",), from_archive=True)
+    assert desk.member.core is not None and desk.member.core.history.archived == 1
+    desk.tell(ArchiveStored(1, Term(1)))
+    desk.now += SETTINGS.heartbeat_s
+    desk.tell(Tick())
+    assert desk.member.record.offer == m.Offer(1, Term(1), ("file",))
+
+
+def test_a_leader_without_a_majority_says_so_and_ends_its_reign() -> None:
+    desk = Desk()
+    desk.lead()
+    desk.now += 4 * SETTINGS.heartbeat_s
+    orders = desk.tell(Tick())
+    assert [event.reason for event in emitted(orders, LeadershipLost)] == ["heard from 0 of 2 other members"]  # type: ignore[attr-defined]
+    assert desk.member.core is None and desk.member.leader is None
+    said: list[object] = []
+    for _ in range(100):
+        desk.now += SETTINGS.heartbeat_s / 2
+        said += emitted(desk.tell(Tick()), MajorityMissing)
+    assert len(said) == 1, "once"
+
+
+def test_strangers_have_no_say_in_the_record() -> None:
+    desk = Desk()
+    desk.tell(Tick())
+    for sender in (PEER, Actor("c1", 7)):
+        for message in (m.Canvass(9, 9, 9, True), appended(9, 0, m.TermEntry(9, Term(9))), m.Adjourn(9, "go")):
+            assert not desk.hear(sender, message)
+    assert desk.member.record.ballot == 0 and desk.member.record.log.last == 0
+
+
+def test_ctrl_c_ends_this_member_alone() -> None:
+    desk = Desk()
+    desk.lead()
+    orders = desk.tell(LeaveRequested("interrupted"))
+    assert Stop("interrupted") in orders and not sent(orders, m.Adjourn)
