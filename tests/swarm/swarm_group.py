@@ -10,10 +10,12 @@ from swarm_processes import Nursery, Process, Swarm
 from peers.chaos.internet import Internet, Place
 from peers.chaos.scenario import HostPlan
 from peers.home import Home
+from peers.organisers import addresses_by_peer
 from peers.verdict import archived_digests
 from swarm.events import CheckpointArchived, LeaderFollowed, LeadershipTaken, PeerJoined
 from swarm.manifest import RunManifest
 from swarm.net.identity import Identity
+from swarm.net.invite import parse
 
 NAMES = ("c0", "c1", "c2")
 
@@ -58,16 +60,25 @@ class GroupSwarm(Swarm):
     def start_member(self, name: str, *more: str) -> Process:
         """Start a coordinator, in its home of before if it had one."""
         process, invite = self.coordinators[name], self.folder / f"invite-{name}"
+        where = self._listened_at(invite, process)
+        invite.unlink(missing_ok=True)
         sets = [f"--set={text}" for text in self.sets]
-        first = self.folder / "invite-c0"
-        lead = [f"--invite={first.read_text().strip()}"] if name != "c0" and not process.pid else []
+        lead = [f"--invite={self.invite}"] if name != "c0" and not process.pid else []
         place = self._places.get(name)
-        listen = place.listening if place is not None else ("--listen=/ip4/127.0.0.1/tcp/0",)
+        listen = place.listening if place is not None else (f"--listen={where}",)
         process.start(["coordinate", str(self.run_file), f"--invite-file={invite}", *listen, *lead, *sets, *more])
         if self._internet is not None:
             self._internet.started(name, process.pid)
         process.wait(invite.exists, "an invite")
         return process
+
+    def _listened_at(self, invite: Path, process: Process) -> str:
+        """Where a coordinator is to listen: as before, if it was there."""
+        if not invite.exists():
+            return "/ip4/127.0.0.1/tcp/0"
+        me = Identity.load(Home(process.home).identity).peer_id
+        mine = addresses_by_peer(parse(invite.read_text()).addresses)[me]
+        return next(address for address in mine if address.startswith("/ip4/127.0.0.1/")).split("/p2p/")[0]
 
     def join(self, name: str, *more: str) -> Process:
         place = self._places.get(name)
