@@ -60,6 +60,10 @@ class Consensus:
         """For a follower to set: the leader's offer, once it holds that."""
         self.holders: set[Actor] = set()
         """Who holds the leader's offer."""
+        self.peers = 0
+        """For the one who drives this to set: how many peers of the swarm this member hears."""
+        self.audience: dict[Actor, int] = {}
+        """How many of them each other member says it hears, while this one leads."""
         self.offered: Offer | None = None
         """What this follower's leader offers."""
         self.beat_s = beat_s
@@ -136,6 +140,11 @@ class Consensus:
         """Entries that stand for good now and are on this disk as such, each once, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
+
+    def resign(self, now: float, reason: str) -> None:
+        """Let another lead, and do not stand again at once."""
+        self._follow(None, now, reason)
+        self._stand_at = now + 4 * self.patience_s
 
     def next_wakeup(self) -> float:
         return self._beat_at if self.leads else self._stand_at
@@ -254,6 +263,7 @@ class Consensus:
         self.why_not = ""
         self.offer = self.offered = None
         self.holders = set()
+        self.audience = {}
         self._durable = self.log.last
         self._matched = dict.fromkeys(self._others, 0)
         self._next = dict.fromkeys(self._others, self.log.last + 1)
@@ -323,13 +333,14 @@ class Consensus:
         self.offered = append.offer if self.settled >= append.committed else None
         held = self.held
         version, term = (-1, 0) if held is None else (held.version, held.term)
-        self._say(sender, Appended(self.ballot, matched, held=version, held_in=term))
+        self._say(sender, Appended(self.ballot, matched, held=version, held_in=term, peers=self.peers))
 
     def _on_appended(self, sender: Actor, reply: Appended, now: float) -> None:
         if reply.ballot > self.ballot:
             self._newer(reply.ballot, now, f"{sender} knows ballot {reply.ballot}")
         if not self.leads or reply.ballot != self.ballot or reply.matched > self.log.last:
             return
+        self.audience[sender] = reply.peers
         if self.offer is not None and (reply.held, reply.held_in) == (self.offer.version, self.offer.term):
             self.holders.add(sender)
         if reply.refused:

@@ -108,6 +108,8 @@ class GroupMember:
         self._halt_stands = False
         self._ending_since: float | None = None
         """When this leader could have gone."""
+        self._unheard_since: float | None = None
+        """Since when this leader hears less than half of the peers that another member hears."""
         self._said = ""
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
@@ -210,6 +212,7 @@ class GroupMember:
                 self._on_settled(entry, now)
             self._step_down()
         self._archive(now)
+        self._compare_audience(now)
         self._say_who_leads(now)
         self._out += self.record.take()
 
@@ -233,6 +236,20 @@ class GroupMember:
         for peer, (at, report) in list(self._reports.items()):
             if now - at < _FRESH * self.settings.heartbeat_s:
                 self._tell_core(Received(peer, report), now)
+
+    def _compare_audience(self, now: float) -> None:
+        """A leader that for long hears less than half of the peers that another one hears makes room."""
+        record = self.record
+        fresh_s = _FRESH * self.settings.heartbeat_s
+        record.peers = sum(now - at < fresh_s for at, _ in self._reports.values())
+        most = max(record.audience.values(), default=0)
+        if self.core is None or 2 * record.peers >= most or self.phase is Phase.FINISHED:
+            self._unheard_since = None
+        elif self._unheard_since is None:
+            self._unheard_since = now
+        elif now - self._unheard_since >= 2 * record.patience_s:
+            record.resign(now, f"hears {record.peers} peers, and another coordinator {most}")
+            self._step_down()
 
     def _step_down(self) -> None:
         if self.core is not None and not self.record.leads:

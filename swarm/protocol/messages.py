@@ -521,6 +521,8 @@ class Appended:
     """The version offered, if it is held; −1: it is not."""
     held_in: int = 0
     """The term of that offer."""
+    peers: int = 0
+    """So many peers of the swarm the sender hears."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ class Watch:
         """What stands in the record of a group of coordinators, wherever."""
         self._leaders: dict[int, Actor] = {}
         """By ballot."""
+        self._votes: dict[tuple[Actor, int], Actor] = {}
         self._terms: dict[int, Actor] = {}
         """Whose they are, in a group."""
         self.disturbed = False
@@ -338,6 +339,10 @@ class Watch:
     def leads(self, member: Actor, ballot: int) -> None:
         if self._leaders.setdefault(ballot, member) != member:
             raise Violation("one record", f"{member} and {self._leaders[ballot]} lead under ballot {ballot}")
+
+    def votes(self, member: Actor, ballot: int, candidate: Actor) -> None:
+        if self._votes.setdefault((member, ballot), candidate) != candidate:
+            raise Violation("one record", f"{member} votes for {candidate} too under ballot {ballot}")
 
     def stands(self, index: int, entry: Entry) -> None:
         """A member has entry `index` (counted from 0) on its disk as one that stands for good."""

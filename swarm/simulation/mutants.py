@@ -552,10 +552,10 @@ MUTANTS = (
         "leave",
     ),
     Mutant("chosen while open", "codecs are chosen between steps, for all of a pass", _chosen_while_open, "auto"),
-    Mutant("two votes", "a coordinator votes once in a ballot", _two_votes, "group"),
+    Mutant("two votes", "a coordinator votes once in a ballot", _two_votes, "election"),
     Mutant("one disk is enough", "a decision stands when a majority has it on disk", _one_disk_is_enough, "group"),
     Mutant("shorter log wins", "who lacks what a voter has is not voted for", _shorter_log_wins, "group"),
-    Mutant("vote forgotten", "a vote outlives a restart", _vote_forgotten, "group"),
+    Mutant("vote forgotten", "a vote outlives a restart", _vote_forgotten, "election"),
     Mutant("older leader obeyed", "what comes under an older term is void", _older_leader_obeyed, "group"),
     Mutant("own copy is enough", "a checkpoint is complete when a majority holds it", _own_copy_is_enough, "group"),
 )

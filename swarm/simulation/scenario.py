@@ -17,7 +17,7 @@ from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
-    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining"),
+    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -25,6 +25,7 @@ whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec b
 mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
 `tied`: as mixed, in runs whose first and last stage hold some of the same parameters, every other one as in delta;
 `group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these;
+`election`: three or five coordinators that hear each other late, and die and return as they have voted;
 `joining`: as mixed, in runs to which peers come while the others train, over links on which a state takes longer than a
 step, one run in four each as in averaging, delta and tied; otherwise faults of one kind."""
 _MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining")
@@ -76,7 +77,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     tied = scenario == "tied" or (joining and seed % 4 == 3)
     delta = scenario == "delta" or (scenario == "tied" and seed % 2 == 1) or (joining and seed % 4 == 2)
     averaging = scenario == "averaging" or (joining and seed % 4 == 1)
-    auto, group = scenario == "auto", scenario == "group"
+    auto, election = scenario == "auto", scenario == "election"
+    group = scenario == "group" or election
     lasting = delta or averaging or auto or group  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
@@ -91,7 +93,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
     if first is not None and first.kind == "last replica":
         spares = 1
     faults = [_fault(first, rng, late=lasting)] if first is not None else []
-    if group:
+    if election:
+        faults = _votes(rng)
+    elif group:
         faults += _among_coordinators(rng)
     elif cells:
         more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
@@ -257,6 +261,25 @@ def _among_coordinators(rng: Random) -> list[Fault]:
             voter = Cell("member restart", "voted", "follower")
             faults.append(Fault(voter, rng.randrange(6), 0.002 * rng.random(), seconds=rng.choice((0.001, 0.05))))
     return faults
+
+
+def _votes(rng: Random) -> list[Fault]:
+    """Two stand in one ballot when each asks before it hears of the other; then every vote counts. Who gave it dies."""
+    late = [Fault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
+    voters = [
+        Fault(
+            Cell("member restart", "voted", rng.choice(("leader", "follower", "follower"))),
+            occurrence=rng.randrange(3),
+            delay=rng.choice((0.0, 0.002, 0.02)),
+            seconds=rng.choice((0.001, 0.02)),
+        )
+        for _ in range(rng.randrange(2, 6))
+    ]
+    again = [
+        Fault(Cell("member restart", rng.choice(("forward", "deciding")), "leader"), rng.randrange(6), 0.0, seconds=2.0)
+        for _ in range(rng.randrange(3))
+    ]
+    return late + voters + again
 
 
 def _at_one_end(rng: Random, replicas: int) -> Fault:

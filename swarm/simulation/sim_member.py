@@ -43,6 +43,7 @@ class SimMember(SimCoordinator):
     def _send(self, action: act.Send) -> None:
         super()._send(action)
         if isinstance(action.message, Vote) and action.message.granted and action.message.binding:
+            self.world.watch.votes(self.actor, action.message.ballot, action.to)
             self.world.on_phase("voted", self)
 
     def _emit(self, action: act.Emit) -> None:

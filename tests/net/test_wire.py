@@ -141,7 +141,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Canvass: st.builds(m.Canvass, large, large, large, st.booleans()),
     m.Vote: st.builds(m.Vote, large, st.booleans(), st.booleans()),
     m.Append: st.builds(m.Append, large, large, large, many(entries), large, none | offers),
-    m.Appended: st.builds(m.Appended, large, large, st.booleans(), st.integers(-1, 2**63 - 1), large),
+    m.Appended: st.builds(m.Appended, large, large, st.booleans(), st.integers(-1, 2**63 - 1), large, small),
     m.Adjourn: st.builds(m.Adjourn, large, text, st.booleans()),
     m.Want: wants,
     m.Frame: frames,

@@ -210,6 +210,24 @@ def test_a_leader_without_a_majority_says_so_and_ends_its_reign() -> None:
     assert len(said) == 1, "once"
 
 
+def test_a_leader_that_hears_less_of_the_swarm_makes_room() -> None:
+    desk = Desk()
+    desk.lead()
+    reply = m.Appended(desk.member.record.ballot, desk.member.record.log.last, peers=3)
+    lost: list[object] = []
+    for beat in range(60):
+        desk.now += SETTINGS.heartbeat_s / 2
+        desk.hear(PEER, joined(2 * beat + 1))
+        desk.hear(Actor("other", 1), m.Join(Actor("other", 1), None, 1.0, 2 * beat + 1))
+        assert not emitted(desk.hear(TWO, reply), LeadershipLost), "two of three are enough"
+    for beat in range(60, 90):
+        desk.now += SETTINGS.heartbeat_s / 2
+        orders = desk.hear(PEER, joined(2 * beat + 1)) + desk.hear(TWO, reply)
+        lost += emitted(orders, LeadershipLost)
+    assert [event.reason for event in lost] == ["hears 1 peers, and another coordinator 3"]  # type: ignore[attr-defined]
+    assert desk.member.core is None and desk.member.record.next_wakeup() > desk.now
+
+
 def test_strangers_have_no_say_in_the_record() -> None:
     desk = Desk()
     desk.tell(Tick())

@@ -13,6 +13,8 @@ from swarm.simulation.coverage import ENOUGH_SEEDS, Coverage
 from swarm.simulation.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
 from swarm.simulation.runner import Run, crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
 from swarm.simulation.scenario import SCENARIOS, Plan, plan_of
+from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.world import Process
 
 JOBS = min(2, os.cpu_count() or 1)
 
@@ -147,3 +149,24 @@ def test_in_a_calm_run_residuals_are_empty_in_the_first_step_alone() -> None:
     for stage in (0, 1):
         outcomes = [decisions[step].outcomes[stage] for step in range(4)]
         assert [tuple(each.carried for each in o.contributions) for o in outcomes] == [(-1, -1)] + [(0, 1)] * 3
+
+
+def test_a_leader_that_is_cut_off_from_the_peers_alone_makes_room() -> None:
+    """For good: the others still hear it, and the swarm would wait for ever."""
+    plan = dataclasses.replace(plan_of("group", 0), faults=(), weather=None, coordinators=3, spares=0)
+    settings = dataclasses.replace(plan.settings, stages=2, replicas=2, steps=4)
+    run = Run(dataclasses.replace(plan, settings=settings, speeds=(1.0,) * 4))
+    world, first = run.world, []
+
+    def cut(phase: str, process: Process) -> None:
+        if phase == "reduce" and not first:
+            assert world.coordinator is not None
+            first.append(world.coordinator)
+            for peer in world.alive():
+                if isinstance(peer, SimPeer):
+                    world.network.partition(first[0], peer, 1e6, one_way=False, noticed_after=None)
+
+    world.on_phase = cut
+    run.finish()
+    assert first and world.coordinator is not first[0]
+    assert len(world.watch.decisions) == 4

@@ -428,18 +428,20 @@ class Append(_message.Message):
     def __init__(self, ballot: _Optional[int] = ..., before: _Optional[int] = ..., before_ballot: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed: _Optional[int] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ...) -> None: ...
 
 class Appended(_message.Message):
-    __slots__ = ("ballot", "matched", "refused", "held", "held_in")
+    __slots__ = ("ballot", "matched", "refused", "held", "held_in", "peers")
     BALLOT_FIELD_NUMBER: _ClassVar[int]
     MATCHED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     HELD_IN_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     ballot: int
     matched: int
     refused: bool
     held: int
     held_in: int
-    def __init__(self, ballot: _Optional[int] = ..., matched: _Optional[int] = ..., refused: _Optional[bool] = ..., held: _Optional[int] = ..., held_in: _Optional[int] = ...) -> None: ...
+    peers: int
+    def __init__(self, ballot: _Optional[int] = ..., matched: _Optional[int] = ..., refused: _Optional[bool] = ..., held: _Optional[int] = ..., held_in: _Optional[int] = ..., peers: _Optional[int] = ...) -> None: ...
 
 class Adjourn(_message.Message):
     __slots__ = ("ballot", "reason", "failed")
