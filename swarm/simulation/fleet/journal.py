@@ -13,6 +13,8 @@ from swarm.simulation.invariants import Violation
 class Step:
     opened_at: float
     decided_at: float
+    sealed_at: float
+    """When the last microbatch was added up: what follows is the reduce and the decision."""
     replicas: tuple[int, ...]
     """By stage, when it was opened."""
 
@@ -29,6 +31,8 @@ class Journal:
         self.counts: Counter[str] = Counter()
         self.moved = 0
         """Microbatches that were given to another replica."""
+        self.accumulated_at = 0.0
+        """When a peer added up a microbatch last."""
         self.reasons: Counter[str] = Counter()
         """Of amendments, without their numbers."""
         self._opened: tuple[float, tuple[int, ...]] = (0.0, ())
@@ -45,6 +49,6 @@ class Journal:
             case StepDecided():
                 if event.step != len(self.steps):
                     raise Violation("atomic", f"step {event.step} is decided after {len(self.steps)} steps")
-                self.steps.append(Step(self._opened[0], now, self._opened[1]))
+                self.steps.append(Step(self._opened[0], now, self.accumulated_at, self._opened[1]))
             case _:
                 pass

@@ -22,10 +22,16 @@ class Machine:
     down: float
 
 
-def machine(number: int, seed: int, regions: int, spread: float = SPREAD) -> Machine:
+def machine(
+    number: int,
+    seed: int,
+    regions: int,
+    spread: float = SPREAD,
+    uplinks: tuple[float, float] = UPLINK_BYTES_PER_S,
+) -> Machine:
     """Machine `number` of a fleet: speeds and up-links are log-uniform in their ranges, regions equally likely."""
     rng = Random(f"machine/{seed}/{number}")
-    slowest, fastest = UPLINK_BYTES_PER_S
+    slowest, fastest = uplinks
     up = slowest * (fastest / slowest) ** rng.random()
     return Machine(
         speed=spread ** (rng.random() - 0.5),

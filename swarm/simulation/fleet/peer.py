@@ -124,6 +124,7 @@ class FleetPeer(Process):
             raise Violation("exactly once", f"{self.name} adds microbatch {m} of {pass_id} again")
         self._sum |= 1 << m
         self.computed += 1
+        self.world.journal.accumulated_at = self.world.now
         gradient = self._frame() if self.stage else None
         self.feed(act.BackwardDone(pass_id, m, gradient, seconds * self.slowness))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from swarm.protocol.settings import Settings
 from swarm.simulation.fleet.links import Weigh
-from swarm.simulation.fleet.machine import SPREAD
+from swarm.simulation.fleet.machine import SPREAD, UPLINK_BYTES_PER_S
 from swarm.simulation.fleet.workload import Workload
 from swarm.simulation.fleet.world import FleetWorld
 from swarm.simulation.preemptions import Preemptions, preemptions
@@ -23,6 +23,8 @@ class FleetPlan:
     seed: int = 0
     workload: Workload = WORKLOAD
     spread: float = SPREAD
+    uplinks: tuple[float, float] = UPLINK_BYTES_PER_S
+    """Bytes a second of the slowest and the fastest."""
     departures_per_node_hour: float = 0.0
     in_bursts: float = 0.3
     step_budget_s: float = 600.0
@@ -69,4 +71,6 @@ class FleetPlan:
         )
 
     def world(self, seconds: float, weigh: Weigh) -> FleetWorld:
-        return FleetWorld(self.settings(), self.workload, self.trace(seconds), self.seed, weigh, self.spread)
+        return FleetWorld(
+            self.settings(), self.workload, self.trace(seconds), self.seed, weigh, self.spread, self.uplinks
+        )

@@ -28,7 +28,14 @@ class FleetWorld(Timeline):
     """Everything in it is a function of the arguments, but for the seconds on the stopwatches."""
 
     def __init__(
-        self, settings: Settings, workload: Workload, trace: Preemptions, seed: int, weigh: Weigh, spread: float
+        self,
+        settings: Settings,
+        workload: Workload,
+        trace: Preemptions,
+        seed: int,
+        weigh: Weigh,
+        spread: float,
+        uplinks: tuple[float, float],
     ) -> None:
         super().__init__(seed)
         self.settings = settings
@@ -40,6 +47,7 @@ class FleetWorld(Timeline):
         self.coordinator = FleetCoordinator(self, COORDINATOR, self.stopwatch, server())
         self._seed = seed
         self._spread = spread
+        self._uplinks = uplinks
         self._peers: dict[int, FleetPeer] = {}
         self.add(self.coordinator)
         self.coordinator.start()
@@ -55,6 +63,10 @@ class FleetWorld(Timeline):
     def peers(self) -> Iterator[FleetPeer]:
         """Living ones."""
         return (peer for peer in self._peers.values() if peer.alive)
+
+    def all_peers(self) -> Iterator[FleetPeer]:
+        """Dead ones too."""
+        return (process for process in self.processes if isinstance(process, FleetPeer))
 
     def crash(self, process: Process) -> None:
         """It is gone, and perhaps what it had under way; who was connected to it hears of it."""
@@ -76,7 +88,7 @@ class FleetWorld(Timeline):
             self._come(number)
 
     def _come(self, number: int) -> None:
-        found = machine(number, self._seed, self.regions.count, self._spread)
+        found = machine(number, self._seed, self.regions.count, self._spread, self._uplinks)
         # a name as long as libp2p gives, for its bytes
         actor = Actor(f"12D3KooW{number:044d}", 1_760_000_000 + number)
         core = PeerCore(actor, COORDINATOR, self.settings)
