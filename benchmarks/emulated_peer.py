@@ -43,4 +43,5 @@ if __name__ == "__main__":
         )
 
     with Home.open(options.home) as home:
-        uvloop.run(join(parse(options.invite), home, JoinOptions(engine=engine, slots=64, max_rate=options.max_rate)))
+        choices = JoinOptions(engine=engine, slots=64, max_rate=options.max_rate, capacity=1.0)
+        uvloop.run(join(parse(options.invite), home, choices))

@@ -90,7 +90,7 @@ def _swarm(folder: Path, steps: int, tolerant: bool) -> LocalSwarm:
     path = folder / f"RUN-{tolerant}.toml"
     path.write_text(RUN.format(steps=steps, mode="exact" if tolerant else "fp32"))
     words = PEERS if tolerant else [*script("bare_peer")]
-    words = [*words, "join", "--threads", "1", "--max-memory", "2GB"]
+    words = [*words, "join", "--threads", "1", "--capacity", "1", "--max-memory", "2GB"]
     return LocalSwarm(folder / f"swarm-{time.monotonic_ns()}", path, [words] * 4)
 
 

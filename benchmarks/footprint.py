@@ -68,7 +68,7 @@ def main() -> None:
 def _run(folder: Path, wire: str, bare: int) -> dict[str, float]:
     path = folder / f"RUN-{wire}.toml"
     path.write_text(RUN.format(wire=wire))
-    words = [*PEERS, "join", "--threads", "1", "--max-memory", "2GB"]
+    words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "2GB"]
     with LocalSwarm(folder / f"swarm-{wire}", path, [words] * STAGES) as swarm:
         swarm.finish(600)
         logs = [swarm.events(f"peer-{number}") for number in range(STAGES)]

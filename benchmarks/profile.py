@@ -42,7 +42,7 @@ def _profile(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     path = run_file(folder, options, options.wire, options.stages, options.replicas)
     notes = [folder / f"notes-{number}.jsonl" for number in range(options.stages * options.replicas)]
     words = [*script("profiled_peer")]
-    join = ["join", "--threads", "1", "--max-memory", "4GB"]
+    join = ["join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
     with LocalSwarm(folder / "swarm", path, [[*words, str(note), *join] for note in notes]) as swarm:
         swarm.finish(3600)
         opened = [at for at, event in swarm.events() if isinstance(event, PassOpened)]

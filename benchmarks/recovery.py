@@ -75,7 +75,7 @@ def main() -> None:
 
 def _kill(folder: Path) -> dict[str, float]:
     fault = f"kill@MicrobatchAccumulated:{HIT * OWN + OWN // 2}"
-    words = [*PEERS, "join", "--threads", "1", "--max-memory", "2GB"]
+    words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "2GB"]
     with LocalSwarm(
         folder / f"swarm-{time.monotonic_ns()}", folder / "RUN.toml", [[*words, "--fault", fault]] + [words] * 3
     ) as swarm:

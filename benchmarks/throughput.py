@@ -134,7 +134,7 @@ def _reference(folder: Path, options: argparse.Namespace, processes: int, thread
 
 def _swarm(folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int) -> float:
     path = run_file(folder, options, wire, stages, replicas)
-    words = [*PEERS, "join", "--threads", "1", "--max-memory", "4GB"]
+    words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
     home = folder / f"swarm-{time.monotonic_ns()}"
     with LocalSwarm(home, path, [words] * (stages * replicas)) as swarm:
         swarm.finish(3600)

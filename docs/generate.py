@@ -19,12 +19,14 @@ HERE = Path(__file__).parent
 EVENTS: dict[str, str] = {
     "ProcessStarted": "A process is up. `role` is peer or coordinator, `version` the release, `max_rate` its limit.",
     "ProcessStopped": "It leaves on purpose. A log that does not end so belongs to a process that was killed.",
+    "MachineMeasured": "What a peer found its machine can do, before it joined; its link is to the coordinator.",
     "CoordinatorStarted": "A coordinator takes `term`; `decided` is the last step in its record, −1 for none.",
     "PeerJoined": "An actor holds a stage (`null`: it stands by). In a peer's own log: its state is loaded.",
     "PeerMoved": "A peer leaves its stage for another one. `gain`, `cost`: microbatches of the swarm, expected.",
     "PeerLeaving": "An actor was asked to leave: it hands on its work, and goes in `leaves_in_s` at most.",
     "PeerLost": "An actor left or its connection broke.",
     "PeerRefused": "The handshake refused a connection, the `count`-th of this peer (1 to 10, 100, … are logged).",
+    "DuplicateIdentity": "Two live processes have one key, by incarnation: a home was copied. The older one leaves.",
     "StateFetched": "A whole stage came from another replica or the archive.",
     "PassOpened": "A pass begins. `replicas` are peers per stage.",
     "MicrobatchForwarded": "A peer has computed the forward of a microbatch.",
@@ -117,7 +119,7 @@ PAGES = {"run-file.md": run_file, "events.md": events}
 def _type(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
         return " or ".join("null" if part is type(None) else _type(part) for part in hint.__args__)
-    names = {str: "text", int: "integer", float: "number"}
+    names = {str: "text", int: "integer", float: "number", bool: "true or false"}
     if hint in names:
         return names[hint]
     inner = [_type(part) for part in hint.__args__]

@@ -21,10 +21,14 @@ def pick_device(name: str) -> str:
     return name
 
 
-def memory_budget(limit: int | None) -> int:
-    """Bytes this process may use: `limit`, or half of what is free now."""
-    if limit is not None:
-        return limit
-    import psutil
+def memory_budget(limit: int | None, device: str) -> int:
+    """Bytes this process may use: `limit`, or half of what is free now; on a GPU no more than is free there."""
+    if limit is None:
+        import psutil
 
-    return int(psutil.virtual_memory().available // 2)
+        limit = int(psutil.virtual_memory().available // 2)
+    if device.startswith("cuda"):
+        import torch
+
+        limit = min(limit, int(torch.cuda.mem_get_info(device)[0]))
+    return limit

@@ -43,8 +43,13 @@ class StageNeed:
     """What a peer sends in the reduce of one step at most; it receives as much."""
 
     @property
+    def state(self) -> int:
+        """Without the frames, which may lie on disk."""
+        return self.weights + self.moments + self.accumulator + self.reduced + self.residuals
+
+    @property
     def memory(self) -> int:
-        return self.weights + self.moments + self.accumulator + self.reduced + self.residuals + self.retention
+        return self.state + self.retention
 
 
 @dataclass(frozen=True, slots=True)

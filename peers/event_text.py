@@ -68,6 +68,8 @@ def _describe(event: e.Event) -> str:
             return f"{event.role} {event.actor} started, release {event.version}, run {event.run[:16]}{limit}"
         case e.ProcessStopped():
             return f"stopped: {event.reason}"
+        case e.MachineMeasured():
+            return _machine(event)
         case e.CoordinatorStarted():
             found = f"step {event.decided + 1} is decided" if event.decided >= 0 else "a fresh run"
             return f"coordinator takes term {event.term}: {found}"
@@ -82,6 +84,13 @@ def _describe(event: e.Event) -> str:
             return f"{event.actor} of {_stage(event.stage)} is lost: {event.reason}"
         case e.PeerRefused():
             return f"{event.peer} was refused ({event.count} so far): {event.reason}"
+        case e.DuplicateIdentity():
+            newer = "a newer one" if event.newer is None else f"incarnation {event.newer}"
+            return (
+                f"two processes have the key of peer {event.peer}: incarnation {event.older}, which has to leave, and "
+                f"{newer}. If a home was copied to another machine, delete identity.key in the copy, or join there "
+                "with a new one: swarm-peer join --home OTHER"
+            )
         case e.StateFetched():
             size = amount(event.nbytes)
             return (
@@ -186,6 +195,19 @@ def _describe(event: e.Event) -> str:
     # Kinds added later are still readable, if not prose.
     fields = ", ".join(f"{name} {value}" for name, value in dataclasses.asdict(event).items())
     return f"{event.kind}: {fields}"
+
+
+def _machine(event: e.MachineMeasured) -> str:
+    layer = ""
+    if event.forward_s is not None and event.backward_s is not None:
+        layer = f" (one layer {1000 * event.forward_s:.3g} + {1000 * event.backward_s:.3g} ms"
+        layer += ", measured earlier)" if event.kept else ")"
+    links = [
+        f"{what} {rate(r)}" for what, r in (("sends", event.uplink), ("receives", event.downlink)) if r is not None
+    ]
+    link = "; ".join(links) if links else "link not measured"
+    speed = f"{event.capacity:.3g} microbatches/s of the whole model{layer}"
+    return f"this machine, {event.device}: {speed}; {amount(event.memory)} of memory to plan with; {link}"
 
 
 def _stage(stage: int | None) -> str:

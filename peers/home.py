@@ -8,6 +8,8 @@ checkpoints/     shards this process keeps, in a folder for each run, named by i
 lent/            sums of steps, kept for peers that catch up; emptied at every start
 incoming/        what a peer that joins or catches up has of a state and of sums
 archive/         the coordinator's verified copy of each stage
+superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
+means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)
 lock             held while the process lives
 """
@@ -78,6 +80,14 @@ class Home:
     @property
     def notebook(self) -> Path:
         return self.path / "peers.json"
+
+    @property
+    def superseded(self) -> Path:
+        return self.path / "superseded"
+
+    @property
+    def means(self) -> Path:
+        return self.path / "means.json"
 
     @classmethod
     def open(cls, path: Path, clock: Callable[[], float] = time.time) -> OpenHome:

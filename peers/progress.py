@@ -20,6 +20,7 @@ from swarm.manifest import DataSection
 _TROUBLE = (
     e.PeerLost,
     e.PeerRefused,
+    e.DuplicateIdentity,
     e.PeerFenced,
     e.StepAborted,
     e.RolledBack,
@@ -37,6 +38,7 @@ _TROUBLE = (
 _NEWS = (
     e.ProcessStarted,
     e.ProcessStopped,
+    e.MachineMeasured,
     e.CoordinatorStarted,
     e.CoordinatorBack,
     e.LeadershipTaken,

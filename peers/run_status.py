@@ -27,6 +27,8 @@ class RunStatus:
     release: str | None = None
     max_rate: int | None = None
     """Bytes a second that it sends at most; None: no limit."""
+    machine: str | None = None
+    """What it can do, in words."""
     last_event: float | None = None
     """Unix seconds."""
     step: int | None = None
@@ -68,6 +70,8 @@ def _apply(status: RunStatus, event: e.Event) -> None:
             status.stopped, status.doing = True, describe(event)
         case e.PeerJoined() if status.role == "peer":
             status.doing = "standing by" if event.stage is None else f"training stage {event.stage}"
+        case e.MachineMeasured():
+            status.machine = describe(event)
         case e.CoordinatorStarted():
             status.doing = "waiting for peers"
         case e.LeadershipTaken():

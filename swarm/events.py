@@ -45,6 +45,23 @@ class ProcessStopped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MachineMeasured(Event):
+    """What this machine tells that it can do. Seconds of one microbatch through one layer; bytes, bytes a second."""
+
+    device: str
+    capacity: float
+    """Microbatches a second, forward and backward, through the whole model."""
+    forward_s: float | None
+    """None: the capacity was given, not measured."""
+    backward_s: float | None
+    memory: int
+    uplink: float | None
+    downlink: float | None
+    kept: bool
+    """The speed was measured in an earlier start."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorStarted(Event):
     term: int
     decided: int
@@ -93,6 +110,17 @@ class PeerRefused(Event):
     peer: str
     reason: str
     count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateIdentity(Event):
+    """Two processes with one key take part: a home was copied."""
+
+    peer: str
+    older: int
+    """Its incarnation. It has to leave."""
+    newer: int | None
+    """None: not told."""
 
 
 @dataclass(frozen=True, slots=True)

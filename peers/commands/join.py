@@ -40,6 +40,15 @@ def command(
             "Default: an eighth of --max-memory.",
         ),
     ] = None,
+    capacity: Annotated[
+        float | None,
+        typer.Option(
+            "--capacity",
+            min=1e-9,
+            metavar="NUMBER",
+            help="Do not measure this machine: take it to do so many microbatches a second through the whole model.",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: any.")] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
@@ -76,7 +85,8 @@ def command(
 
     console = Console(highlight=False)
     where = parse(invite)
-    budget = memory_budget(max_memory)
+    picked = pick_device(device)
+    budget = memory_budget(max_memory, picked)
 
     def accept(signed: SignedManifest) -> bool:
         fingerprint = key_fingerprint(signed.public_key)
@@ -86,9 +96,11 @@ def command(
         return typer.confirm("is that the fingerprint the organiser told you?")
 
     options = JoinOptions(
-        device=pick_device(device),
+        device=picked,
         threads=threads,
-        graph_budget_bytes=budget // 2 if graph_budget is None else graph_budget,
+        memory_bytes=budget,
+        capacity=capacity,
+        graph_budget_bytes=graph_budget,
         retention_bytes=budget // 4,
         delta_cache_bytes=budget // 8 if delta_cache is None else delta_cache,
         slots=slots,

@@ -46,6 +46,8 @@ def _rows(status: RunStatus, process: int | None) -> list[tuple[str, str]]:
         rows.append(("leader", "this coordinator" if status.leader == status.actor else status.leader))
     if status.max_rate is not None:
         rows.append(("upload limit", rate(status.max_rate)))
+    if status.machine is not None:
+        rows.append(("machine", status.machine.removeprefix("this machine, ")))
     if status.step is not None:
         rows.append(("last step", str(status.step + 1)))
     if status.loss is not None:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,9 +23,11 @@ from peers.core_loop import INTERRUPTED
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
+from peers.link_probe import PROBES, Prober
 from peers.metrics import Metrics
 from peers.organisers import addresses_by_peer, members_of
 from peers.run_network import run_network
+from peers.stage_memory import stage_memory
 from peers.state_request import StateRequest
 from swarm.compute.ladders import ladders
 from swarm.data.folder import TOKENIZER_FILE
@@ -35,6 +37,7 @@ from swarm.events import (
     CheckpointArchived,
     CheckpointRefused,
     ClockDiffers,
+    DuplicateIdentity,
     EventLog,
     Listener,
     ProcessStarted,
@@ -50,7 +53,7 @@ from swarm.protocol.actions import LeaveRequested
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
-from swarm.protocol.messages import Join, Message
+from swarm.protocol.messages import Join, Message, Twin
 from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.atomic import atomic_file, write_whole
@@ -146,7 +149,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
-        settings = Settings.of(manifest)
+        settings = replace(Settings.of(manifest), stage_memory=await asyncio.to_thread(stage_memory, manifest))
         core: CoordinatorCore | GroupMember
         if isinstance(record, GroupRecord):
             files = {} if newest is None else {newest: _files(archive, newest)}
@@ -180,7 +183,11 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             coordinators=manifest.coordinator.group,
         )
 
+        prober = Prober(network)
+
         async def serve(requester: Actor, raw: bytes) -> Transfer:
+            if raw in PROBES:
+                return await prober.answer(requester, raw)
             if requester not in core.known and requester not in others:
                 raise BulkError("the archive is for the members of the run: join it first")
             request = StateRequest.decode(raw)
@@ -190,6 +197,16 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
                 raise BulkError(str(error)) from None
             return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(iter_file_chunks(checkpoint, run_hash)))
 
+        told: set[Actor] = set()
+
+        def on_stale(older: Actor, newest: Actor) -> None:
+            """Two machines have one key. The older one is refused by name; the newer one is told too."""
+            if newest in core.known and older not in told:
+                told.add(older)
+                log.append(DuplicateIdentity(newest.peer, older.incarnation, newest.incarnation))
+                network.send(newest, Twin(older.incarnation))
+
+        network.admission.on_stale = on_stale
         network.serve(serve)
         driver.attach(network)
         known = addresses_by_peer(() if invite is None else invite.addresses)

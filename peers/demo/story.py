@@ -158,7 +158,18 @@ class _Story:
         self._children.wait_for(invite.exists, "the coordinator's invite", self._options.start_timeout_s)
         for number in range(1, stages * replicas + 1):
             home = self._folder / "homes" / f"peer-{number}"
-            common = ["--home", str(home), "--device", "cpu", "--threads", "1", "--max-memory", "1GB"]
+            common = [
+                "--home",
+                str(home),
+                "--device",
+                "cpu",
+                "--threads",
+                "1",
+                "--max-memory",
+                "1GB",
+                "--capacity",
+                "1",
+            ]
             child = self._children.start(
                 f"peer-{number}", ["join", invite.read_text().strip(), *common], home / "output.txt"
             )

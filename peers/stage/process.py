@@ -13,19 +13,32 @@ from importlib.metadata import version
 from peers.directory import Directory
 from peers.fault import Fault
 from peers.home import OpenHome
+from peers.link_probe import DOWN, noise, probe_link
 from peers.organisers import addresses_by_peer, fetch_from_any, members_of
 from peers.piece_request import Kind, PieceRequest
 from peers.run_network import run_network
 from peers.stage.driver import StageDriver
 from peers.stage.keeper import Keeper
+from peers.stage.means import MeansFile
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
 from peers.stage.retention import Retention
+from peers.stage.twin import check_note, is_of_a_twin, leave_note
+from peers.stage_memory import stage_memory
 from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.payload import largest_payload
 from swarm.data.reader import visits
-from swarm.events import ClockDiffers, EventLog, Listener, LoopBlocked, ProcessStarted, TrafficMeasured
+from swarm.events import (
+    ClockDiffers,
+    DuplicateIdentity,
+    EventLog,
+    Listener,
+    LoopBlocked,
+    MachineMeasured,
+    ProcessStarted,
+    TrafficMeasured,
+)
 from swarm.manifest import RunManifest, SignedManifest
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
@@ -35,8 +48,9 @@ from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS, Buffer
 from swarm.protocol.actions import LeaveRequested, LinksMeasured, PeerInput
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
-from swarm.protocol.messages import LinkRate, Message, Open
+from swarm.protocol.messages import LinkRate, Message, Open, Twin
 from swarm.protocol.peer import PeerCore
+from swarm.protocol.reporter import Means
 from swarm.protocol.settings import Settings
 from swarm.state.transfer import TransferHeader
 
@@ -48,18 +62,22 @@ _LINKS_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """`graph_budget_bytes`: autograd graphs kept between forward and backward. `retention_bytes`: frames in memory.
+    """`memory_bytes`: to plan with; a stage that needs more is not taken. `retention_bytes`: frames in memory.
+    `graph_budget_bytes`: autograd graphs kept between forward and backward; None: what state and frames leave, at most
+    half of the memory.
 
     `delta_cache_bytes`: what earlier visits left, in a run with codec `delta`, `ef21`, `ef` or `ef-mixed`.
     """
 
     device: str = "cpu"
     threads: int = 1
-    graph_budget_bytes: int = 1 << 30
+    memory_bytes: int = 4 << 30
+    graph_budget_bytes: int | None = None
     retention_bytes: int = 1 << 30
     delta_cache_bytes: int = 1 << 30
     slots: int = 16
-    capacity: float = 1.0
+    capacity: float | None = None
+    """Microbatches a second through the whole model; None: measured."""
     listen: tuple[str, ...] = DEFAULT_LISTEN
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
@@ -80,11 +98,16 @@ class NotAccepted(ValueError):
     """The user did not accept the organiser's key."""
 
 
+class MachineError(ValueError):
+    """This machine cannot take part in the run; the message says why."""
+
+
 async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     """Take part until the run is finished, or a signal comes and the peer has left; returns why it ended.
 
     Raises HostError, DialError, ManifestError and the like when it cannot begin; CoordinatorGone, ProcessFailed later.
     """
+    check_note(home)
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
@@ -103,6 +126,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         asked = Actor(invite.coordinator, COORDINATOR_INCARNATION)
         coordinator = asked if asked in group else group[0]
         retention = Retention(home.path / "retention", options.retention_bytes)
+        needs = await asyncio.to_thread(stage_memory, manifest)
 
         def new_engine(stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
             return options.engine(
@@ -111,7 +135,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 post=post,
                 device=options.device,
                 threads=options.threads,
-                graph_budget_bytes=options.graph_budget_bytes,
+                graph_budget_bytes=_graph_budget(options, needs[stage]),
             )
 
         async def fetch(source: Actor, request: bytes) -> AsyncIterator[bytes]:
@@ -131,17 +155,21 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             me,
             coordinator,
             Settings.of(manifest, options.slots),
-            options.capacity,
             keeper.newest_saved(),
             visits=visits(manifest),
             base_capacity=options.delta_cache_bytes // base_bytes(manifest),
             group=group,
         )
         driver = StageDriver(core, log, retention, options.faults)
+        twins: set[int] = set()
+        """Incarnations of processes with our key that we were told of."""
 
         def notice(sender: Actor, message: Message) -> None:
             if isinstance(message, Open) and sender in group:
                 directory.need((*group, *(actor for table in message.tables for actor in table.roster)))
+            if isinstance(message, Twin) and sender in group and message.incarnation not in twins:
+                twins.add(message.incarnation)
+                log.append(DuplicateIdentity(me.peer, message.incarnation, me.incarnation))
 
         network = run_network(
             host,
@@ -161,6 +189,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         )
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
+            if raw == DOWN and any(requester.peer == member.peer for member in group):
+                return noise()
             return await _answer(keeper, group, requester, raw)
 
         network.serve(serve)
@@ -173,7 +203,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
 
         def described() -> tuple[int | None, int, float]:
             held = core.holding
-            return held.stage, -1 if held.version is None else held.version, options.capacity
+            return held.stage, -1 if held.version is None else held.version, core.means.capacity
 
         directory = Directory(host, network, manifest.hash, Role.PEER, described, given)
         directory.need(group)
@@ -182,13 +212,14 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, _on_signal, driver, loop)
         log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer"), options.max_rate))
+        core.offers(await _means(manifest, home, options, network, coordinator, log))
         patience = Patience(options.patience_s)
         tasks = (
             directory.run(),
             _fail_when_daemon_dies(host, driver),
             _measure(network, log),
             _tell_links(options.max_rate, manifest, network, driver),
-            _wait_for(core, patience, network, driver, log),
+            _wait_for(core, patience, network, driver, log, home),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
         try:
@@ -208,6 +239,40 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         log.close()
 
 
+async def _means(
+    manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
+) -> Means:
+    """What this machine can do: as its home remembers it, or measured now. Raises MachineError."""
+    kept = MeansFile(home.means)
+    link = kept.link(coordinator.peer)
+    if link is None:
+        link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=options.max_rate is None))
+    up = link.up if options.max_rate is None else float(options.max_rate)
+    speed, capacity, measured = None, options.capacity, False
+    if capacity is None:
+        try:
+            speed, measured = await asyncio.to_thread(kept.speed, manifest, options.device, options.threads)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise MachineError(
+                f"--device {options.device} cannot compute a microbatch of this run ({reason}): try another device, or "
+                "another machine"
+            ) from None
+        capacity = speed.capacity
+    layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
+    memory = options.memory_bytes
+    log.append(MachineMeasured(options.device, capacity, *layer, memory, up, link.down, kept=not measured))
+    return Means(capacity, memory, up, link.down)
+
+
+def _graph_budget(options: JoinOptions, stage_needs: int) -> int:
+    """Bytes for graphs: what the stage and kept frames leave, at most half of the memory, if not said otherwise."""
+    if options.graph_budget_bytes is not None:
+        return options.graph_budget_bytes
+    left = options.memory_bytes - stage_needs - options.retention_bytes
+    return max(0, min(left, options.memory_bytes // 2))
+
+
 def _on_signal(driver: StageDriver, loop: asyncio.AbstractEventLoop) -> None:
     """The first signal has the peer leave well, which takes ten seconds at most; a second one ends it at once."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -221,7 +286,9 @@ async def _fail_when_daemon_dies(host: Host, driver: StageDriver) -> None:
     driver.loop.fail(await host.died)
 
 
-async def _wait_for(core: PeerCore, patience: Patience, network: Network, driver: StageDriver, log: EventLog) -> None:
+async def _wait_for(
+    core: PeerCore, patience: Patience, network: Network, driver: StageDriver, log: EventLog, home: OpenHome
+) -> None:
     """Say when the coordinator cannot be reached, and leave when it stays away or refuses this peer.
 
     Of several it is the one that leads.
@@ -232,6 +299,9 @@ async def _wait_for(core: PeerCore, patience: Patience, network: Network, driver
         refusals = [network.why_hopeless(member) for member in core.allegiance.group]
         if all(refusals):
             patience.refused(str(refusals[0]))
+            if is_of_a_twin(str(refusals[0])):
+                log.append(DuplicateIdentity(network.me.peer, network.me.incarnation, None))
+                leave_note(home, str(refusals[0]))
             break
         told = patience.look(network.why_lost(core.coordinator), loop.time())
         if told is not None:

@@ -6,7 +6,6 @@ computed again in backward. Both run the same operations in the same grad mode, 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
 from swarm.compute.body import BodyFormat, Buffer, ForwardBody
 from swarm.compute.digest import first_chain
+from swarm.compute.graph import autocast, saved_bytes
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
@@ -141,7 +141,7 @@ class Stage:
     def _run(self, body: ForwardBody) -> Graph:
         tokens = body.inputs.to(self._device)
         source = None if body.hidden is None else body.hidden.to(self._device).requires_grad_()
-        with self._autocast():
+        with autocast(self._device):
             return Graph(source, self._module(tokens if source is None else source, tokens))
 
     def _frame(self, body: ForwardBody, hidden: Tensor, base: Tensor | None = None) -> bytes:
@@ -159,7 +159,7 @@ class Stage:
 
     def _train_last(self, action: Forward, body: ForwardBody) -> BackwardDone:
         graph = self._run(body)
-        with self._autocast():
+        with autocast(self._device):
             loss = self._module.loss_sum(graph.output, body.labels.to(self._device))
         return self._accumulate(action, Graph(graph.source, loss), None, loss.item())
 
@@ -173,11 +173,6 @@ class Stage:
         self._accumulator.add(gradients[len(sources) :], loss, step=action.pass_id.step)
         crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
         return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed)
-
-    def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        if self._device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,19 +196,7 @@ class _GraphStash:
         """The graph that `run` makes, and the bytes it holds beyond the parameters. Only the first is measured."""
         if self._graph_bytes is not None:
             return run(), self._graph_bytes
-        known = {p.untyped_storage().data_ptr() for p in parameters}
-        storages: dict[int, int] = {}
-
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in known:
-                storages[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            graph = run()
-        note(graph.output)
-        self._graph_bytes = sum(storages.values())
+        graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, parameters)
         return graph, self._graph_bytes
 
     def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> None:

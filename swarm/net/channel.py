@@ -134,7 +134,7 @@ class Outgoing:
             try:
                 stream = await self._open_stream(self._channel)
             except Refused as error:
-                if error.refusal is not Refusal.CLOSING:
+                if error.refusal is not Refusal.CLOSING and not self._is_older(error):
                     self._reports.refused(self._channel, error)
                     return
                 self._reports.unreachable(self._channel, str(error))
@@ -156,6 +156,13 @@ class Outgoing:
                     await self._retry.wait()
             except TimeoutError:
                 delay = min(2 * delay, LONGEST_DELAY_S)
+
+    def _is_older(self, refused: Refused) -> bool:
+        """Whether an older process with the actor's key answers in its place: a copy of its home, which will leave."""
+        responder = refused.responder
+        return refused.refusal is Refusal.WRONG_INCARNATION and (
+            responder is not None and responder.incarnation < self._actor.incarnation
+        )
 
     async def _carry(self, stream: Stream) -> str:
         """Write what is queued until the stream ends; returns why it did."""

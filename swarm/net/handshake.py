@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -125,6 +125,8 @@ class Admission:
         self._role = role
         self._newest: dict[str, int] = {}
         self.closing = False
+        self.on_stale: Callable[[Actor, Actor], None] = lambda older, newest: None
+        """Called when a process says hello although a newer one with its key has: (it, the newest)."""
         self.refused: Counter[Refusal] = Counter()
 
     async def receive(self, stream: Stream, remote_peer: str) -> Introduction | tuple[Refusal, str]:
@@ -186,6 +188,7 @@ class Admission:
         if role is not Role.GUEST:
             newest = self._newest.get(sender.peer, -1)
             if sender.incarnation < newest:
+                self.on_stale(sender, Actor(sender.peer, newest))
                 return Refusal.STALE_INCARNATION, f"you are incarnation {sender.incarnation}, {newest} was here already"
             self._newest.pop(sender.peer, None)
             if len(self._newest) >= _MAX_KNOWN_PEERS:

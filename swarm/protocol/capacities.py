@@ -13,6 +13,7 @@ from statistics import median
 from swarm.protocol.members import Member, Members
 from swarm.protocol.planner import Lineup, Worker
 
+_NONE: frozenset[int] = frozenset()
 REMEMBERED = 64
 """Peers by whom a stage's cost is known, the newest."""
 
@@ -20,7 +21,9 @@ REMEMBERED = 64
 class Capacities:
     """`learn` after every decided step; the rest asks."""
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, stage_memory: tuple[int, ...] = ()) -> None:
+        """`stage_memory`: bytes that a peer of each stage needs, if that is known."""
+        self._stage_memory = stage_memory
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
@@ -53,6 +56,12 @@ class Capacities:
         """As measured in any stage, else as it thinks."""
         return member.capacity if member.speed is None else member.speed
 
+    def too_large(self, member: Member) -> frozenset[int]:
+        """Stages that need more memory than a member says it has."""
+        if member.memory is None:
+            return _NONE
+        return frozenset(stage for stage, need in enumerate(self._stage_memory) if need > member.memory)
+
     def lineup(
         self,
         members: Members,
@@ -65,7 +74,8 @@ class Capacities:
         crews = []
         for stage in range(len(self._seen)):
             crew = [m for m in members.crew(stage) if m.lost_at is None]
-            crews.append(tuple(Worker(m.actor, self.speed(m), movable(m), ready(m)) for m in crew))
+            workers = (Worker(m.actor, self.speed(m), movable(m), ready(m), too_large=self.too_large(m)) for m in crew)
+            crews.append(tuple(workers))
         return Lineup(tuple(crews), self.costs(), replicas, most)
 
     def newcomers_lineup(self, members: Members, replicas: int, most: int) -> Lineup:

@@ -24,6 +24,10 @@ class Member:
     preferred: StageIndex | None = None
     """Of which stage it has a checkpoint on disk."""
     capacity: float = 1.0
+    memory: int | None = None
+    """Bytes it plans with, as it says."""
+    downlink: float | None = None
+    """Bytes a second that it can receive, as it measured when it came."""
     """How fast it thinks it is; comparable between members."""
     speed: float | None = None
     """As `capacity`, but measured in a stage of this run (`Capacities`)."""
@@ -119,7 +123,8 @@ class Member:
     def join(self, join: Join) -> None:
         """It has no stage, whatever was thought. What it was told to take up meanwhile stands."""
         self.introduced = True
-        self.capacity = join.capacity if 0.0 < join.capacity < math.inf else 1.0
+        self._offers(join)
+        self.downlink = join.downlink if join.downlink is not None and _is_rate(join.downlink) else None
         self.preferred = join.stage
         if self.stage is not None and self.assigned is None:
             self.version = None
@@ -148,6 +153,7 @@ class Member:
             if self.assigned is not None and (status.stage, self.version) == self.assigned:
                 self.has_state()
         self.status = status
+        self._offers(status)
         if status.prepared is not None:
             self.prepared = status.prepared
         elif status.stage is None or status.version is None or status.fenced:
@@ -181,6 +187,11 @@ class Member:
         """It was in the roster of the pass over `version` without having caught up in time: next time later."""
         self.late += 1
         self.enters_from = version + 2 ** min(self.late, 8)
+
+    def _offers(self, report: Join | Status) -> None:
+        """Take down what it says that its machine can do, if that can be true."""
+        self.capacity = report.capacity if 0.0 < report.capacity < math.inf else 1.0
+        self.memory = report.memory
 
     def has_state(self) -> None:
         """What it was to take up is there: it can be waited for again."""

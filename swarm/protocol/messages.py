@@ -302,6 +302,13 @@ class Dismiss:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """An older process that has your key is still alive somewhere: your home has been copied. It is told to leave."""
+
+    incarnation: int
+
+
 # ---------------------------------------------------------------- peer → coordinator
 
 
@@ -312,8 +319,15 @@ class Join:
     actor: Actor
     stage: StageIndex | None = None
     capacity: float = 1.0
+    """Microbatches a second, forward and backward, through the whole model."""
     sequence: int = 0
     """As in Status."""
+    memory: int | None = None
+    """Bytes it plans with; None: not said."""
+    uplink: float | None = None
+    """Bytes a second that it can send, as measured or as its owner limits it; None: not known."""
+    downlink: float | None = None
+    """Bytes a second that it can receive, as measured; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +388,9 @@ class Status:
     """Of a listener: the first step, from the version it loads or holds on, whose decision it has not heard."""
     fetched: int = 0
     """Bytes of states and sums that it has taken from others: whether it gets on."""
+    capacity: float = 1.0
+    """As in Join, like `memory`: a coordinator that has started again hears of both."""
+    memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,6 +610,7 @@ Message = (
     | Halt
     | Fenced
     | Dismiss
+    | Twin
     | Join
     | Prepared
     | Status

@@ -71,7 +71,7 @@ from swarm.protocol.messages import (
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reach import Reach
-from swarm.protocol.reporter import Reporter, Saved
+from swarm.protocol.reporter import Means, Reporter, Saved
 from swarm.protocol.residuals import Carry, carry_of
 from swarm.protocol.settings import Settings
 from swarm.protocol.stint import Stint
@@ -85,7 +85,6 @@ class PeerCore:
         actor: Actor,
         coordinator: Actor,
         settings: Settings,
-        capacity: float = 1.0,
         saved: Saved | None = None,
         visits: Visits | None = None,
         base_capacity: int = 0,
@@ -101,7 +100,7 @@ class PeerCore:
         self.settings = settings
         self.holding = Holding()
         self.stint: Stint | None = None
-        self._reporter = Reporter(actor, settings, capacity, saved)
+        self._reporter = Reporter(actor, settings, saved)
         self._reach = Reach(settings.reconnect_grace_s)
         self._pace = Pace()
         self._waits = Observed()
@@ -126,6 +125,14 @@ class PeerCore:
     def coordinator(self) -> Actor:
         """Whom this peer obeys."""
         return self.allegiance.leader
+
+    @property
+    def means(self) -> Means:
+        return self._reporter.means
+
+    def offers(self, means: Means) -> None:
+        """What the machine can do, measured since this core was made. Before the first input."""
+        self._reporter.means = means
 
     # ------------------------------------------------------------ entry
 

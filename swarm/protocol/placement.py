@@ -104,8 +104,7 @@ class Placement:
                 room = self._room()
             elif not member.standing_by:
                 member.standing_by = True
-                reason = f"every stage has its {self.rebalancing.most} replicas: stands by"
-                self._out.emit(PeerJoined(str(member.actor), None, reason))
+                self._out.emit(PeerJoined(str(member.actor), None, self.rebalancing.why_not(member)))
                 self._out.send(member.actor, Assign(self._history.term, None, 0))
         return placed
 

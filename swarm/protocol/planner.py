@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.protocol.ids import Actor, StageIndex
 
@@ -36,6 +36,8 @@ class Worker:
     """It has the version. Others are on their way: their place is taken, but nobody leaves because of them."""
     link_rate: float = math.inf
     """Microbatches a second that its link carries, whatever the stage."""
+    too_large: frozenset[int] = frozenset()
+    """Stages that need more memory than it has: it is never given one of them."""
 
     def rate(self, cost: float) -> float:
         """Microbatches a second in a stage of this cost."""
@@ -84,8 +86,10 @@ class Stay:
 # ---------------------------------------------------------------- a newcomer
 
 
-def claim(lineup: Lineup, speed: float, link_rate: float = math.inf) -> Claim | None:
-    """The stage for a newcomer of this speed. None: every stage has as many peers as it may.
+def claim(
+    lineup: Lineup, speed: float, link_rate: float = math.inf, too_large: frozenset[int] = frozenset()
+) -> Claim | None:
+    """The stage for a newcomer of this speed. None: every stage that it could hold has as many peers as it may.
 
     First a stage that lacks planned replicas; then where the swarm's rate rises most; then where the slowest, the
     second slowest, … stage is helped; then the lower one.
@@ -94,7 +98,7 @@ def claim(lineup: Lineup, speed: float, link_rate: float = math.inf) -> Claim | 
     rates = lineup.rates()
     best: tuple[tuple[bool, list[float]], int] | None = None
     for stage, crew in enumerate(lineup.crews):
-        if len(crew) >= lineup.most:
+        if len(crew) >= lineup.most or stage in too_large:
             continue
         after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + newcomer.rate(lineup.costs[stage])])
         worth = (len(crew) < lineup.replicas, after)
@@ -186,7 +190,7 @@ def _best_move(
         if source == stage or not _spares(crew, len(crews[stage]), lineup.replicas):
             continue
         for worker in crew:
-            if not worker.movable:
+            if not worker.movable or stage in worker.too_large:
                 continue
             left = rates[source] - worker.rate(lineup.costs[source])
             slower = min(rates[stage] + worker.rate(cost), left)
@@ -206,7 +210,7 @@ def _spares(crew: Sequence[Worker], there: int, replicas: int) -> bool:
 
 def _moved(worker: Worker) -> Worker:
     """On its way: it counts, and stays."""
-    return Worker(worker.actor, worker.speed, movable=False, ready=False, link_rate=worker.link_rate)
+    return replace(worker, movable=False, ready=False)
 
 
 # ---------------------------------------------------------------- an empty stage
@@ -226,6 +230,8 @@ def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
         for worker in crew:
             if worker.ready and sum(w.ready for w in crew) < 2:
                 continue  # it has the only copy
+            if stage in worker.too_large:
+                continue
             left = rates[source] - worker.rate(lineup.costs[source])
             worth = (worker.ready, -min(left, worker.rate(lineup.costs[stage])), worker.speed, worker.actor)
             if best is None or worth < best:

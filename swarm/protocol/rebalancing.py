@@ -33,7 +33,7 @@ class Rebalancing:
         self._history = history
         self._members = members
         self._out = out
-        self._capacities = Capacities(settings.stages)
+        self._capacities = Capacities(settings.stages, settings.stage_memory)
         self._churn = Churn()
         self._steps = Observed()
         self._reduces = Observed()
@@ -111,14 +111,28 @@ class Rebalancing:
 
         None: it is to stand by.
         """
-        settings = self._settings
+        settings, too_large = self._settings, self._capacities.too_large(member)
         wanted = member.preferred
-        if wanted is not None and 0 <= wanted < settings.stages:
+        if wanted is not None and 0 <= wanted < settings.stages and wanted not in too_large:
             held = len(self._members.crew(wanted))
             if held < settings.replicas:
                 return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
         lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
-        return claim(lineup, self._capacities.speed(member))
+        return claim(lineup, self._capacities.speed(member), too_large=too_large)
+
+    def why_not(self, member: Member) -> str:
+        """Why there is no stage for a member that is to stand by."""
+        needs, too_large = self._settings.stage_memory, self._capacities.too_large(member)
+        open_to_it = (
+            len(self._members.crew(s)) < self.most for s in range(self._settings.stages) if s not in too_large
+        )
+        lacking = [needs[s] for s in too_large if len(self._members.crew(s)) < self.most]
+        if lacking and not any(open_to_it) and member.memory is not None:
+            return (
+                f"it has {member.memory / 1e9:.3g} GB of memory to plan with, and a peer of a stage that is free needs "
+                f"{min(lacking) / 1e9:.3g} GB: stands by"
+            )
+        return f"every stage has its {self.most} replicas: stands by"
 
     def consider(self, now: float) -> Move | None:
         """Once after every decided step: have at most one peer move, if that is worth it."""

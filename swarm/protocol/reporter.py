@@ -24,18 +24,28 @@ class Saved:
     """Hash of its file: equal on every replica."""
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a peer's machine can do: as in Join."""
+
+    capacity: float = 1.0
+    memory: int | None = None
+    uplink: float | None = None
+    downlink: float | None = None
+
+
 class Reporter:
     """Status at every heartbeat, on progress up to five times as often, at once when anything else changed.
 
     Join instead, until there is a stage or the word to stand by.
     """
 
-    def __init__(self, me: Actor, settings: Settings, capacity: float, saved: Saved | None) -> None:
+    def __init__(self, me: Actor, settings: Settings, saved: Saved | None) -> None:
         self.next_at = 0.0
         """When the next heartbeat is due."""
         self._me = me
         self._heartbeat_s = settings.heartbeat_s
-        self._capacity = capacity
+        self.means = Means()
         self._preferred = saved.stage if saved is not None else None
         self._saved = saved
         """The newest one, of this process or found on disk."""
@@ -89,7 +99,16 @@ class Reporter:
         if due:
             self.next_at = now + self._heartbeat_s
         if holding.stage is None and not holding.standing_by:
-            return Join(self._me, self._preferred, self._capacity, self._sequence)
+            means = self.means
+            return Join(
+                self._me,
+                self._preferred,
+                means.capacity,
+                self._sequence,
+                means.memory,
+                means.uplink,
+                means.downlink,
+            )
         return self._last
 
     def _status(self, holding: Holding, stint: Stint | None, catching_up: CatchingUp, pace: Pace) -> Status:
@@ -117,6 +136,8 @@ class Reporter:
             loading=holding.loading,
             lacks=catching_up.lacks,
             fetched=self._fetched,
+            capacity=self.means.capacity,
+            memory=self.means.memory,
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

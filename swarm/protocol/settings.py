@@ -10,7 +10,7 @@ from swarm.protocol.ids import StageIndex
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. Everything but `slots` is equal for all actors of a run."""
+    """Durations in seconds. Everything but `slots` and `stage_memory` is equal for all actors of a run."""
 
     stages: int
     microbatches: int
@@ -34,6 +34,8 @@ class Settings:
     """How long a broken connection may take to come back before its actor is taken for dead."""
     leave_s: float = 8.0
     """How long a peer that was asked to leave stays at most. Its process needs up to two seconds more to end."""
+    stage_memory: tuple[int, ...] = ()
+    """Bytes that a peer of each stage cannot do without. Known to coordinators; empty: nobody is judged by it."""
     slots: int = 16
     """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
     averages_compressed: bool = False

@@ -6,20 +6,12 @@ import re
 
 import pytest
 import torch
+from made_up_data import DATA
 from rich.console import Console
 
 from peers.dry_run import dry_run, estimate, show, to_json
 from swarm.compute.body import BodyFormat, BodyKind
-from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard
-
-DATA = DataSection(
-    tokenizer_sha256="0" * 64,
-    vocab_size=300,
-    train=(Shard(file="train-00000.bin", sha256="1" * 64, tokens=100_000),),
-    heldout=(Shard(file="heldout-00000.bin", sha256="2" * 64, tokens=10_000),),
-    unigram_entropy=5.0,
-    bytes_per_token=3.0,
-)
+from swarm.manifest import ManifestError, RunFile, RunManifest
 
 
 def manifest(**tables: dict[str, object]) -> RunManifest:

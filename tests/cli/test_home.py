@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from peers.home import Home, HomeError
+from peers.stage.twin import check_note, is_of_a_twin, leave_note
 
 
 def test_incarnations_only_grow(tmp_path: Path):
@@ -61,3 +62,21 @@ def test_two_processes_never_share_a_home(tmp_path: Path):
 
 def test_a_home_that_was_never_used_is_nobodys(tmp_path: Path):
     assert Home(tmp_path / "none").occupant() is None
+
+
+def test_a_home_that_a_twin_drove_out_says_so_until_somebody_has_read_it(tmp_path: Path):
+    home = Home(tmp_path)
+    check_note(home)
+    leave_note(home, "stale incarnation: you are incarnation 1, 2 was here already")
+    with pytest.raises(HomeError, match=r"identity.key.*--home OTHER"):
+        check_note(home)
+    home.superseded.unlink()
+    check_note(home)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_twin"),
+    [("stale incarnation: you are incarnation 1, 2 was here already", True), ("other run: …", False)],
+)
+def test_only_a_newer_process_with_the_same_key_is_a_twin(refusal: str, is_twin: bool):
+    assert is_of_a_twin(refusal) is is_twin

@@ -110,6 +110,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Halt: st.builds(m.Halt, text, large.map(Term)),
     m.Fenced: st.builds(m.Fenced, passes, text),
     m.Dismiss: st.builds(m.Dismiss, large.map(Term), text),
+    m.Twin: st.builds(m.Twin, large),
     m.Join: st.builds(m.Join, actors, none | stages, positive, large),
     m.Prepared: prepared,
     m.Status: st.builds(

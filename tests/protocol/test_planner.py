@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.ids import Actor
+from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.planner import WORTH, Claim, Lineup, Move, Stay, Worker, claim, plan_move, recruit
 
 speeds = st.floats(0.05, 20.0)
@@ -176,3 +176,14 @@ def test_who_lacks_the_version_is_recruited_first() -> None:
     crews = ((Worker(Actor("a", 1), 1.0), Worker(Actor("b", 1), 9.0, ready=False)), ())
     found = recruit(Lineup(crews, (1.0, 1.0), 1, 9), 1)  # type: ignore[arg-type]
     assert found is not None and found.actor == Actor("b", 1)
+
+
+def test_nobody_is_given_a_stage_that_does_not_fit() -> None:
+    slow, fast = Worker(Actor("slow", 1), 1.0), Worker(Actor("fast", 1), 9.0)
+    lineup = Lineup(((fast,), (slow,), (slow,)), (1.0, 1.0, 1.0), replicas=1, most=2)
+    assert claim(lineup, 1.0, too_large=frozenset((1,))).stage == 2  # type: ignore[union-attr]
+    assert claim(lineup, 1.0, too_large=frozenset((0, 1, 2))) is None
+    pair = tuple(Worker(Actor(f"p{i}", 1), 5.0, too_large=frozenset((1,))) for i in range(2))
+    lineup = Lineup((pair, (slow,)), (1.0, 1.0), replicas=1, most=3)
+    assert isinstance(plan_move(lineup, 1.0, 1e6), Stay)
+    assert recruit(Lineup((pair, ()), (1.0, 1.0), replicas=1, most=3), StageIndex(1)) is None

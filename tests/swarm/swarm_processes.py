@@ -163,10 +163,11 @@ class Swarm:
         addresses = json.loads(node.output.read_text().splitlines()[0])["addresses"]
         return str(next(address for address in addresses if address.startswith("/ip4/127.0.0.1/")))
 
-    def join(self, name: str, *more: str) -> Process:
-        """Start a peer, in its home of before if it had one."""
+    def join(self, name: str, *more: str, capacity: float | None = 1.0) -> Process:
+        """Start a peer, in its home of before if it had one. `capacity` None: it measures itself."""
         peer = self.peers.setdefault(name, self._process(name))
-        peer.start(["join", self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *more])
+        given = () if capacity is None else (f"--capacity={capacity}",)
+        peer.start(["join", self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *given, *more])
         return peer
 
     def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:

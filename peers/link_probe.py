@@ -1,0 +1,134 @@
+"""How fast the link to the coordinator is: a second of noise in each direction, told by who receives it.
+
+A newcomer asks the coordinator for noise, then asks it to take noise from here. Both ends bound it: bytes, seconds, one
+probe at a time and one a minute for each peer. What comes out is the slower one of the two machines' links, so a lower
+bound of this one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+from swarm.net.bulk import BulkError, Transfer
+from swarm.net.daemon import DialError
+from swarm.net.handshake import Refused
+from swarm.net.stream import StreamClosed
+from swarm.protocol.ids import Actor
+
+DOWN = b"probe: send me noise"
+UP = b"probe: take noise from me"
+PROBES = (DOWN, UP)
+SIZE = 8 << 20
+"""Bytes of noise at most: with more to go it is broken off after `LIMIT_S`."""
+LIMIT_S = 1.0
+PAUSE_S = 60.0
+"""Between two probes of one peer in the same direction."""
+LONGEST_WAIT_S = 4.0
+"""For those before it; who would wait longer is not measured."""
+_PIECE = 64 << 10
+_MAX_REMEMBERED = 1 << 12
+FAILURES = (BulkError, DialError, Refused, StreamClosed, TimeoutError)
+
+
+class Fetcher(Protocol):
+    async def fetch(self, source: Actor, request: bytes) -> Transfer: ...
+
+
+def noise() -> Transfer:
+    """What is sent: nothing that could be compressed on the way."""
+    return Transfer(SIZE, _noise())
+
+
+async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
+    """Bytes a second of an answer, from its first piece on, for `limit_s` at most. Raises BulkError."""
+    loop = asyncio.get_running_loop()
+    received, began = 0, 0.0
+    async with aclosing(transfer.chunks):
+        async for chunk in transfer.chunks:
+            if not began:
+                began = loop.time()
+                continue
+            received += len(chunk)
+            if loop.time() - began >= limit_s:
+                break
+    took = loop.time() - began
+    if not received or took <= 0:
+        raise BulkError("the probe brought nothing to measure")
+    return received / took
+
+
+async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple[float | None, float | None]:
+    """(up, down) in bytes a second, to the coordinator and from it; None for what could not be measured.
+
+    `up` False: it is not asked for, since a limit says it.
+    """
+    down_rate = up_rate = None
+    try:
+        async with asyncio.timeout(LONGEST_WAIT_S + 3 * LIMIT_S):
+            down_rate = await received_rate(await network.fetch(coordinator, DOWN))
+        if up:
+            async with asyncio.timeout(LONGEST_WAIT_S + 3 * LIMIT_S):
+                up_rate = float((await (await network.fetch(coordinator, UP)).read()).decode("ascii"))
+    except (*FAILURES, ValueError):
+        pass  # a peer whose link is not known takes part like any other
+    return (up_rate if up_rate is not None and 1.0 <= up_rate <= 1e12 else None), down_rate
+
+
+class Prober:
+    """The coordinator's side: one probe after the other, so that they do not measure each other."""
+
+    def __init__(self, network: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
+        self._network = network
+        self._clock = clock
+        self._busy_until = 0.0
+        self._last: dict[tuple[str, bytes], float] = {}
+        """{(peer id, what it asked for): when}"""
+
+    async def answer(self, requester: Actor, what: bytes) -> Transfer:
+        """What a peer asks of `PROBES`. Raises BulkError when it is not its turn."""
+        now, key = self._clock(), (requester.peer, what)
+        if now - self._last.get(key, -PAUSE_S) < PAUSE_S:
+            raise BulkError(f"this link was probed less than {PAUSE_S:g} s ago")
+        wait_s = max(0.0, self._busy_until - now)
+        if wait_s > LONGEST_WAIT_S:
+            raise BulkError("many probe their links now")
+        self._last.pop(key, None)
+        while len(self._last) >= _MAX_REMEMBERED:
+            del self._last[next(iter(self._last))]
+        self._last[key] = now
+        turn = self._busy_until = now + wait_s + 2 * LIMIT_S
+        await asyncio.sleep(wait_s)
+        if what == DOWN:
+            return Transfer(SIZE, self._until_over(turn))
+        try:
+            async with asyncio.timeout(2 * LIMIT_S):
+                rate = await received_rate(await self._network.fetch(requester, DOWN))
+        except FAILURES as error:
+            raise BulkError(f"the probe failed: {error}") from None
+        finally:
+            self._over(turn)
+        return Transfer.of(f"{rate:.0f}".encode())
+
+    async def _until_over(self, turn: float) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(_noise()) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self._over(turn)
+
+    def _over(self, turn: float) -> None:
+        """The next one need not wait for the rest of a turn that took less."""
+        if self._busy_until == turn:
+            self._busy_until = self._clock()
+
+
+async def _noise() -> AsyncGenerator[bytes, None]:
+    piece = os.urandom(_PIECE)
+    for _ in range(SIZE // _PIECE):
+        yield piece

@@ -1,0 +1,100 @@
+"""What this machine has to offer: speed, memory and link, measured before it joins and kept in its home.
+
+Measuring costs seconds, so what was found is used again as long as it would come out the same: for the same model,
+microbatch, device, number of threads and release; of the link, to the same coordinator, for a day.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from swarm.compute.speed import Speed, measure_speed
+from swarm.manifest import RunManifest
+from swarm.state.atomic import atomic_file, write_whole
+
+LINK_LASTS_S = 86_400.0
+_MAX_KEPT = 16
+"""Measurements of other models and devices that are kept beside the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed:
+    """Bytes a second; None: could not be measured."""
+
+    up: float | None
+    down: float | None
+    measured_at: float
+    """Unix seconds."""
+
+
+class MeansFile:
+    """`means.json` of a home. A file that cannot be read is measured anew and replaced."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+
+    def speed(self, manifest: RunManifest, device: str, threads: int) -> tuple[Speed, bool]:
+        """As kept, or measured now: True. Blocks for seconds then. Raises as `measure_speed`."""
+        key = _speed_key(manifest, device, threads)
+        known = self._read("speed").get(key)
+        if known is not None:
+            try:
+                return Speed(**{name: float(known[name]) for name in Speed.__slots__}), False
+            except (KeyError, TypeError, ValueError):
+                pass
+        found = measure_speed(manifest, device, threads)
+        self._keep("speed", key, asdict(found))
+        return found, True
+
+    def link(self, coordinator: str) -> LinkSpeed | None:
+        """To this coordinator, if it was measured in the last day."""
+        known = self._read("link").get(coordinator)
+        try:
+            found = LinkSpeed(**known) if isinstance(known, dict) else None
+            if found is None or not 0 <= self._clock() - found.measured_at < LINK_LASTS_S:
+                return None
+            return LinkSpeed(_rate(found.up), _rate(found.down), found.measured_at)
+        except (TypeError, ValueError):
+            return None
+
+    def keep_link(self, coordinator: str, up: float | None, down: float | None) -> LinkSpeed:
+        found = LinkSpeed(up, down, self._clock())
+        self._keep("link", coordinator, asdict(found))
+        return found
+
+    def _read(self, table: str) -> dict[str, dict[str, object]]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))[table]
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _keep(self, table: str, key: str, value: dict[str, object]) -> None:
+        tables = {name: self._read(name) for name in ("speed", "link")}
+        tables[table].pop(key, None)
+        tables[table] = dict([*tables[table].items(), (key, value)][-_MAX_KEPT:])
+        with atomic_file(self._path) as file:
+            write_whole(file, json.dumps(tables, indent=1).encode())
+
+
+def _speed_key(manifest: RunManifest, device: str, threads: int) -> str:
+    """Everything that the speed depends on, in one line that people can read."""
+    import torch
+
+    cuda = device.startswith("cuda")
+    hardware = torch.cuda.get_device_name(device) if cuda else f"{platform.machine()} {platform.processor()}".strip()
+    model = json.dumps(manifest.model.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    shape = f"{manifest.batch.sequences}x{manifest.batch.sequence_length}"
+    releases = f"swarm-peer {version('swarm-peer')}, torch {torch.__version__}"
+    return f"{hardware}, {device}, {'bf16' if cuda else 'fp32'}, {threads} threads, {releases}, {shape} of {model}"
+
+
+def _rate(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 1.0 <= value <= 1e12 else None

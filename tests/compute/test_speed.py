@@ -1,0 +1,51 @@
+"""Speed and memory of the run's own shapes, before anything is held."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from made_up_data import DATA
+
+from swarm.compute.graph import graph_bytes, saved_bytes
+from swarm.compute.speed import measure_speed
+from swarm.manifest import RunFile, RunManifest
+from swarm.models.kinds import build_stage
+
+
+def manifest(**model: object) -> RunManifest:
+    shape = {"vocab_size": 512, "dim": 32, "layers": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "context": 32}
+    tables = {
+        "model": {**shape, "cuts": [2], **model},
+        "batch": {"microbatches": 4, "sequences": 2, "sequence_length": 32},
+    }
+    return RunFile.model_validate(tables).resolve(DATA)
+
+
+def test_capacity_is_that_of_the_whole_model() -> None:
+    """Twice the layers, half the microbatches a second: machines compare, whatever stage they will hold."""
+    few, many = (measure_speed(manifest(layers=layers), "cpu", 1) for layers in (4, 40))
+    assert few.forward_s > 0 and few.backward_s > 0
+    each = [speed.capacity * (speed.forward_s + speed.backward_s) for speed in (few, many)]
+    assert 5 < each[0] / each[1] < 10, "embedding and head are the same in both"
+
+
+def test_a_slow_machine_is_not_kept_busy_for_long() -> None:
+    quick = measure_speed(manifest(), "cpu", 1, limit_s=0.0)
+    assert quick.capacity > 0, "one sequence says it for all of them"
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("kind", [{}, {"residual": "subspace", "subspace_dim": 8, "kv_heads": 2}])
+def test_the_graph_is_as_large_as_it_was_reckoned(stage: int, kind: dict[str, object]) -> None:
+    run = manifest(**kind)
+    module = build_stage(run.model, stage, seed=0)
+    tokens = torch.zeros((2, 32), dtype=torch.int64)
+    x = tokens if module.first else torch.randn(2, 32, run.model.boundary_width, requires_grad=True)
+
+    def forward() -> torch.Tensor:
+        out: torch.Tensor = module(x, tokens)
+        return module.loss_sum(out, tokens) if module.last else out
+
+    measured = saved_bytes(forward, lambda out: out, module.parameters())[1]
+    assert measured > 100_000
+    assert measured <= graph_bytes(run, stage) <= 1.2 * measured
