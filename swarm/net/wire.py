@@ -343,6 +343,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Prepared, "shared"): _text(MAX_DIGEST),
     (m.Status, "checkpoint_digest"): _text(MAX_DIGEST),
     (m.Status, "done"): _bit_set(),
+    (m.Status, "forwarded"): _bit_set(),
     (m.ReducePart, "microbatches"): _bit_set(),
     (m.Release, "microbatches"): _many(_NEW_TYPES[Microbatch], MAX_MICROBATCHES),
     (m.Released, "microbatches"): _many(_NEW_TYPES[Microbatch], MAX_MICROBATCHES),

@@ -13,6 +13,7 @@ from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
+from swarm.protocol.weights import Weights
 from swarm.protocol.wiring import wire
 
 ENTERING_WEIGHT = 0.25
@@ -30,6 +31,7 @@ class Agenda:
         experience: Experience,
         rosters: Rosters,
         choice: CodecChoice,
+        weights: Weights,
     ) -> None:
         self._settings = settings
         self._rosters = rosters
@@ -37,6 +39,7 @@ class Agenda:
         self._members = members
         self._experience = experience
         self._choice = choice
+        self._weights = weights
         self._index = 0
         """Of the last forward-only pass in this term."""
         self._evaluated = -1
@@ -63,7 +66,7 @@ class Agenda:
         `entering`: those of them who lack the last decision yet, and begin later.
         """
         version, experience = self._history.version, self._experience
-        weights = {a: weight for roster in rosters for a, weight in self._members.weights(roster).items()}
+        weights = {actor: weight for roster in rosters for actor, weight in self._weights.of(roster).items()}
         weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in entering}
         microbatches = {
             PassKind.TRAIN: self._settings.microbatches,
@@ -81,13 +84,15 @@ class Agenda:
         else:
             self._index += 1
             pass_id = PassId(self._history.term, StepNumber(version - 1), self._index)
-        tables = wire(rosters, weights, microbatches, experience.blocked(version), experience.nonfinite)
+        probed = frozenset(actor for actor in weights if experience.probation.is_tried(actor.peer))
+        tables = wire(rosters, weights, microbatches, experience.blocked(version), experience.nonfinite, probed)
         if kind is PassKind.TRAIN and self._settings.averages_compressed:
             tables = tuple(
                 replace(table, carried=self._rosters.carried(pass_id, stage, table.roster))
                 for stage, table in enumerate(tables)
             )
         if kind is PassKind.TRAIN:
+            self._weights.dealt(tables)
             self._choice.choose(tables, version)
         ledger = Ledger(
             pass_id=pass_id,

@@ -37,6 +37,7 @@ from swarm.protocol.actions import (
 )
 from swarm.protocol.agenda import Agenda
 from swarm.protocol.audience import Audience
+from swarm.protocol.capacities import Capacities
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
 from swarm.protocol.departures import Departures
@@ -65,9 +66,11 @@ from swarm.protocol.messages import (
 from swarm.protocol.open_pass import Completed, Decided, OpenPass, Unworkable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement, Survey
+from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Suspicion
+from swarm.protocol.weights import Weights
 
 AT_ONCE = 64
 """Members that are looked through between steps with every message that comes."""
@@ -112,9 +115,13 @@ class CoordinatorCore:
         self._experience = Experience()
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters, choice)
-        self._placement = Placement(actor, settings, self.history, self.members, self._out)
-        self._audience = Audience(settings, self.history, self.members, self._placement.rebalancing)
+        capacities = Capacities(settings.stages, settings.stage_memory)
+        weights = Weights(capacities, self.members)
+        self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters, choice, weights)
+        rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
+        probation = self._experience.probation
+        self._placement = Placement(actor, settings, self.history, self.members, rebalancing, probation, self._out)
+        self._audience = Audience(settings, self.history, self.members, rebalancing)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)
         self._departures = Departures(settings, self.history, self.members, self._out)
@@ -278,14 +285,16 @@ class CoordinatorCore:
         self.history.decided(decision)
         self._collection.decided(self.history.version, self.open_pass.ledger, decided.without)
         self._rosters.decided(decision, self.open_pass.ledger.tables, decided.without)
-        self._experience.decided()
         ledger = self.open_pass.ledger
+        self._experience.decided()
         sealed = max(ledger.sealed_at.values()) if ledger.sealed_at else None
         self._placement.rebalancing.decided(now - ledger.opened_at, None if sealed is None else now - sealed)
         self._placement.decided([listener.actor for listener in ledger.listeners])
-        for actor in self.open_pass.ledger.actors:
+        for actor in ledger.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
+                if ledger.has_work(actor):
+                    self._experience.probation.worked(actor.peer)
         self.open_pass.report(decided, now)
         self._pass_closed(now)
 

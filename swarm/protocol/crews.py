@@ -29,14 +29,14 @@ class Crews:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """Those of a stage that are neither given up nor leaving.
+        """Those of a stage that are neither given up, nor left out of this step, nor leaving.
 
         Not to be changed, and the same list while nothing else changes.
         """
         found = self._counted_on.get(stage)
         if found is None:
             those = self._by_stage.get(stage, ())
-            found = [member for member in those if not member.given_up and member.leaving_since is None]
+            found = [m for m in those if not m.given_up and not m.benched and m.leaving_since is None]
             self._counted_on[stage] = found
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarm.protocol.ids import Actor, Microbatch, PassId
+from swarm.protocol.probation import Probation
 from swarm.protocol.wiring import Pair
 
 BLOCKED_STEPS = 10
@@ -23,6 +24,7 @@ class Experience:
         """At this step, given up because somebody failed."""
         self.rest_until = 0.0
         """The next attempt opens no sooner."""
+        self.probation = Probation()
         self.window = 0
         """Microbatches under way that kept the last training pass busy. 0: not measured."""
         self._blocked: dict[Pair, int] = {}

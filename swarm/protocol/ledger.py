@@ -84,6 +84,10 @@ class Ledger:
         """By stage, how many of those say what."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
+        self.moved_at: dict[Actor, float] = {}
+        """When an actor last said that it has forwarded or accumulated something."""
+        self._awaited: dict[Actor, float] = {}
+        """Since when an actor has been seen to have something to do, and nothing came of it."""
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         self.released: list[set[Microbatch]] = [set() for _ in tables]
         """By stage, what a slow peer gave up. It is not asked for again in this pass, however slow its new owner is."""
@@ -100,6 +104,7 @@ class Ledger:
         self._fed_at: dict[Microbatch, float] = {}
         self._finished: set[Microbatch] = set()
         self._done: dict[Actor, int] = {}
+        self._forwarded: dict[Actor, int] = {}
         self._stage_of: dict[Actor, int] = {}
         self._shares: list[dict[Actor, tuple[Microbatch, ...]]] = []
         """By stage, of the table as it is now."""
@@ -163,6 +168,11 @@ class Ledger:
 
     def done_of(self, actor: Actor) -> int:
         return self._done.get(actor, 0)
+
+    def has_work(self, actor: Actor) -> bool:
+        """Whether any microbatch is its own."""
+        stage = self.stage_of(actor)
+        return stage is not None and bool(self.tables[stage].assigned_to(actor))
 
     def unfinished(self, actor: Actor) -> list[Microbatch]:
         done = self.done_of(actor)
@@ -237,6 +247,10 @@ class Ledger:
             self.progress_at[actor] = now
             if (stage := self.stage_of(actor)) is not None:
                 (self._busy[stage].add if self.unfinished(actor) else self._busy[stage].discard)(actor)
+        if status.done != before or status.forwarded != self._forwarded.get(actor, 0):
+            self._forwarded[actor] = status.forwarded
+            self.moved_at[actor] = now
+            self._awaited.pop(actor, None)
         if status.queued == 0:
             self.progress_at[actor] = now
         if self.kind is PassKind.TRAIN and self.stage_of(actor) == 0:
@@ -247,8 +261,30 @@ class Ledger:
             if not busy and stage not in self.sealed_at:
                 self.sealed_at[stage] = now
 
+    def _is_at_hand(self, stage: int, m: int, actor: Actor) -> bool:
+        """Whether what `actor` needs for the forward or the backward of its microbatch `m` is there to be had."""
+        if self.done_of(actor) >> m & 1:
+            return False
+        if stage + 1 < len(self.tables) and self.done_of(self.tables[stage + 1].assignee(m)) >> m & 1:
+            return True
+        if self._forwarded.get(actor, 0) >> m & 1:
+            return False
+        if stage == 0:
+            return m in self._fed_at
+        return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
+
+    def awaited_since(self, actor: Actor, now: float) -> float | None:
+        """Since when it was seen, at all the times when this was asked, to have something to do and do nothing."""
+        stage = self.stage_of(actor)
+        if stage is None or not any(self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)):
+            self._awaited.pop(actor, None)
+            return None
+        return self._awaited.setdefault(actor, now)
+
     def excuse(self, seconds: float, now: float) -> None:
         """Time that counts against nobody."""
+        self._awaited = {actor: min(now, at + seconds) for actor, at in self._awaited.items()}
+        self.moved_at = {actor: min(now, at + seconds) for actor, at in self.moved_at.items()}
         self.judged_from = min(now, self.judged_from + seconds)
         self.progress_at = {actor: min(now, at + seconds) for actor, at in self.progress_at.items()}
         self.sealed_at = {stage: min(now, at + seconds) for stage, at in self.sealed_at.items()}

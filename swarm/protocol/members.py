@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,8 @@ class Member:
     """The version from which on it may be in a roster though it lacks the last decision."""
     late: int = 0
     """How often it was in a roster so, and too late, since it last had a part in a decided step."""
+    benched: bool = False
+    """It is left out of this step, since it failed in earlier ones (`Probation`). Until then its place is free."""
     told: int = 0
     """How often it was told where to get a version: each time another source."""
     told_at: float = -1.0
@@ -256,17 +258,8 @@ class Member:
         )
 
 
-_LISTED = frozenset(("stage", "lost_at", "given_up", "leaving_since", "capacity", "speed"))
+_LISTED = frozenset(("stage", "lost_at", "given_up", "benched", "leaving_since", "capacity", "speed"))
 """Fields of a member that it is listed or counted by."""
-
-
-def _weight(rate: float | None, usual: float | None) -> float:
-    if rate is None or usual is None:
-        return 1.0
-    relative = rate / usual
-    if 0.7 < relative < 1.4:
-        return 1.0
-    return min(4.0, max(0.25, round(relative * 4) / 4))
 
 
 def _progress(status: Status) -> tuple[int, int | None, int | None]:
@@ -349,15 +342,3 @@ class Members:
         if self.crew(stage) or self._crews.largest > 1:
             return True
         return any(m.introduced and m.lost_at is None and m.leaving_since is None for m in self.unplaced)
-
-    def weights(self, roster: Iterable[Actor]) -> dict[Actor, float]:
-        """Relative speeds among siblings, in quarters between 1/4 and 4; unmeasured or nearly equal is 1."""
-        measured = {actor: self._rate(actor) for actor in roster}
-        rates = sorted(rate for rate in measured.values() if rate is not None)
-        usual = rates[len(rates) // 2] if len(rates) > 1 else None
-        return {actor: _weight(rate, usual) for actor, rate in measured.items()}
-
-    def _rate(self, actor: Actor) -> float | None:
-        member = self._members.get(actor)
-        seconds = member.seconds_per_microbatch if member is not None else None
-        return None if seconds is None else 1.0 / seconds

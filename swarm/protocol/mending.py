@@ -15,7 +15,7 @@ from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
-from swarm.protocol.suspicion import Suspicion
+from swarm.protocol.suspicion import Strikes, Suspicion
 from swarm.protocol.wiring import amend
 
 
@@ -25,6 +25,8 @@ class Suspect:
 
     actor: Actor
     reason: str
+    at_fault: bool = True
+    """It had the means to do better; it is not only gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +184,12 @@ class Mending:
 
     # ------------------------------------------------------------ once a heartbeat
 
-    def tick(self, aborts: int, now: float) -> Suspect | GiveUp | None:
+    def tick(self, aborts: int, strikes: Strikes, now: float) -> Suspect | GiveUp | None:
         """Repeat what was not heard, take work from the slow, name who is stuck. `aborts`: of this step so far."""
         ledger = self._ledger
         for actor in ledger.actors:
             if self._members.get(actor) is None:
-                return Suspect(actor, "it is gone")
+                return Suspect(actor, "it is gone", at_fault=False)
             numbers = self._opening(ledger.stages_near(actor)).numbers
             self._tell_if_behind(actor, numbers, now)
         for listener in ledger.listeners:
@@ -207,7 +209,7 @@ class Mending:
                 self._out.send(actor, Release(ledger.pass_id, ledger.tables[at].number, microbatches))
         if ledger.kind is not PassKind.TRAIN:
             return None
-        for actor, reason in self._suspicion.stalled(self._members, ledger, now):
+        for actor, reason in self._suspicion.stalled(self._members, ledger, strikes, now):
             return Suspect(actor, reason)
         for stage in self._suspicion.stuck_reduces(ledger, now):
             if (found := self._reduce_stuck(stage)) is not None:

@@ -391,6 +391,8 @@ class Status:
     capacity: float = 1.0
     """As in Join, like `memory`: a coordinator that has started again hears of both."""
     memory: int | None = None
+    forwarded: int = 0
+    """Bit m is set when microbatch m is forwarded here, in training: the next stage can have it."""
 
 
 @dataclass(frozen=True, slots=True)

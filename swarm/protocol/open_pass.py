@@ -145,7 +145,7 @@ class OpenPass:
     def tick(self, now: float) -> None:
         """Once a heartbeat."""
         if self.outcome is None:
-            self._resolve(self._mending.tick(self._experience.aborts, now))
+            self._resolve(self._mending.tick(self._experience.aborts, self._experience.probation.strikes, now))
         self.drain(now)
 
     def drain(self, now: float) -> None:
@@ -235,6 +235,8 @@ class OpenPass:
                 self._experience.not_finite()
                 self.outcome = GiveUp(f"{what} is not finite: run again to be skipped if that is so. {reason}")
         elif not twice:
+            if m is not None:
+                self._experience.probation.strike(sender.peer, self.ledger.pass_id)
             self._exclude_failed(sender, f"it failed: {reason}", now)
         elif self.ledger.kind is PassKind.TRAIN:
             self.outcome = Unworkable(f"{what} has failed on two peers: {reason}")
@@ -261,7 +263,9 @@ class OpenPass:
     def _resolve(self, found: Suspect | GiveUp | None) -> None:
         """Act on what mending cannot do alone."""
         match found:
-            case Suspect(actor, reason):
+            case Suspect(actor, reason, at_fault):
+                if at_fault:
+                    self._experience.probation.strike(actor.peer, self.ledger.pass_id)
                 self.exclude(actor, reason)
             case GiveUp():
                 self.outcome = found

@@ -16,6 +16,7 @@ from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.probation import Probation
 from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.settings import Settings
 
@@ -49,7 +50,16 @@ class Survey:
 class Placement:
     """`place` may be called at any time, `survey` between passes: again and again, until it is ready."""
 
-    def __init__(self, me: Actor, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+    def __init__(
+        self,
+        me: Actor,
+        settings: Settings,
+        history: History,
+        members: Members,
+        rebalancing: Rebalancing,
+        probation: Probation,
+        out: Outbox,
+    ) -> None:
         self.since = 0.0
         """When the last pass closed."""
         self._me = me
@@ -57,7 +67,8 @@ class Placement:
         self._history = history
         self._members = members
         self._out = out
-        self.rebalancing = Rebalancing(settings, history, members, out)
+        self.rebalancing = rebalancing
+        self._probation = probation
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
             self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
@@ -114,10 +125,22 @@ class Placement:
         most = self.rebalancing.most
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
+    def _bench(self) -> None:
+        """Leave out who is on probation, where a stage has somebody else that holds the version."""
+        history = self._history
+        for stage in range(self._settings.stages):
+            crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
+            late = {m.actor for m in crew if self._probation.is_benched(m.actor.peer, history.version)}
+            there = [m for m in crew if m.version == history.version or m.can_apply(history.decision)]
+            spared = history.version < self._settings.steps and any(m.actor not in late for m in there)
+            for member in crew:
+                member.benched = spared and member.actor in late
+
     # ------------------------------------------------------------ catching up
 
     def survey(self, now: float) -> Survey:
         """Place members, tell who lacks the version how to catch up, and say whether every stage is held."""
+        self._bench()
         self.place(now)
         if not self._may_wait_for_replicas(now):
             self.rebalancing.consider(now)
@@ -176,7 +199,7 @@ class Placement:
         coming: list[Member] = []
         needy: list[Member] = []
         for member in self._members.of_stage(stage):
-            if member.lost_at is not None:
+            if member.lost_at is not None or member.benched:
                 continue
             if member.version == self._history.version:
                 if member.given_up:

@@ -28,12 +28,14 @@ DWELL_DOWNLOADS = 2
 class Rebalancing:
     """`claim` for who has no stage, `consider` between passes. Told of passes by `opened` and `decided`."""
 
-    def __init__(self, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+    def __init__(
+        self, settings: Settings, history: History, members: Members, capacities: Capacities, out: Outbox
+    ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._out = out
-        self._capacities = Capacities(settings.stages, settings.stage_memory)
+        self._capacities = capacities
         self._churn = Churn()
         self._steps = Observed()
         self._reduces = Observed()
@@ -99,6 +101,11 @@ class Rebalancing:
         return max(DWELL_STEPS * (step_s or 0.0), DWELL_DOWNLOADS * self.arrival_s)
 
     @property
+    def longest_way_s(self) -> float:
+        """Somebody who moves is waited for so long before another one may."""
+        return 2 * self.dwell_s + self._settings.step_budget_s
+
+    @property
     def horizon_s(self) -> float:
         """For how long two stages stay as they are, by what comes and goes; and no shorter than nobody may move."""
         peers = 2 * len(self._members) / self._settings.stages
@@ -142,7 +149,7 @@ class Rebalancing:
         dwell_s = self.dwell_s
         for member in self._members:
             on_the_way = member.move_number > 0 and not member.has_worked and not member.given_up
-            if on_the_way and now - member.placed_at < 2 * dwell_s:
+            if on_the_way and now - member.placed_at < self.longest_way_s:
                 return None  # one at a time
 
         def movable(member: Member) -> bool:

@@ -129,6 +129,7 @@ class Reporter:
             checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
             sequence=self._sequence,
             state_term=max(0, holding.state_term),
+            forwarded=walk.forwarded if walk is not None else 0,
             uplink=self._measured.uplink,
             links=self._measured.links,
             leaving=self._leaving,
@@ -143,7 +144,8 @@ class Reporter:
     def _progressed(self, stint: Stint | None, now: float) -> bool:
         if stint is None or now - self._last_at < self._heartbeat_s / 5:
             return False
-        return self._last is None or self._last.done != stint.walk.done
+        last, walk = self._last, stint.walk
+        return last is None or last.done != walk.done or last.forwarded != walk.forwarded
 
     def _changed(self, holding: Holding, stint: Stint | None, catching_up: CatchingUp) -> bool:
         last = self._last

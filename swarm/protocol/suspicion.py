@@ -6,6 +6,8 @@ against siblings: first their work is taken (RELEASE), only a standstill is fenc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_deadline
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
@@ -14,6 +16,11 @@ from swarm.protocol.settings import Settings
 
 SLOWER = 1.5
 """How many times a sibling's seconds per microbatch an actor may take before work is taken from it."""
+OWN_PACE = 4.0
+"""How many times as long as usual with it a microbatch may take before an actor counts as stalled."""
+
+Strikes = Callable[[str], int]
+"""Of a peer: how often it has failed by its own fault (`Probation`)."""
 
 
 class Suspicion:
@@ -43,11 +50,11 @@ class Suspicion:
         return now - ledger.judged_from > cap
 
     def to_release(self, members: Members, ledger: Ledger, now: float) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
-        """Actors slower than an idle sibling: the later half of what they have not finished.
+        """Actors slower than an idle sibling: so many of what they have not finished that both end at the same time.
 
         Replicas of equal speed end a step at different moments; moving work between them costs a forward and gains
-        nothing. So only if the owner takes `SLOWER` times as long, and the sibling would be done in half the time. And
-        no microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
+        nothing. So only if the owner takes `SLOWER` times as long, and what it has left is done a third sooner. And no
+        microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
         """
         orders = []
         leaving = members.leaving()
@@ -55,15 +62,16 @@ class Suspicion:
             idle = [a for a in table.roster if not ledger.unfinished(a) and a not in leaving]
             if not idle:
                 continue
-            theirs = min(self._pace(members, ledger, a, now) for a in idle)
+            theirs = min(self._pace(members, ledger, a, now) for a in idle) / len(idle)
             for actor in table.roster:
                 left = [m for m in ledger.unfinished(actor) if m not in ledger.released[stage]]
                 if len(left) < 2 or actor in ledger.releasing:
                     continue
                 own = self._pace(members, ledger, actor, now)
-                half = left[len(left) // 2 :]
-                if own > SLOWER * theirs and len(left) * own > 2 * len(half) * theirs / len(idle):
-                    orders.append((actor, tuple(half)))
+                kept = max(1, int(len(left) * theirs / (own + theirs)))
+                together = max(kept * own, (len(left) - kept) * theirs)
+                if own > SLOWER * theirs * len(idle) and len(left) * own >= 1.5 * together:
+                    orders.append((actor, tuple(left[kept:])))
         return orders
 
     def takers(self, members: Members, ledger: Ledger, giver: Actor, now: float) -> list[Actor]:
@@ -80,20 +88,42 @@ class Suspicion:
         seconds = member.seconds_per_microbatch if member is not None else None
         return now - ledger.opened_at if seconds is None else seconds
 
-    def stalled(self, members: Members, ledger: Ledger, now: float) -> list[tuple[Actor, str]]:
-        """Actors that have work at hand and finish nothing, though siblings could do it."""
-        allowed = stall_deadline(ledger.services, self._settings.step_budget_s, ledger.fences)
+    def stalled(self, members: Members, ledger: Ledger, strikes: Strikes, now: float) -> list[tuple[Actor, str]]:
+        """Actors that have work at hand and finish nothing, though siblings could do it.
+
+        Never for being slow: who is known to take long over a microbatch has several times as long as that, and who is
+        not known yet has twice as long with each time it was fenced for this, until it has shown how long it takes.
+        """
         found = []
         for table in ledger.tables:
             if len(table.roster) < 2:
                 continue
             for actor in table.roster:
+                if not ledger.unfinished(actor) or (member := members.get(actor)) is None:
+                    continue
+                allowed = self._patience(member, ledger, strikes(actor.peer))
                 still = now - ledger.progress_at.get(actor, ledger.judged_from)
-                member = members.get(actor)
-                busy = member is not None and member.status is not None and member.status.queued > 0
-                if busy and ledger.unfinished(actor) and still > allowed:
+                busy = member.status is not None and member.status.queued > 0
+                if busy and still > allowed:
                     found.append((actor, f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"))
+                    continue
+                half = max(allowed, self._settings.step_budget_s / 8)
+                if now - ledger.moved_at.get(actor, ledger.judged_from) <= half:
+                    continue
+                since = ledger.awaited_since(actor, now)
+                if since is not None and now - since > half:
+                    waited = f"{now - since:.1f} s (deadline {half:.1f} s)"
+                    found.append((actor, f"nothing came of what its neighbours have for it, for {waited}"))
         return found
+
+    def _patience(self, member: Member, ledger: Ledger, strikes: int) -> float:
+        """Seconds in which an actor with work at hand must finish some."""
+        budget = self._settings.step_budget_s
+        allowed = stall_deadline(ledger.services, budget, ledger.fences)
+        seconds = member.seconds_per_microbatch
+        if seconds is None:
+            return max(allowed, min(allowed * 2.0 ** min(strikes, 16), budget / 2))
+        return max(allowed, min(OWN_PACE * seconds, 4 * budget))
 
     def stuck_reduces(self, ledger: Ledger, now: float) -> list[int]:
         """Stages all sealed for too long without being prepared."""

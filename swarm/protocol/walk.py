@@ -81,6 +81,8 @@ class Walk:
         self.numbers = tuple(table.number for table in tables)
         self.fenced = me not in self.rosters[stage]
         self.done = 0
+        self.forwarded = 0
+        """Bit m is set when microbatch m was forwarded here, in training."""
         self.crossings = crossings
         self.unreachable: set[Actor] = set()
         """Whose connection broke and is not back: they pass nothing on."""
@@ -312,6 +314,7 @@ class Walk:
             return
         self._out.emit(MicrobatchForwarded(str(self.pass_id), done.microbatch))
         if self.kind is PassKind.TRAIN:
+            self.forwarded |= 1 << done.microbatch
             work.phase = Phase.FORWARDED
             self._asked.note(self._gradient_key(done.microbatch), now)
             self._backward_if_ready(done.microbatch, work)
@@ -393,6 +396,7 @@ class Walk:
             held = self.work.get(m)
             if held is None or held.phase is Phase.RELEASED:
                 self.work[m] = Work(moved=True, ask=True)
+                self.forwarded &= ~(1 << m)
         self.pull(now)
         lacking = [self._gradient_key(m) for m in self.work if self._needs_gradient(self.work[m])]
         self._want_again([key for key in lacking if key not in self._asked], now)

@@ -41,6 +41,7 @@ KINDS = (
     "bit flip",
     "not finite",
     "stall",
+    "swallow",
     "slow",
     "decision unsent",
     "decision half sent",
@@ -118,6 +119,8 @@ def nonsense(cell: Cell) -> str | None:
         return "a gradient goes wrong while it is reduced"
     if kind == "not finite" and phase not in ("forward", "backward", "reduce"):
         return "only what is computed or reduced can be so"
+    if kind == "swallow" and (role in ("coordinator", "standby") or phase not in ("forward", "backward", "reduce")):
+        return "work is swallowed where there is some"
     if kind == "exception" and phase not in ("forward", "backward", "applying"):
         return "an exception is thrown where something is computed"
     return None
@@ -244,6 +247,9 @@ class Injector:
             case "stall":
                 target.stall()
                 world.at(world.now + fault.seconds, None, (_resume, target))
+            case "swallow":
+                assert isinstance(target, SimPeer)
+                target.swallow(self._random.choice(("work", "frames")), world.now + fault.seconds)
             case "slow":
                 factor = self._random.choice((3.0, 8.0, 30.0))
                 target.slowness *= factor

@@ -14,18 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from random import Random
 from typing import Any
 
 from swarm.events import PeerMoved
 from swarm.protocol.actions import Emit
+from swarm.protocol.capacities import Capacities
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Join, Status
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import Placement
+from swarm.protocol.probation import Probation
+from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.settings import Settings
 from swarm.simulation.preemptions import Preemptions
 
@@ -93,11 +96,12 @@ def best_rate(speeds: Sequence[float], costs: Sequence[float]) -> float:
     if len(speeds) < len(costs):
         return 0.0
     if max(speeds) <= min(speeds) * (1 + 1e-9):
-        rate, counts = 0.0, [1] * len(costs)  # give the slowest stage one more until nobody is left
+        stages = [(1 / cost, cost) for cost in costs]  # (rate, cost): the slowest gets one more until nobody is left
+        heapify(stages)
         for _ in range(len(speeds) - len(costs)):
-            counts[min(range(len(costs)), key=lambda s: counts[s] / costs[s])] += 1
-        rate = min(count / cost for count, cost in zip(counts, costs, strict=True))
-        return rate * speeds[0]
+            rate, cost = stages[0]
+            heapreplace(stages, (rate + 1 / cost, cost))
+        return stages[0][0] * speeds[0]
     return sum(speeds) / sum(costs)
 
 
@@ -143,8 +147,11 @@ class _Flow:
         self._members = Members()
         self._out = Outbox(_ME)
         self._history = History(Term(1), None, 0)
-        self._placement = Placement(_ME, settings, self._history, self._members, self._out)
-        self._rebalancing = self._placement.rebalancing
+        capacities = Capacities(course.stages)
+        self._rebalancing = Rebalancing(settings, self._history, self._members, capacities, self._out)
+        self._placement = Placement(
+            _ME, settings, self._history, self._members, self._rebalancing, Probation(), self._out
+        )
 
     def run(self) -> Outcome:
         trace = self.course.preemptions

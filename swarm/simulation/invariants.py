@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from swarm.events import PeerFenced, StepDecided
+from swarm.events import PeerFenced, PeerMoved, StepDecided
 from swarm.protocol.actions import Begin, Stop, WriteTerm
 from swarm.protocol.allegiance import term_of
+from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
 from swarm.protocol.messages import (
     UNTOLD,
@@ -110,6 +111,8 @@ class Watch:
         self.rollbacks = 0
         self.caught_up = 0
         """Steps that were applied from fetched sums."""
+        self.moves = 0
+        """Peers that were told to leave their stage for another one."""
         self.paused = ""
         """Why the run stands still, when it rightly does: a microbatch that has killed two assignees."""
         self._raised: dict[tuple[int, bool, int], dict[Actor, bool]] = defaultdict(dict)
@@ -406,6 +409,36 @@ class Watch:
             for (pass_id, _), table in self._tables.items():
                 if str(pass_id) == event.pass_id:
                     self._fenced[pass_id].update(actor for actor in table.roster if str(actor) == event.actor)
+
+    def moves_peer(self, event: PeerMoved, core: CoordinatorCore) -> None:
+        """A peer is told to move: between passes, one at a time, and never one that its stage cannot do without."""
+        self.moves += 1
+        served = core.open_pass.ledger.actors if core.open_pass is not None else []  # that pass may just have opened
+        if any(str(actor) == event.actor for actor in served):
+            raise Violation("no zombies", f"{event.actor} is to move, and has a part in the open pass")
+        version, decision = core.history.version, core.history.decision
+        crew = [m for m in core.members.of_stage(event.source) if str(m.actor) != event.actor and m.lost_at is None]
+        everybody = [m for m in core.members if m.lost_at is None]
+        mine = next(m for m in everybody if str(m.actor) == event.actor)
+        if not any(m.version == version or m.can_apply(decision) for m in crew) and self._held_last(event):
+            raise Violation("bounded loss", f"{event.actor} leaves stage {event.source} with no copy of {version}")
+        if not crew:
+            raise Violation("progress", f"{event.actor} leaves stage {event.source} without a peer")
+        if event.gain == 0.0:
+            return  # recruited for a stage without a peer
+        for member in everybody:
+            under_way = member.move_number > 0 and not member.has_worked and not member.given_up
+            if member is not mine and under_way and self._world.now - member.placed_at < 4.0:
+                raise Violation("progress", f"{event.actor} is to move while {member.actor} is under way")
+
+    def _held_last(self, event: PeerMoved) -> bool:
+        """Whether the peer that moves has the present version of the stage it leaves, or can apply the decision."""
+        needed = len(self.decisions)
+        return any(
+            str(process.actor) == event.actor and process.version in (needed, needed - 1)
+            for process in self._world.alive()
+            if process is not self._world.coordinator
+        )
 
     def closed(self, pass_id: PassId, kind: PassKind, loss_sum: float, token: int) -> None:
         """A forward-only pass is complete: its result is a function of the version, and of its codecs."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from swarm.protocol import mending as mending_module
 from swarm.protocol import peer as peer_module
+from swarm.protocol import rebalancing as rebalancing_module
 from swarm.protocol import retained as retained_module
 from swarm.protocol.actions import Apply, Feed, PartEncoded, RestoreSums, SumBucket
 from swarm.protocol.allegiance import Allegiance
@@ -24,13 +25,15 @@ from swarm.protocol.coordinator import Phase as CoordinatorPhase
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.departures import Departures
 from swarm.protocol.group import GroupMember
-from swarm.protocol.ids import BaseKey, Direction, End, FrameKey, StepNumber
+from swarm.protocol.ids import BaseKey, Direction, End, FrameKey, StageIndex, StepNumber
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.mending import Mending
 from swarm.protocol.messages import ArchivedEntry, Canvass, Done, Frame, StageOutcome, Status
 from swarm.protocol.open_pass import Decided, OpenPass
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.placement import Placement
+from swarm.protocol.planner import Lineup, Move, Stay
+from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.reduction import Reduction
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.retained import Retained
@@ -177,8 +180,8 @@ def _attempt_without_id() -> list[Patch]:
 def _release_without_hand_shake() -> list[Patch]:
     tick = Mending.tick
 
-    def move_at_once(self: Mending, aborts: int, now: float) -> Any:
-        found = tick(self, aborts, now)
+    def move_at_once(self: Mending, aborts: int, strikes: Any, now: float) -> Any:
+        found = tick(self, aborts, strikes, now)
         ledger = self._ledger
         if found is None and ledger.releasing:
             actor, microbatches = next(iter(ledger.releasing.items()))
@@ -513,6 +516,43 @@ def _copied_too_late() -> list[Patch]:
     return [(Loans, "_pull", live)]
 
 
+def _last_replica_moved() -> list[Patch]:
+    """The stage with the fewest peers has the least to do, so it seems, and gives one away."""
+
+    def vacate(lineup: Lineup, download_s: float, horizon_s: float) -> Move | Stay:
+        source = min(range(len(lineup.crews)), key=lambda s: len(lineup.crews[s]))
+        stage = max(range(len(lineup.crews)), key=lambda s: len(lineup.crews[s]))
+        movable = [worker for worker in lineup.crews[source] if worker.movable]
+        if source == stage or not movable:
+            return Stay("nobody can")
+        return Move(movable[0].actor, StageIndex(source), StageIndex(stage), 1.0, 0.0, "a broken plan")
+
+    return [(rebalancing_module, "plan_move", vacate)]
+
+
+def _moves_at_once() -> list[Patch]:
+    consider = Rebalancing.consider
+
+    def again(self: Rebalancing, now: float) -> Any:
+        self._due = self._due or any(m.move_number and not m.has_worked for m in self._members)
+        return consider(self, now)
+
+    return [(Rebalancing, "consider", again), (Rebalancing, "longest_way_s", property(lambda self: -1.0))]
+
+
+def _moved_before_drained() -> list[Patch]:
+    """The next view is made while the pass is open."""
+    deadlines = CoordinatorCore._deadlines
+
+    def move_now(self: CoordinatorCore, now: float) -> None:
+        deadlines(self, now)
+        if self.phase is CoordinatorPhase.OPEN:
+            self._placement.rebalancing._due = True
+            self._placement.rebalancing.consider(now)
+
+    return [(CoordinatorCore, "_deadlines", move_now)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -551,6 +591,9 @@ MUTANTS = (
         _taken_from_a_leaver,
         "leave",
     ),
+    Mutant("last replica moved", "a stage gives nobody away that it cannot do without", _last_replica_moved, "moves"),
+    Mutant("moves at once", "the next peer moves when the one before has arrived", _moves_at_once, "moves"),
+    Mutant("moved before drained", "a peer leaves its stage between passes", _moved_before_drained, "moves"),
     Mutant("chosen while open", "codecs are chosen between steps, for all of a pass", _chosen_while_open, "auto"),
     Mutant("two votes", "a coordinator votes once in a ballot", _two_votes, "election"),
     Mutant("one disk is enough", "a decision stands when a majority has it on disk", _one_disk_is_enough, "group"),

@@ -18,6 +18,7 @@ from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
+    "moves",
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -27,8 +28,10 @@ mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whos
 `group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these;
 `election`: three or five coordinators that hear each other late, and die and return as they have voted;
 `joining`: as mixed, in runs to which peers come while the others train, over links on which a state takes longer than a
-step, one run in four each as in averaging, delta and tied; otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining")
+step, one run in four each as in averaging, delta and tied;
+`moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
+they are missed; otherwise faults of one kind."""
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining", "moves")
 
 _FREQUENT = ("forward", "backward", "reduce")
 _BESIDE_GROUP = (
@@ -79,10 +82,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
     averaging = scenario == "averaging" or (joining and seed % 4 == 1)
     auto, election = scenario == "auto", scenario == "election"
     group = scenario == "group" or election
+    moves = scenario == "moves"
     lasting = delta or averaging or auto or group  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
-    if delta or auto or tied or (first is not None and first.role == "last"):
+    if delta or auto or tied or moves or (first is not None and first.role == "last"):
         stages = max(stages, 2)
     replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
     if lasting and not group:
@@ -106,13 +110,16 @@ def plan_of(scenario: str, seed: int) -> Plan:
     elif tied and rng.random() < 0.5:
         faults.append(_at_one_end(rng, replicas))
     flips = first is not None and first.kind == "bit flip"
+    if moves:
+        spares = rng.choice((2, 3, 4))
+        faults = faults[: rng.randrange(2)] + _some_of_a_stage(rng, replicas + spares // stages)
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
     if flips:  # only replicas that live to compare notice it; and three flips in a step are too many for two replicas
         faults, replicas = faults[:2], max(replicas, 2)
     settings = small_settings(
         stages=stages,
-        microbatches=rng.choice((2, 3, 4)),
-        steps=10 if joining else 4 if averaging or auto or group else 3 if storm or delta else 2,
+        microbatches=4 if moves else rng.choice((2, 3, 4)),
+        steps=16 if moves else 10 if joining else 4 if averaging or auto or group else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -122,6 +129,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         ends_share=tied,
         averages_compressed=averaging,
         leave_s=Random(f"time to leave/{seed}").choice((ENOUGH_TO_LEAVE_S, ENOUGH_TO_LEAVE_S, 0.3, 0.05)),
+        max_replicas=0 if moves or (seed % 3 == 0 and not _stands_by(first)) else None,
     )
     arrivals: tuple[float, ...] = ()
     if joining:
@@ -129,7 +137,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         arrivals = tuple(0.1 + 1.1 * rng.random() for _ in range(spares))
         more, patience_s = rng.choice((1, 2)), rng.choice((0.05, 0.4))
         settings = replace(settings, replicas=replicas + more, start_timeout_s=patience_s)
-    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(stages * replicas + spares))
+    usual = (0.7, 1.0, 1.0, 4.0 if moves else 1.6)
+    speeds = tuple(rng.choice(usual) for _ in range(stages * replicas + spares))
     weather = None
     if cells and not flips and rng.random() < (0.8 if storm else 0.4):
         weather = Weather(
@@ -232,6 +241,17 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
         delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
         seconds=_seconds(cell.kind, rng),
     )
+
+
+def _stands_by(first: Cell | None) -> bool:
+    """Whether the run's first fault needs somebody who stands by."""
+    return first is not None and (first.role == "standby" or first.kind == "last replica")
+
+
+def _some_of_a_stage(rng: Random, peers: int) -> list[Fault]:
+    """So many of one stage die that others are needed there, once newcomers have shown how long it takes to come."""
+    role, at = rng.choice(("first", "last")), rng.randrange(12, 40)
+    return [Fault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
 
 
 def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[Fault]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from swarm.events import PeerMoved
 from swarm.protocol import actions as act
+from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Decision, Frame
 from swarm.simulation.invariants import GOODBYE
@@ -63,6 +65,13 @@ class SimCoordinator(Process):
     def archived(self, key: tuple[int, int]) -> int | None:
         return self.world.archive.get(key)
 
+    @property
+    def directing(self) -> CoordinatorCore:
+        """The core that directs the peers."""
+        core = self.core
+        assert isinstance(core, CoordinatorCore)
+        return core
+
     def wiped(self) -> None:
         """What was being written when the process died is on disk, or not: a prefix of it."""
         kept = self.world.random.randrange(len(self._pending) + 1)
@@ -74,6 +83,8 @@ class SimCoordinator(Process):
         self.world.network.send(self, action.to, action.message)
 
     def _emit(self, action: act.Emit) -> None:
+        if isinstance(action.event, PeerMoved):
+            self.world.watch.moves_peer(action.event, self.directing)
         self.world.watch.emitted(action.event)
 
     def _stop(self, action: act.Stop) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from swarm.events import CoordinatorStarted, LeadershipTaken
 from swarm.protocol import actions as act
+from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.group import FINISHED, GroupMember
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import TermEntry, Vote
@@ -34,6 +35,11 @@ class SimMember(SimCoordinator):
     @property
     def leads(self) -> bool:
         return self.core.core is not None
+
+    @property
+    def directing(self) -> CoordinatorCore:
+        assert self.core.core is not None
+        return self.core.core
 
     def wiped(self) -> None:
         kept = self.world.random.randrange(len(self._writing) + 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from swarm.protocol import actions as act
 from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import CodecPair, LinkRate
+from swarm.protocol.messages import CodecPair, Frame, LinkRate, ReducedPart, ReducePart
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import GOODBYE, Violation, reduced_digest
@@ -75,6 +75,8 @@ class SimPeer(Process):
         """The next computation raises, half way through."""
         self.flips_next = False
         """A bit of the next reduced bucket flips on its way into memory."""
+        self._swallows: tuple[str, float] = ("", 0.0)
+        """What it takes and does nothing with (work, frames), and until when."""
         self.overflows_next = False
         """What it computes next for a neighbour is not finite."""
         self.stage: int | None = None
@@ -142,6 +144,22 @@ class SimPeer(Process):
         if self.alive:
             self.world.on_phase("joining", self)
 
+    def swallow(self, what: str, until: float) -> None:
+        """A black hole: it goes on saying that it is there, and nothing comes of what it accepts.
+
+        `work`: what it is to compute; `frames`: what comes from other peers.
+        """
+        self._swallows = what, until
+        self.disturbed_at = until
+
+    def _swallowed(self, what: str) -> bool:
+        return self._swallows[0] == what and self.world.now < self._swallows[1]
+
+    def feed(self, item: Any) -> None:
+        data = isinstance(item, act.Received) and isinstance(item.message, Frame | ReducePart | ReducedPart)
+        if not (data and self._swallowed("frames")):
+            super().feed(item)
+
     # ------------------------------------------------------------ plain orders
 
     def _send(self, action: act.Send) -> None:
@@ -189,6 +207,8 @@ class SimPeer(Process):
     # ------------------------------------------------------------ computing
 
     def _forward(self, action: act.Forward) -> None:
+        if self._swallowed("work"):
+            return
         self.world.watch.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
         if action.kind is PassKind.TRAIN:
@@ -265,6 +285,8 @@ class SimPeer(Process):
         self._staged.clear()
 
     def _backward(self, action: act.Backward) -> None:
+        if self._swallowed("work"):
+            return
         self.world.watch.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
         self._queue.add(Priority.BACKWARD, action, self._backwarded, _BACKWARD_S)
@@ -295,6 +317,8 @@ class SimPeer(Process):
     # ------------------------------------------------------------ reducing
 
     def _encode_part(self, action: act.EncodePart) -> None:
+        if self._swallowed("work"):
+            return
         self.world.watch.reduces(self, action.attempt)
         self.world.on_phase("reduce", self)
         self._queue.add(Priority.CONTROL, action, self._part_encoded, _SMALL_S)
@@ -303,6 +327,8 @@ class SimPeer(Process):
         self.feed(act.PartEncoded(action.attempt, action.bucket, self._share(action)))
 
     def _sum_bucket(self, action: act.SumBucket) -> None:
+        if self._swallowed("work"):
+            return
         self.world.watch.reduces(self, action.attempt)
         self.world.on_phase("reduce", self)
         self._queue.add(Priority.CONTROL, action, self._bucket_summed, _SMALL_S)

@@ -95,7 +95,7 @@ parts = st.builds(m.ReducePart, st.builds(PartKey, attempts, small, actors), bit
 reduced = st.builds(m.ReducedPart, st.builds(SumKey, attempts, small), payloads, receipts)
 
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
-    m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans()),
+    m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans(), small),
     m.Open: st.builds(
         m.Open,
         passes,
@@ -132,6 +132,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         none | rates,
         many(st.builds(m.LinkRate, actors, rates)),
         leaving=st.booleans(),
+        forwarded=bits,
     ),
     m.Done: st.builds(m.Done, passes, microbatches),
     m.Released: st.builds(m.Released, passes, small, many(microbatches)),

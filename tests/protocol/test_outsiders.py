@@ -259,7 +259,8 @@ def test_an_impossible_pace_weighs_nothing(pace: float) -> None:
     for actor, seconds in ((ONE, pace), (TWO, 0.02)):
         run.sequence += 1
         run.hear(actor, m.Status(actor, STAGE, 0, seconds_per_microbatch=seconds, sequence=run.sequence))
-    assert run.core.members.weights((ONE, TWO)) == {ONE: 1.0, TWO: 1.0}
+    run.core._placement.rebalancing.decided(0.1, None)
+    assert run.core._agenda._weights.of((ONE, TWO)) == {ONE: 1.0, TWO: 1.0}
 
 
 @pytest.mark.parametrize("capacity", [math.nan, math.inf, -5.0, 0.0])

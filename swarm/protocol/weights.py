@@ -1,0 +1,75 @@
+"""By what microbatches are divided among the replicas of a stage: measured speed, without its wavering.
+
+A table that changes from step to step costs something where frames build on earlier visits or residuals on who has
+added what, so a speed counts as unchanged until it differs clearly from the one last used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from swarm.protocol.capacities import Capacities
+from swarm.protocol.ids import Actor
+from swarm.protocol.members import Members
+from swarm.protocol.messages import StageTable
+
+STEADY = 1.15
+"""A speed that differs from the one last used by no more than this factor is the same."""
+EVEN = 1.1
+"""Replicas whose speeds differ from their median by no more than this factor are equals."""
+SLOWEST, FASTEST = 1 / 64, 16.0
+"""Times the median; beyond that a speed is not believed."""
+RECOVERY = 1.03
+"""Who is too slow for a single microbatch counts as this much faster with every step, until it is tried again: it may
+have been busy with something else. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %."""
+
+
+class Weights:
+    """`of` before a training pass, `dealt` with its tables."""
+
+    def __init__(self, capacities: Capacities, members: Members) -> None:
+        self._capacities = capacities
+        self._members = members
+        self._used: dict[Actor, float] = {}
+        self._idle: dict[Actor, int] = {}
+        """For how many steps in a row an actor has had nothing to do."""
+
+    def of(self, roster: Sequence[Actor]) -> dict[Actor, float]:
+        """Relative speeds of the replicas of one stage."""
+        there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
+        measured = [member.speed for member in there.values() if member.speed is not None]
+        speeds = {}
+        for actor in roster:
+            member = there.get(actor)
+            speed = 1.0 if member is None else self._capacities.speed(member)
+            if measured and (member is None or member.speed is None):
+                speed = min(speed, median(measured))  # what it says of itself is not believed that far
+            speeds[actor] = self._steady(actor, speed)
+        usual = median(speeds.values())
+        return {actor: self._relative(speed / usual) * self._recovery(actor) for actor, speed in speeds.items()}
+
+    def dealt(self, tables: Iterable[StageTable]) -> None:
+        """A training pass opens with these tables."""
+        everybody = set()
+        for table in tables:
+            busy = set(table.assignment)
+            for index, actor in enumerate(table.roster):
+                everybody.add(actor)
+                self._idle[actor] = 0 if index in busy else self._idle.get(actor, 0) + 1
+        self._idle = {actor: steps for actor, steps in self._idle.items() if actor in everybody}
+        self._used = {actor: speed for actor, speed in self._used.items() if actor in everybody}
+
+    def _steady(self, actor: Actor, speed: float) -> float:
+        used = self._used.get(actor)
+        if used is None or not used / STEADY <= speed <= used * STEADY:
+            self._used[actor] = used = speed
+        return used
+
+    def _relative(self, relative: float) -> float:
+        if 1 / EVEN <= relative <= EVEN:
+            return 1.0
+        return min(FASTEST, max(SLOWEST, relative))
+
+    def _recovery(self, actor: Actor) -> float:
+        return RECOVERY ** min(self._idle.get(actor, 0), 200)

@@ -1,0 +1,39 @@
+"""Who failed by its own fault is tried seldom, and with little."""
+
+from swarm.protocol.ids import PassId, StepNumber, Term
+from swarm.protocol.probation import Probation
+
+
+def in_step(step: int, index: int = 0) -> PassId:
+    return PassId(Term(1), StepNumber(step), index)
+
+
+def test_a_black_hole_is_tried_less_and_less_often() -> None:
+    probation, tried = Probation(), []
+    for step in range(200):
+        if not probation.is_benched("hole", step):
+            tried.append(step)
+            probation.strike("hole", in_step(step))
+    assert tried == [0, 1, 3, 7, 15, 31, 63, 127]
+
+
+def test_it_is_tried_with_one_microbatch_until_all_is_forgiven() -> None:
+    probation = Probation()
+    assert not probation.is_tried("peer")
+    for step in (0, 1, 3):
+        probation.strike("peer", in_step(step))
+    assert probation.strikes("peer") == 3
+    for strikes in (3, 2, 1):
+        assert probation.is_tried("peer") and probation.strikes("peer") == strikes
+        probation.worked("peer")
+        assert not probation.is_benched("peer", 4)
+    assert not probation.is_tried("peer")
+    probation.worked("peer")
+
+
+def test_one_pass_is_one_strike() -> None:
+    probation = Probation()
+    probation.strike("peer", in_step(5))
+    probation.strike("peer", in_step(5))
+    assert probation.strikes("peer") == 1
+    assert probation.is_benched("peer", 5) and not probation.is_benched("peer", 6)

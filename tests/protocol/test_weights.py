@@ -1,0 +1,159 @@
+"""How microbatches are divided: the best shares, their order, and weights that do not waver."""
+
+import itertools
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.protocol.capacities import Capacities
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.members import Members
+from swarm.protocol.messages import Join, Status
+from swarm.protocol.weights import EVEN, RECOVERY, STEADY, Weights
+from swarm.protocol.wiring import shares, wire
+
+A, B, C, D = (Actor(name, 1) for name in "abcd")
+
+
+def makespan(counts: list[int], speeds: list[float]) -> float:
+    return max(count / speed for count, speed in zip(counts, speeds, strict=True))
+
+
+@given(st.lists(st.floats(0.05, 20.0), min_size=1, max_size=3), st.integers(0, 9))
+def test_no_other_division_is_done_sooner(speeds: list[float], microbatches: int) -> None:
+    counts = shares(speeds, microbatches)
+    assert sum(counts) == microbatches
+    others = itertools.product(range(microbatches + 1), repeat=len(speeds))
+    best = min(makespan(list(other), speeds) for other in others if sum(other) == microbatches)
+    assert makespan(counts, speeds) <= best * (1 + 1e-9)
+
+
+def test_ten_to_one() -> None:
+    assert shares([1.0, 0.1], 16) == [15, 1], "in proportion it would be 14.5 and 1.5: rounded up, 20 instead of 15"
+    assert shares([1.0, 0.03], 16) == [16, 0]
+    assert shares([1.0, 1.0, 1.0], 8) == [3, 3, 2]
+
+
+def dealt(weights: dict[Actor, float], microbatches: int, **more: object) -> list[Actor]:
+    table = wire([list(weights)], weights, microbatches, **more)[0]  # type: ignore[arg-type]
+    return [table.assignee(m) for m in range(microbatches)]
+
+
+def test_equals_take_turns_and_who_is_slow_begins_early() -> None:
+    assert dealt({A: 1.0, B: 1.0}, 5) == [A, B, A, B, A]
+    assert dealt({A: 1.0, B: 0.1}, 16) == [B] + [A] * 15
+    assert dealt({A: 1.0, B: 0.25}, 10) == [B, A, A, A, A, B, A, A, A, A]
+
+
+def test_who_is_tried_gets_one_and_a_stage_of_none_but_those_is_as_always() -> None:
+    weights = {A: 1.0, B: 1.0, C: 1.0}
+    assert Counter(dealt(weights, 8, probed=frozenset((B,)))) == {A: 4, C: 3, B: 1}
+    assert Counter(dealt(weights, 9, probed=frozenset((A, B, C)))) == {A: 3, B: 3, C: 3}
+    assert Counter(dealt(weights, 1, probed=frozenset((A,)))) == {B: 1}
+
+
+@given(
+    st.lists(st.floats(0.05, 20.0), min_size=2, max_size=4),
+    st.lists(st.floats(0.05, 20.0), min_size=1, max_size=4),
+    st.integers(1, 20),
+    st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3))),
+)
+def test_blocked_pairs_are_neighbours_only_where_there_is_no_choice(
+    first: list[float], second: list[float], microbatches: int, pairs: set[tuple[int, int]]
+) -> None:
+    one = [Actor(f"x{n}", 1) for n in range(len(first))]
+    two = [Actor(f"y{n}", 1) for n in range(len(second))]
+    weights = dict(zip([*one, *two], [*first, *second], strict=True))
+    blocked = frozenset(frozenset((one[i], two[j])) for i, j in pairs if i < len(one) and j < len(two))
+    before, after = wire([one, two], weights, microbatches, blocked)
+    for m in range(microbatches):
+        if frozenset((before.assignee(m), after.assignee(m))) in blocked:
+            assert all(frozenset((before.assignee(m), other)) in blocked for other in two)
+
+
+# ---------------------------------------------------------------- learned speeds
+
+
+class Crew:
+    """One stage whose members say how many seconds a microbatch takes them."""
+
+    def __init__(self, *actors: Actor, capacity: float = 1.0) -> None:
+        self.members = Members()
+        self.capacities = Capacities(1)
+        self.weights = Weights(self.capacities, self.members)
+        for actor in actors:
+            member = self.members.add(actor, 0.0)
+            member.join(Join(actor, None, capacity))
+            member.place(StageIndex(0), 0.0)
+            member.has_worked = True
+
+    def measured(self, **seconds: float) -> dict[Actor, float]:
+        """The weights after everybody has said this, by name."""
+        for name, took in seconds.items():
+            member = self.members.get(Actor(name, 1))
+            assert member is not None
+            member.status = Status(member.actor, StageIndex(0), 0, seconds_per_microbatch=took)
+        self.capacities.learn(self.members)
+        return self.weights.of([member.actor for member in self.members])
+
+
+def test_speeds_are_relative_and_near_ones_are_equal() -> None:
+    crew = Crew(A, B, C)
+    assert crew.measured(a=0.1, b=0.1 * (EVEN - 0.01), c=0.1) == {A: 1.0, B: 1.0, C: 1.0}
+    assert abs(crew.measured(c=1.0)[C] - 0.1) < 0.02
+
+
+def test_a_speed_that_wavers_changes_no_table() -> None:
+    crew = Crew(A, B)
+    first = crew.measured(a=0.1, b=0.2)
+    assert first[A] > 1.5 * first[B]
+    assert crew.measured(a=0.1 * (1 + STEADY) / 2) == first
+    assert crew.measured(b=0.1) != first
+
+
+def test_a_newcomer_counts_as_it_says_but_not_for_more_than_the_usual() -> None:
+    crew = Crew(A, B, C)
+    crew.measured(a=0.1, b=0.1)
+    newcomer = crew.members.get(C)
+    assert newcomer is not None and newcomer.speed is None
+    for capacity, weight in ((1e6, 1.0), (1.0, 1.0), (0.5, 0.5)):
+        newcomer.capacity = capacity
+        crew.weights = Weights(crew.capacities, crew.members)
+        assert crew.weights.of([A, B, C])[C] == weight
+
+
+def test_who_is_too_slow_for_any_is_tried_again_later_and_seldom() -> None:
+    crew = Crew(A, B)
+    crew.measured(a=0.1, b=3.0)
+    tried = []
+    for step in range(60):
+        weights = crew.measured()
+        tables = wire([[A, B]], weights, 16)
+        crew.weights.dealt(tables)
+        if tables[0].assigned_to(B):
+            tried.append(step)
+    assert tried and 15 < tried[0] < 30, f"30 times as slow, recovering by {RECOVERY} a step: {tried}"
+    assert all(later - sooner >= 15 for sooner, later in itertools.pairwise(tried))
+
+
+def test_what_a_stage_costs_is_learned_from_all_who_ran_it() -> None:
+    """A fast peer that has only run the cheap stage is known to be fast in the dear one."""
+    members, capacities = Members(), Capacities(2)
+    for name, stage, seconds, capacity in (("a", 0, 0.1, 1.0), ("b", 0, 0.05, 2.0), ("c", 1, 0.4, 1.0)):
+        member = members.add(Actor(name, 1), 0.0)
+        member.join(Join(member.actor, None, capacity))
+        member.place(StageIndex(stage), 0.0)
+        member.has_worked = True
+        member.status = Status(member.actor, StageIndex(stage), 0, seconds_per_microbatch=seconds)
+    capacities.learn(members)
+    assert [round(cost, 6) for cost in capacities.costs()] == [0.1, 0.4]
+    lineup = capacities.lineup(members, 1, 9)
+    fast = next(w for w in lineup.crews[0] if w.actor == B)
+    assert round(fast.rate(lineup.costs[0]), 6) == 20.0 and round(fast.rate(lineup.costs[1]), 6) == 5.0
+    newcomer = members.add(D, 0.0)
+    newcomer.join(Join(D, None, 3.0))
+    assert round(capacities.speed(newcomer) / lineup.costs[1], 6) == 7.5
+    members.remove(C)
+    capacities.learn(members)
+    assert round(capacities.costs()[1], 6) == 0.4, "it has left, and what it measured stands"
