@@ -45,6 +45,7 @@ class Capacities:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is not None and stage is not None and member.has_worked:
                 member.speed = costs[stage] / seconds
+                member.measurements += 1
 
     def costs(self) -> tuple[float, ...]:
         """Of every stage: seconds that a peer of speed 1 takes. One that nobody has run costs as much as others do."""

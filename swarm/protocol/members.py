@@ -31,6 +31,8 @@ class Member:
     """How fast it thinks it is; comparable between members."""
     speed: float | None = None
     """As `capacity`, but measured in a stage of this run (`Capacities`)."""
+    measurements: int = 0
+    """After how many steps it was measured in its stage."""
     placed_at: float = 0.0
     """When it was given its stage, or came back with it."""
     has_worked: bool = False
@@ -146,7 +148,7 @@ class Member:
             self.moving = self.moving and self.stage != status.stage
             if self.stage != status.stage and not self.moving and 0 <= status.stage < stages:
                 self.stage = status.stage
-                self.placed_at, self.has_worked = self.heard_at, False
+                self.placed_at, self.has_worked, self.measurements = self.heard_at, False, 0
                 self.assigned = None
                 self.standing_by = False
                 came_back = True
@@ -232,7 +234,7 @@ class Member:
         """It is to take up `stage`, and has none so far."""
         self.stage, self.version = stage, None
         self.standing_by = False
-        self.placed_at, self.has_worked = now, False
+        self.placed_at, self.has_worked, self.measurements = now, False, 0
         self.listens_from = self.listens_since = None
         self.told_at = -1.0
 

@@ -11,15 +11,17 @@ from statistics import median
 
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.ids import Actor
-from swarm.protocol.members import Members
+from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import StageTable
 
 STEADY = 1.15
 """A speed that differs from the one last used by no more than this factor is the same."""
 EVEN = 1.1
 """Replicas whose speeds differ from their median by no more than this factor are equals."""
-SLOWEST, FASTEST = 1 / 64, 16.0
-"""Times the median; beyond that a speed is not believed."""
+FASTEST = 16.0
+"""Times the median; beyond that (and below a fourth of its inverse) a speed is not believed."""
+FIRST, FIRST_STEPS = 4.0, 3
+"""In so many steps after the first measurement it is believed only so far: a first pass is slow for its own reasons."""
 RECOVERY = 1.03
 """Who is too slow for a single microbatch counts as this much faster with every step, until it is tried again: it may
 have been busy with something else. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %."""
@@ -47,7 +49,10 @@ class Weights:
                 speed = min(speed, median(measured))  # what it says of itself is not believed that far
             speeds[actor] = self._steady(actor, speed)
         usual = median(speeds.values())
-        return {actor: self._relative(speed / usual) * self._recovery(actor) for actor, speed in speeds.items()}
+        return {
+            actor: self._relative(speed / usual, there.get(actor)) * self._recovery(actor)
+            for actor, speed in speeds.items()
+        }
 
     def dealt(self, tables: Iterable[StageTable]) -> None:
         """A training pass opens with these tables."""
@@ -66,10 +71,12 @@ class Weights:
             self._used[actor] = used = speed
         return used
 
-    def _relative(self, relative: float) -> float:
+    def _relative(self, relative: float, member: Member | None) -> float:
         if 1 / EVEN <= relative <= EVEN:
             return 1.0
-        return min(FASTEST, max(SLOWEST, relative))
+        if member is not None and 0 < member.measurements < FIRST_STEPS:
+            return min(FIRST, max(1 / FIRST, relative))
+        return min(FASTEST, max(1 / (4 * FASTEST), relative))
 
     def _recovery(self, actor: Actor) -> float:
         return RECOVERY ** min(self._idle.get(actor, 0), 200)

@@ -116,6 +116,8 @@ class _Node:
     """Where it is, or goes to."""
     ready: bool = False
     """It has the state."""
+    measured: int | None = None
+    """The stage in which it has said how fast it is."""
     works: bool = False
     """It has a part in the open step."""
 
@@ -238,6 +240,7 @@ class _Flow:
     def _take_up(self, node: _Node, at_once: bool = False) -> None:
         node.stage = node.member.stage
         node.ready = node.works = False
+        node.member.status = node.measured = None
         node.download += 1
         if at_once:
             node.ready = True
@@ -311,12 +314,10 @@ class _Flow:
         if self._steps % self.course.checkpoint_every == 0:
             self._checkpoint = self._steps
         for node in self._nodes.values():
-            if node.works and node.stage is not None:
-                cost = self.costs[node.stage] * self.course.seconds_per_microbatch
-                node.member.sequence += 1
-                node.member.status = Status(
-                    node.actor, StageIndex(node.stage), 0, seconds_per_microbatch=cost / node.speed
-                )
+            if node.works and node.stage is not None and node.measured != node.stage:
+                node.measured = node.stage
+                seconds = self.costs[node.stage] * self.course.seconds_per_microbatch / node.speed
+                node.member.status = Status(node.actor, StageIndex(node.stage), 0, seconds_per_microbatch=seconds)
                 node.member.worked()
         self._rebalancing.decided(step_s, None)
         period = self.course.period_s

@@ -10,7 +10,7 @@ from swarm.protocol.capacities import Capacities
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Members
 from swarm.protocol.messages import Join, Status
-from swarm.protocol.weights import EVEN, RECOVERY, STEADY, Weights
+from swarm.protocol.weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, Weights
 from swarm.protocol.wiring import shares, wire
 
 A, B, C, D = (Actor(name, 1) for name in "abcd")
@@ -87,6 +87,7 @@ class Crew:
             member.join(Join(actor, None, capacity))
             member.place(StageIndex(0), 0.0)
             member.has_worked = True
+            member.measurements = FIRST_STEPS
 
     def measured(self, **seconds: float) -> dict[Actor, float]:
         """The weights after everybody has said this, by name."""
@@ -102,6 +103,15 @@ def test_speeds_are_relative_and_near_ones_are_equal() -> None:
     crew = Crew(A, B, C)
     assert crew.measured(a=0.1, b=0.1 * (EVEN - 0.01), c=0.1) == {A: 1.0, B: 1.0, C: 1.0}
     assert abs(crew.measured(c=1.0)[C] - 0.1) < 0.02
+
+
+def test_first_measurements_are_believed_only_so_far() -> None:
+    crew = Crew(A, B, C)
+    member = crew.members.get(C)
+    assert member is not None
+    member.measurements = 0
+    seen = [crew.measured(a=0.1, b=0.1, c=2.0)[C] for _ in range(FIRST_STEPS)]
+    assert seen[0] == 1 / FIRST and abs(seen[-1] - 0.05) < 0.01
 
 
 def test_a_speed_that_wavers_changes_no_table() -> None:
