@@ -27,7 +27,11 @@ EVENTS: dict[str, str] = {
     "PeerLost": "An actor left or its connection broke.",
     "PeerRefused": "The handshake refused a connection, the `count`-th of this peer (1 to 10, 100, … are logged).",
     "DuplicateIdentity": "Two live processes have one key, by incarnation: a home was copied. The older one leaves.",
-    "StateFetched": "A whole stage came from another replica or the archive.",
+    "StateFetched": "A whole stage came from another replica or the archive, or from several replicas.",
+    "Gathered": "What several peers keep for one who joins or catches up has come: the state of a version, or the sums "
+    "of a step. Seconds until the index was known, and for the pieces; bytes by donor.",
+    "PieceRefused": "A donor sent a piece, or an index, that is not what the others have. It is not asked again.",
+    "CatchUpFailed": "A peer misses the sums of a step for good, and loads a newer version.",
     "PassOpened": "A pass begins. `replicas` are peers per stage.",
     "MicrobatchForwarded": "A peer has computed the forward of a microbatch.",
     "MicrobatchAccumulated": "Its gradient is in the peer's sum.",
