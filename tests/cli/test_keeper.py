@@ -223,10 +223,10 @@ async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None
     keeper = keeper_of(Engine(7), tmp_path)
     request = StateRequest(0, 7, checkpoint=True).encode()
     with pytest.raises(BulkError, match="saved checkpoints are for the coordinator's archive"):
-        await process._answer(keeper, ONE, TWO, request)
+        await process._answer(keeper, (ONE,), TWO, request)
     with pytest.raises(BulkError, match="checkpoint"):  # there is none, but it was looked for
-        await process._answer(keeper, ONE, ONE, request)
-    live = await process._answer(keeper, ONE, TWO, StateRequest(0, 7).encode())
+        await process._answer(keeper, (ONE,), ONE, request)
+    live = await process._answer(keeper, (ONE,), TWO, StateRequest(0, 7).encode())
     assert len(await live.read()) == live.total
 
 
