@@ -173,7 +173,8 @@ def _describe(event: e.Event) -> str:
         case e.MajorityMissing():
             return f"nothing can be decided: {event.reason}"
         case e.DecisionRecorded():
-            return f"step {event.step + 1} is decided, says {event.leader or 'the record'}, which leads: kept here too"
+            by = f" by {event.leader}" if event.leader else ""
+            return f"step {event.step + 1} is decided{by}, and recorded here too"
         case e.CheckpointWritten():
             size = amount(event.nbytes)
             return f"checkpoint of stage {event.stage} at version {event.version} written: {size}, {event.digest[:16]}"

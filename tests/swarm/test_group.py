@@ -163,7 +163,7 @@ def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
     """
     internet = Namespaces(NetworkPlan()) if why_not() is None else Relays(NetworkPlan())
     with internet:
-        swarm = make_group(*SETS, "run.steps=200", "checkpoint.every=50")
+        swarm = make_group(*SETS, "run.steps=60", "checkpoint.every=20")
         swarm.on(internet, PEERS)
         old = swarm.start_group()
         swarm.join_stages(PEERS)
