@@ -6,6 +6,7 @@ Two stages, two replicas. The leader dies at a named moment of step 2 and stays 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -171,10 +172,12 @@ def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
         mine, others = swarm.host(old), [swarm.host(each) for each in swarm.followers()]
         pairs = [(other, mine) for other in others] + ([] if one_way else [(mine, other) for other in others])
         internet.cut(pairs)
+        cut = time.time()
         old.wait_for(LeadershipLost)
         lost = old.at(LeadershipLost)
         old.wait(lambda: swarm.coordinator is not old, "another leader")
         new = swarm.coordinator
+        print(f"cut off; leads no more after {lost - cut:.2f} s, another after {new.at(LeadershipTaken) - cut:.2f} s")
         new.wait_for(StepDecided, 10)
         assert not [at for at, event in old.log if isinstance(event, StepDecided) and at > lost]
         internet.heal(pairs)
