@@ -80,3 +80,21 @@ def test_a_limit_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_code("status", "--home", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["max_rate"] == 2_500_000
     assert describe(e.ProcessStarted("peer", "abc.1", "f" * 64, "0.1.0", 2_500_000)).endswith("at most 20.0 Mbit/s")
+
+
+def test_of_several_coordinators_each_says_who_leads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def said(*events: e.Event) -> str:
+        home = tmp_path / str(len(events))
+        write(home, *events)
+        assert exit_code("status", "--home", str(home)) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    leads = (*LOG, e.LeadershipTaken("abc.1", 1, 3, 3))
+    assert "leader this coordinator" in said(*leads)
+    lost = (*leads, e.LeadershipLost("abc.1", 1, "heard from 0 of 2 other members"))
+    assert "heard from 0 of 2" in said(*lost) and "leader this" not in said(*lost, e.RunPaused("x"))
+    follows = (*lost, e.LeaderFollowed("def.0", 2), e.DecisionRecorded(2, 5, "def.0"))
+    words = said(*follows)
+    assert "leader def.0" in words and "last step 6" in words and "standing by: another coordinator leads" in words
+    alone = said(*follows, e.MajorityMissing(1, 2, "1 of 3 coordinators can be reached; it takes 2 to decide"))
+    assert "nothing can be decided: 1 of 3" in alone and "leader" not in alone.split("last trouble")[0]
