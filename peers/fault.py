@@ -1,7 +1,8 @@
 """Faults on purpose: a process that kills or stops itself at a named moment. For tests, the demo and rehearsals.
 
 `--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event;
-`stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone. Conditions on fields
+`stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
+a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. Conditions on fields
 narrow it: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on
 disk before the fault: the log proves where it hit.
 
@@ -21,9 +22,9 @@ from typing import TypeVar
 from swarm import events
 from swarm.events import Event
 from swarm.protocol import messages
-from swarm.protocol.actions import Feed, Send
+from swarm.protocol.actions import Backward, EncodePart, Feed, Forward, Send, SumBucket
 
-KINDS = ("kill", "stop", "daemon")
+KINDS = ("kill", "stop", "daemon", "swallow")
 
 _FLUSH_S = 0.5
 """How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
@@ -47,10 +48,11 @@ class Fault:
     daemon_pid: Callable[[], int] | None = None
     seen: int = 0
     _muted: bool = False
+    _swallows: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Fault:
-        """Raises FaultError."""
+    def parse(cls, text: str, *, computes: bool = True) -> Fault:
+        """`computes`: of a process that has work to swallow. Raises FaultError."""
         kind, at, rest = text.partition("@")
         name, _, conditions = rest.partition(",")
         moment, _, count = name.partition(":")
@@ -62,6 +64,8 @@ class Fault:
                 f"--fault {text!r}: write {'|'.join(KINDS)}@EVENT[:COUNT][,field=value], "
                 "such as kill@MicrobatchForwarded:3,pass_id=1:0; EVENT is one of `swarm-peer events`, or a message"
             )
+        if kind == "swallow" and not computes:
+            raise FaultError(f"--fault {text!r}: a coordinator computes nothing; give it to a peer (swarm-peer join)")
         return cls(kind, moment, int(count or "1"), {key: value for key, _, value in pairs})
 
     def __call__(self, event: Event, at: float) -> None:
@@ -69,10 +73,13 @@ class Fault:
             self._strike()
 
     def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
-        """`carry_out`, until the message is sent that strikes; after that nothing is carried out any more."""
+        """`carry_out`, until the message is sent that strikes; after that nothing is carried out any more.
+
+        But of who swallows, only what is to be computed.
+        """
 
         def guarded(action: Action) -> None:
-            if self._muted:
+            if self._muted or (self._swallows and isinstance(action, Forward | Backward | EncodePart | SumBucket)):
                 return
             carry_out(action)
             if isinstance(action, Send | Feed) and self._hit(_sent(action)):
@@ -100,6 +107,8 @@ class Fault:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.kind == "swallow":
+            self._swallows = True
         elif self.daemon_pid is not None:
             os.kill(self.daemon_pid(), signal.SIGKILL)
 

@@ -83,7 +83,7 @@ def command(
         max_rate=max_rate,
         invite=None if invite is None else parse(invite),
         listeners=(show,),
-        faults=tuple(Fault.parse(text) for text in fault or ()),
+        faults=tuple(Fault.parse(text, computes=False) for text in fault or ()),
         on_invite=show_invite,
     )
     with Home.open(home) as opened:

@@ -6,8 +6,8 @@ import pytest
 
 from peers.fault import Fault, FaultError
 from swarm.events import MicrobatchForwarded, StagePrepared, StepApplied
-from swarm.protocol.actions import Send
-from swarm.protocol.ids import Actor, PassId, StepNumber, Term
+from swarm.protocol.actions import Forward, Send
+from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import Fenced
 
 
@@ -47,10 +47,27 @@ async def test_after_the_last_message_nothing_is_done(monkeypatch: pytest.Monkey
         await killed.wait()
 
 
+def test_who_swallows_computes_nothing_from_then_on_and_still_speaks() -> None:
+    done: list[object] = []
+    fault = Fault.parse("swallow@MicrobatchForwarded,pass_id=1:0")
+    carry_out = fault.watch(done.append)
+    pass_id = PassId(Term(1), StepNumber(0))
+    forward = Forward(pass_id, PassKind.TRAIN, Microbatch(0), b"", None, None)
+    send = Send(Actor("peer", 1), Fenced(pass_id, "why"))
+    for action in (forward, send):
+        carry_out(action)
+    fault(MicrobatchForwarded("1:0", 0), 0.0)
+    for action in (forward, send):
+        carry_out(action)
+    assert done == [forward, send, send]
+    with pytest.raises(FaultError, match="a coordinator computes nothing"):
+        Fault.parse("swallow@StepDecided", computes=False)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "kill", "kill@Nothing", "burn@StepApplied", "kill@StepApplied:x", "kill@StepApplied,stop=1", "kill@Event"],
 )
 def test_what_cannot_be_understood_is_shown_with_the_form(text: str) -> None:
-    with pytest.raises(FaultError, match=r"write kill\|stop\|daemon@EVENT"):
+    with pytest.raises(FaultError, match=r"write kill\|stop\|daemon\|swallow@EVENT"):
         Fault.parse(text)
