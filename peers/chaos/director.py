@@ -7,11 +7,12 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from heapq import merge
 from pathlib import Path
 
 from peers.chaos.churning import Churning
 from peers.chaos.fault import Fault
-from peers.chaos.holders import holders, stage_named
+from peers.chaos.holders import LEADER, holders, leader, stage_named
 from peers.chaos.internet import Internet, Place
 from peers.chaos.machine import Machine, Seen
 from peers.chaos.moment import COORDINATOR
@@ -94,7 +95,9 @@ class Played:
 
     @property
     def coordinator(self) -> list[Seen]:
-        return self.machines[COORDINATOR].log
+        """What coordinators have logged; those of a group in the order of time."""
+        first, *others = (self.machines[name].log for name in self.scenario.coordinators)
+        return first if not others else list(merge(first, *others, key=lambda seen: seen.at))
 
 
 class Director:
@@ -122,6 +125,8 @@ class Director:
         self._run_file = folder / "RUN.toml"
         self._heard_at = 0.0
         self._noticed: set[tuple[str, int]] = set()
+        self._sets: list[str] = []
+        """Overrides of the run."""
         self._entry: tuple[str, ...] = ()
         """What every peer joins with."""
 
@@ -148,7 +153,6 @@ class Director:
             self._command("prepare", prepare, 60.0)
         else:
             self._run_file = self._scenario.run_file
-        self._played.manifest = resolve_run(self._run_file, self._scenario.sets).manifest
         forgotten = _MANY - {expected.sight.kind for expected in self._scenario.expect.events}
         for name, plan in self._scenario.hosts.items():
             place = self._places[name] = self._internet.add(plan)
@@ -158,6 +162,12 @@ class Director:
             machine.home.path.mkdir(parents=True)
             if plan.disk is not None and place.namespace is not None:
                 mount_memory(str(machine.home.path), plan.disk)
+        sets = list(self._scenario.sets)
+        if len(self._coordinators) > 1:
+            ids = [self._peer_id(machine) for machine in self._coordinators]
+            sets.append(f"coordinator.group={ids}")
+        self._sets = [f"--set={text}" for text in sets]
+        self._played.manifest = resolve_run(self._run_file, sets).manifest
 
     def _start(self) -> None:
         entry: tuple[str, ...] = ()
@@ -167,25 +177,25 @@ class Director:
             addresses = json.loads(node.output.read_text().splitlines()[0])["addresses"]
             entry = (f"--bootstrap={_reachable(addresses, self._places[BOOTSTRAP].address)}",)
         invite = self._folder / "invite"
-        sets = (f"--set={text}" for text in self._scenario.sets)
-        words = ["coordinate", str(self._run_file), f"--invite-file={invite}", *sets, *entry]
-        coordinator = self._launch(COORDINATOR, [*words, *self._places[COORDINATOR].listening])
-        self._wait_for(invite.exists, "an invite", coordinator)
+        sets = self._sets
+        words = ["coordinate", str(self._run_file), *sets, *entry]
+        coordinator = self._coordinate(COORDINATOR, words, invite)
         self._entry = (invite.read_text().strip(), *entry)
+        for name in self._scenario.coordinators[1:]:
+            self._coordinate(name, [*words, f"--invite={self._entry[0]}"], self._folder / f"invite-{name}")
         for number, name in enumerate(self._scenario.peers, 1):
             peer = self._join(name)
-            self._wait_for(lambda n=number: self._count(PeerJoined) >= n, "admission", peer)  # type: ignore[misc]
-        self._wait_for(lambda: self._count(PassOpened) > 0, "the first step", coordinator)
-        self._played.first_step_at = next(s.at for s in coordinator.log if isinstance(s.event, PassOpened))
+            self._wait_for(lambda n=number: self._count(PeerJoined) >= n or self._opened, "admission", peer)  # type: ignore[misc]
+        self._wait_for(lambda: self._opened, "the first step", coordinator)
+        self._played.first_step_at = next(s.at for s in self._played.coordinator if isinstance(s.event, PassOpened))
         if self._scenario.churn is not None:
-            peers = [m for name, m in self._machines.items() if name not in (COORDINATOR, BOOTSTRAP)]
+            peers = [m for name, m in self._machines.items() if name not in (*self._scenario.coordinators, BOOTSTRAP)]
             self._churning = Churning(self._scenario.churn, peers, self._played.first_step_at)
         self._tell("the first step is opened")
 
     def _train(self) -> None:
-        coordinator = self._machines[COORDINATOR]
         self._heard_at = time.time()
-        while not self._over(coordinator):
+        while not self._over():
             self._read()
             now = time.time()
             for fault in self._schedule.due(now):
@@ -223,9 +233,9 @@ class Director:
                 shutil.copyfile(machine.home.events, self._folder / f"{machine.name}-events.jsonl")
 
     def _compare(self) -> None:
-        sets = (f"--set={text}" for text in self._scenario.sets)
-        against = str(self._machines[COORDINATOR].home.path)
-        words = ["reference", str(self._run_file), *sets, "--against", against, "--threads", "1", "--json"]
+        finished = [m for m in self._coordinators if any(isinstance(seen.event, RunFinished) for seen in m.log)]
+        against = str((finished or self._coordinators)[0].home.path)
+        words = ["reference", str(self._run_file), *self._sets, "--against", against, "--threads", "1", "--json"]
         try:
             told = self._command("reference", words, _REFERENCE_S, good=(0, 3))
         except ScenarioFailed as error:
@@ -236,6 +246,10 @@ class Director:
     # ------------------------------------------------------------ faults
 
     def _strike(self, fault: Fault) -> None:
+        if fault.takes_back is not None:
+            fault = replace(
+                fault, who=next(s.fault.who for s in self._played.struck if s.fault.name == fault.takes_back)
+            )
         fault = replace(fault, who=tuple(host for name in fault.who for host in self._meant(name)))
         at = time.time()
         if fault.kind == "join":
@@ -249,10 +263,21 @@ class Director:
 
     def _meant(self, name: str) -> tuple[str, ...]:
         """The hosts that a name of `who` stands for now."""
+        if name == LEADER:
+            return (leader(self._coordinators),)
         stage = stage_named(name)
         return (name,) if stage is None else holders(self._machines.values(), self._played.coordinator, stage)
 
     # ------------------------------------------------------------ machines
+
+    def _coordinate(self, name: str, words: list[str], invite: Path) -> Machine:
+        machine = self._launch(name, [*words, f"--invite-file={invite}", *self._places[name].listening])
+        self._wait_for(invite.exists, "an invite", machine)
+        return machine
+
+    def _peer_id(self, machine: Machine) -> str:
+        words = ["id", "--json", "--home", str(machine.home.path)]
+        return str(json.loads(self._command(f"id-{machine.name}", words, 30.0))["peer_id"])
 
     def _launch(self, name: str, argv: list[str]) -> Machine:
         machine = self._machines[name]
@@ -282,7 +307,7 @@ class Director:
         for name, machine in self._machines.items():
             for seen in machine.read():
                 self._schedule.see(name, seen.event, seen.at)
-                if name == COORDINATOR:
+                if name in self._scenario.coordinators:
                     self._heard_at = time.time()
 
     def _wait_for(self, reached: Callable[[], bool], what: str, machine: Machine) -> None:
@@ -309,9 +334,19 @@ class Director:
                     words = machine.words().replace("\n", "\n  ")
                     self._played.accidents.append(f"{name} ended with {code} by itself:\n  {words}")
 
-    def _over(self, coordinator: Machine) -> bool:
-        ends = self._scenario.ends_s
-        return coordinator.ended or (ends is not None and time.time() > self._played.first_step_at + ends)
+    @property
+    def _coordinators(self) -> list[Machine]:
+        return [self._machines[name] for name in self._scenario.coordinators]
+
+    def _over(self) -> bool:
+        ends, running = self._scenario.ends_s, any(machine.running for machine in self._coordinators)
+        by_themselves = not running and any(machine.ended for machine in self._coordinators)
+        return by_themselves or (ends is not None and time.time() > self._played.first_step_at + ends)
+
+    @property
+    def _opened(self) -> bool:
+        """The first step: from then on moments count, whoever is still on the way."""
+        return self._count(PassOpened) > 0
 
     def _count(self, kind: type[Event]) -> int:
         return sum(isinstance(seen.event, kind) for seen in self._played.coordinator)

@@ -55,8 +55,13 @@ class Fault:
     factor: float = 1.0
     leave: int = 0
     by_s: float = 0.0
-    undoes: bool = False
-    """It takes back one of the same kind."""
+    takes_back: str | None = None
+    """The fault it takes back, on the hosts that this one struck."""
+
+    @property
+    def undoes(self) -> bool:
+        """It takes back one of its own kind."""
+        return self.takes_back is not None and UNDONE_BY.get(self.kind) == self.kind
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -71,7 +76,7 @@ class Fault:
             self.who,
             self.between,
             self.one_way,
-            undoes=UNDONE_BY[self.kind] == self.kind,
+            takes_back=self.name,
         )
 
     def __str__(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from peers.chaos.machine import Machine, Seen
-from swarm.events import PeerJoined, PeerLost
+from swarm.events import LeadershipTaken, PeerJoined, PeerLost
 
+LEADER = "leader"
+"""Stands for the coordinator of a group that leads then."""
 _STAGE = "stage:"
 
 
@@ -14,6 +16,15 @@ def stage_named(name: str) -> int | None:
     """The stage of a selector `stage:N`, which stands for all who hold it; None for a host's name."""
     number = name.removeprefix(_STAGE)
     return int(number) if name.startswith(_STAGE) and number.isdigit() else None
+
+
+def leader(coordinators: Sequence[Machine]) -> str:
+    """The host that took the lead last; in a group of one, the only one."""
+    taken = {
+        machine.name: max((seen.at for seen in machine.log if isinstance(seen.event, LeadershipTaken)), default=0.0)
+        for machine in coordinators
+    }
+    return max(taken, key=lambda name: taken[name])
 
 
 def stages_held(coordinator: Iterable[Seen]) -> dict[str, int]:

@@ -15,7 +15,7 @@ COORDINATOR = "coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """An event in the log of `of` with these field values.
+    """An event in the log of `of` with these field values; `coordinator` is any of a group.
 
     A value that ends in `*` is a beginning. One that is a host's name stands for its actors, in any of their lives.
     """
@@ -23,6 +23,10 @@ class Sight:
     kind: type[Event]
     of: str = COORDINATOR
     where: tuple[tuple[str, str], ...] = ()
+
+    def is_of_group(self, host: str) -> bool:
+        """Whether it may be seen in the log of this host because it coordinates."""
+        return self.of == COORDINATOR and host.startswith(COORDINATOR)
 
     def matches(self, event: Event, actors: Callable[[str], frozenset[str]]) -> bool:
         """`actors(host)`: how logs name the lives of a host."""

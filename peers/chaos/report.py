@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from peers.chaos.director import Played
 from peers.chaos.invariants import Finding, check
+from peers.chaos.moment import COORDINATOR
 from peers.chaos.scenario import Expectations, Expected, ExpectedEnd, Scenario
 from peers.chaos.vitals import Growth
 from peers.event_text import amount, describe
@@ -16,6 +17,8 @@ from swarm import events as e
 _ANSWERS = (
     e.CodecChosen,
     e.CoordinatorStarted,
+    e.LeadershipLost,
+    e.LeadershipTaken,
     e.MicrobatchesReleased,
     e.PeerFenced,
     e.PeerJoined,
@@ -273,7 +276,8 @@ def _missed(played: Played, expected: Expected) -> str | None:
             return None  # told already: the fault never struck
         begin = struck[0]
     end = float("inf") if expected.within_s is None else begin + expected.within_s
-    log = played.machines[expected.sight.of].log
+    of = expected.sight.of
+    log = played.coordinator if of == COORDINATOR else played.machines[of].log
     times = [seen.at - begin for seen in log if seen.at >= begin and expected.sight.matches(seen.event, played.actors)]
     inside = [at for at in times if at <= end - begin]
     after = "" if expected.after is None else f" after {expected.after}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from peers.chaos import quantity
 from peers.chaos.churn import Churn, read_churn
 from peers.chaos.fault import Fault, between, groups, read_fault, read_shape
-from peers.chaos.holders import stage_named
+from peers.chaos.holders import LEADER, stage_named
 from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, names, nearest
@@ -112,6 +112,8 @@ class Scenario:
     run_file: Path | None
     """None: a small run that is made for the purpose."""
     sets: tuple[str, ...]
+    coordinators: tuple[str, ...]
+    """`coordinator`, and in a group `coordinator2`, `coordinator3`, …."""
     peers: tuple[str, ...]
     """Those that join before the first step, in this order."""
     hosts: dict[str, HostPlan]
@@ -154,14 +156,16 @@ def read(table: Table, path: Path) -> Scenario:
     churn = read_churn(table.table("churn")) if "churn" in table else None
     joining = tuple(name for fault in faults if fault.kind == "join" for name in fault.who)
     spare = churn.names(peers) if churn is not None else ()
+    coordinators = table.take("coordinators", _coordinators, (COORDINATOR,))
     others = (BOOTSTRAP,) if table.take("bootstrap", quantity.yes, False) else ()
-    plans = _hosts(table.table("hosts"), (COORDINATOR, *others, *peers, *joining, *spare), up, down)
+    plans = _hosts(table.table("hosts"), (*coordinators, *others, *peers, *joining, *spare), up, down)
     scenario = Scenario(
         name=path.stem,
         about=table.take("about", quantity.text, ""),
         rows=table.take("rows", _rows, ()),
         run_file=None if run_file is None else (path.parent / run_file).resolve(),
         sets=table.take("set", names, ()),
+        coordinators=coordinators,
         peers=peers,
         hosts=plans,
         network=NetworkPlan(default, tuple(_link(row) for row in table.tables("link")), mtu, seed),
@@ -264,7 +268,9 @@ def _check(scenario: Scenario) -> None:
     named += [(f"fault {f.name!r}", {f.when.sight.of}) for f in scenario.faults if f.when.sight is not None]
     for where, hosts in named:
         for host in hosts:
-            if host not in known and not (where.startswith("fault") and stage_named(host) is not None):
+            if host not in known and not (
+                where.startswith("fault") and (host == LEADER or stage_named(host) is not None)
+            ):
                 raise ScenarioError(f"{where}: {host!r} is no host{nearest(host, known)}")
     faults = [fault.name for fault in scenario.faults]
     for fault in scenario.faults:
@@ -278,7 +284,7 @@ def _check(scenario: Scenario) -> None:
             if scenario.hosts[host].disk is None:
                 raise ScenarioError(f"fault {fault.name!r} would fill the real disk: give hosts.{host} a `disk`")
         for host in fault.who if fault.kind == "join" else ():
-            if host in scenario.peers or host in (COORDINATOR, BOOTSTRAP):
+            if host in scenario.peers or host in (*scenario.coordinators, BOOTSTRAP):
                 raise ScenarioError(f"fault {fault.name!r}: {host} is there from the start; name one that is not")
     afters = [expected.after for expected in scenario.expect.events] + [end.after for end in scenario.expect.ends]
     for after in afters:
@@ -290,9 +296,17 @@ def _peers(value: object) -> tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_HOSTS:
         return tuple(f"p{number}" for number in range(value))
     found = names(value)
-    if len(set(found)) < len(found) or {COORDINATOR, BOOTSTRAP} & set(found):
-        raise ScenarioError(f"peers {value!r}: each needs a name of its own, other than {COORDINATOR} and {BOOTSTRAP}")
+    taken = [name for name in found if name.startswith(COORDINATOR) or name in (BOOTSTRAP, LEADER)]
+    if len(set(found)) < len(found) or taken:
+        raise ScenarioError(f"peers {value!r}: each needs a name of its own, that says nothing else")
     return found
+
+
+def _coordinators(value: object) -> tuple[str, ...]:
+    number = quantity.count(value)
+    if number % 2 == 0:
+        raise ScenarioError(f"coordinators = {number}: an odd number, since a majority decides")
+    return (COORDINATOR, *(f"{COORDINATOR}{n}" for n in range(2, number + 1)))
 
 
 def _rows(value: object) -> tuple[int, ...]:

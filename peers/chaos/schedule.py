@@ -37,7 +37,7 @@ class Schedule:
             sight = pending.fault.when.sight
             if sight is None or pending.due_at is not None or pending.since is None or at < pending.since:
                 continue
-            if host == sight.of and sight.matches(event, self._actors):
+            if (host == sight.of or sight.is_of_group(host)) and sight.matches(event, self._actors):
                 pending.seen += 1
                 if pending.seen == pending.fault.when.count:
                     pending.due_at = at + pending.fault.when.plus_s

@@ -56,7 +56,11 @@ class Striker:
     def _restart(self, machine: Machine) -> None:
         self._internet.heal(all_pairs([machine.name], self._machines))
         deadline = time.time() + _END_S
-        while machine.running and time.time() < deadline:
+        while machine.running and machine.ordered_to_end and time.time() < deadline:
+            time.sleep(0.005)
+        if machine.running:  # a supervisor does not ask
+            machine.kill()
+        while machine.running:
             time.sleep(0.005)
         machine.restart()
         self._internet.started(machine.name, machine.pid)

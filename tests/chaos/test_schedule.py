@@ -98,3 +98,12 @@ def test_what_comes_after_a_fault_counts_from_it() -> None:
     assert names(played, 9.0) == [], "the step was decided before"
     played.see("coordinator", decided(0), 10.0)
     assert names(played, 10.0) == ["later"]
+
+
+def test_what_is_taken_back_names_the_fault_it_takes_back() -> None:
+    played = schedule('[[fault]]\nname = "dark"\ndo = "power_off"\nwho = "stage:0"\nat = "1s"\nfor = "2s"')
+    played.see("coordinator", OPENED, 0.0)
+    (dark,) = played.due(1.0)
+    played.struck(dark, 1.0)
+    (back,) = played.due(3.0)
+    assert (back.kind, back.takes_back, back.undoes) == ("restart", "dark", False)
