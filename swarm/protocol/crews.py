@@ -15,6 +15,8 @@ class Crews:
     """Told by each member of what changes in it."""
 
     def __init__(self) -> None:
+        self.changes = 0
+        """How often anything has changed."""
         self._by_stage: dict[int, list[Member]] = {}
         """In the order of actors."""
         self._unplaced: dict[Actor, Member] = {}
@@ -87,6 +89,7 @@ class Crews:
 
     def changed(self, stage: int | None) -> None:
         """Something else that its members are counted by."""
+        self.changes += 1
         if stage is not None:
             self._counted_on.pop(stage, None)
 

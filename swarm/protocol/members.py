@@ -260,7 +260,9 @@ class Member:
         )
 
 
-_LISTED = frozenset(("stage", "lost_at", "given_up", "benched", "leaving_since", "capacity", "speed"))
+_LISTED = frozenset(
+    ("stage", "lost_at", "given_up", "benched", "leaving_since", "capacity", "memory", "speed", "introduced")
+)
 """Fields of a member that it is listed or counted by."""
 
 
@@ -321,6 +323,11 @@ class Members:
     def lost(self) -> list[Member]:
         """Whose connection broke and is not back, in the order in which they came."""
         return self._crews.lost
+
+    @property
+    def changes(self) -> int:
+        """Grows with whatever changes in who is here, where, and how fast."""
+        return self._crews.changes
 
     @property
     def unplaced(self) -> list[Member]:

@@ -75,6 +75,8 @@ class Placement:
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
         """Stages of which nobody holds the version."""
+        self._placed_for = (-1, 0)
+        """What it depended on when everybody was placed last, or told to stand by."""
         self._handing_on = False
         """A stage is held by none but members that are leaving: meanwhile all apply, and save, what was decided."""
         self._listened: frozenset[Actor] = frozenset()
@@ -99,6 +101,9 @@ class Placement:
     def place(self, now: float) -> bool:
         """Give every member that has introduced itself a stage, or have it stand by. True if somebody got one."""
         placed = False
+        before = self._members.changes, self.rebalancing.most
+        if before == self._placed_for:
+            return False
         unplaced = self._members.unplaced
         room = bool(unplaced) and self._room()
         for member in unplaced:
@@ -117,6 +122,7 @@ class Placement:
                 member.standing_by = True
                 self._out.emit(PeerJoined(str(member.actor), None, self.rebalancing.why_not(member)))
                 self._out.send(member.actor, Assign(self._history.term, None, 0))
+        self._placed_for = before
         return placed
 
     def _room(self) -> bool:
