@@ -263,9 +263,10 @@ class Gathering:
         return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
 
     def _refuse(self, actor: Actor, reason: str) -> None:
+        if actor not in self.banned:
+            self.emit(PieceRefused(str(actor), reason))
         self.banned.add(actor)
         self._known.setdefault(actor, _Donor(actor)).banned = True
-        self.emit(PieceRefused(str(actor), reason))
 
 
 async def _first_and_others(

@@ -136,7 +136,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spares += rng.choice((1, 2, 3))
         arrivals = tuple(0.1 + 1.1 * rng.random() for _ in range(spares))
         more, patience_s = rng.choice((1, 2)), rng.choice((0.05, 0.4))
-        settings = replace(settings, replicas=replicas + more, start_timeout_s=patience_s)
+        settings = replace(settings, replicas=replicas + more, max_replicas=replicas + more, start_timeout_s=patience_s)
     usual = (0.7, 1.0, 1.0, 4.0 if moves else 1.6)
     speeds = tuple(rng.choice(usual) for _ in range(stages * replicas + spares))
     weather = None

@@ -170,3 +170,39 @@ def test_a_leader_that_is_cut_off_from_the_peers_alone_makes_room() -> None:
     run.finish()
     assert first and world.coordinator is not first[0]
     assert len(world.watch.decisions) == 4
+
+
+def joined(piece_s: float, **changes: object) -> Run:
+    """Two stages of two replicas train, undisturbed; at 0.6 s another peer comes, in the third step."""
+    plan = plan_of("joining", 0)
+    shape = {"stages": 2, "replicas": 3, "max_replicas": 3, "microbatches": 4, "start_timeout_s": 0.05}
+    settings = dataclasses.replace(plan.settings, **shape, **changes)
+    quiet = dataclasses.replace(plan, settings=settings, faults=(), weather=None, spares=1, speeds=(1.0,) * 5)
+    run = Run(dataclasses.replace(quiet, arrivals=(0.6,), piece_s=piece_s, spoils=0.0), tracing=True)
+    run.finish()
+    return run
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_who_joins_makes_nobody_wait_and_catches_up_over_several_steps(averages: bool) -> None:
+    run = joined(0.08, averages_compressed=averages)
+    trace = run.world.trace
+    assert trace is not None
+    decided = [line for line in trace if "is durable" in line]
+    assert len(decided) == 10
+    for step, line in enumerate(decided[:-1]):
+        assert f"Open 1:{step + 1} train" in line, "the next step opens with the decision"
+    applied = [
+        line.split("applied step ")[1].split(":")[0] for line in trace if "peer5.1" in line[:30] and "applied" in line
+    ]
+    assert run.world.watch.caught_up >= 3, "its download took longer than two steps"
+    assert applied == [str(step) for step in range(int(applied[0]), 10)], "every step, in order"
+    assert int(applied[0]) > 0, "it did not begin with version 0"
+    began = next(line for line in trace if "peer5.1" in line[:30] and "BEGIN" in line)
+    assert began.split("BEGIN 1:")[1].split()[0] != "9", "before the last step it takes part"
+
+
+def test_a_download_that_never_ends_keeps_nobody_from_training() -> None:
+    run = joined(100.0)
+    assert run.world.trace is not None and not run.world.watch.caught_up
+    assert not [line for line in run.world.trace if "StepAborted" in line or "PeerFenced" in line]

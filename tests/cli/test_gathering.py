@@ -1,0 +1,162 @@
+"""What several peers hold, fetched from all of them: who lies or dies costs no more than its share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest, RequestError
+from peers.stage.gathering import Gathering, Unavailable
+from swarm.events import Event, Gathered, PieceRefused
+from swarm.protocol.ids import Actor
+from swarm.state.error import StateError
+from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, index_bytes, span
+
+ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
+WHOLE = random.Random(0).randbytes(5 * PIECE_BYTES + 1000)
+
+
+class Donors:
+    """Each holds some bytes; how it answers may be changed."""
+
+    def __init__(self, **held: bytes) -> None:
+        self.held = {Actor(name, 1): data for name, data in held.items()}
+        self.delay_s: dict[Actor, float] = {}
+        self.dies_after: dict[Actor, int] = {}
+        """Pieces"""
+        self.not_yet: dict[Actor, int] = {}
+        """How often the index is still to come."""
+        self.asked: list[tuple[Actor, PieceRequest]] = []
+
+    async def fetch(self, actor: Actor, raw: bytes, limit: int) -> AsyncGenerator[bytes, None]:
+        request = PieceRequest.decode(raw)
+        assert request is not None
+        self.asked.append((actor, request))
+        return self._answer(actor, request)
+
+    async def _answer(self, actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        data = self.held.get(actor)
+        if data is None:
+            yield NOT_KEPT
+        elif not request.count and self.not_yet.get(actor, 0):
+            self.not_yet[actor] -= 1
+            yield NOT_YET
+        elif not request.count:
+            yield Index.of([data]).encode()
+        else:
+            for number in range(request.first, request.first + request.count):
+                await asyncio.sleep(self.delay_s.get(actor, 0.0))
+                if self.dies_after.get(actor, 1) == 0:
+                    raise ConnectionError("gone")
+                if actor in self.dies_after:
+                    self.dies_after[actor] -= 1
+                yield data[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
+
+
+def gathering(donors: Donors, folder: Path, *whom: Actor) -> tuple[Gathering, list[Event]]:
+    events: list[Event] = []
+    limit = len(WHOLE) + 1
+    path = folder / "state-0-7"
+    return Gathering(Kind.STATE, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, whom), events
+
+
+async def test_all_donors_send_some_and_all_of_it_comes(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.delay_s = {ONE: 0.01, TWO: 0.01}
+    fetching, events = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    (told,) = [event for event in events if isinstance(event, Gathered)]
+    assert set(told.by_donor) == {str(ONE), str(TWO)} and told.nbytes == len(WHOLE)
+
+
+async def test_a_spoilt_piece_is_fetched_elsewhere_and_its_donor_not_asked_again(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    fetching, events = gathering(donors, tmp_path, ONE, TWO)
+    index = Index.of([WHOLE])
+    donors.held[TWO] = bytes(len(WHOLE))
+    answer = donors._answer
+
+    async def lies_later(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        if not request.count:
+            yield index.encode()
+        else:
+            async for piece in answer(actor, request):
+                yield piece
+
+    donors._answer = lies_later  # type: ignore[method-assign]
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(TWO)]
+    assert sum(bool(request.count) for actor, request in donors.asked if actor == TWO) <= 2, "what was under way"
+
+
+async def test_who_tells_another_index_than_most_is_left_out(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=bytes(len(WHOLE)), three=WHOLE)
+    fetching, events = gathering(donors, tmp_path, ONE, TWO, THREE)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(TWO)]
+
+
+async def test_what_a_dead_donor_leaves_comes_from_the_other_and_what_came_stays(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.dies_after = {ONE: 1}
+    fetching, events = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    (told,) = [event for event in events if isinstance(event, Gathered)]
+    assert told.by_donor[str(TWO)] >= len(WHOLE) - PIECE_BYTES
+    again, events = gathering(Donors(one=WHOLE), tmp_path, ONE)
+    await again.run()
+    assert [event.resumed for event in events if isinstance(event, Gathered)] == [6], "nothing is fetched twice"
+
+
+async def test_an_index_that_is_to_come_is_waited_for_and_one_that_nobody_keeps_is_not(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE)
+    donors.not_yet = {ONE: 2}
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    nothing, _ = gathering(Donors(), tmp_path, ONE, TWO)
+    with pytest.raises(Unavailable, match="state 7: no donor keeps it for others"):
+        await nothing.run()
+
+
+async def test_nothing_larger_than_it_can_be_is_taken(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE + bytes(PIECE_BYTES))
+    fetching, _ = gathering(donors, tmp_path, ONE)
+    with pytest.raises(StateError, match=r"an index of \d+ bytes; at most"):
+        await fetching.run()
+    assert not fetching.path.exists()
+
+
+@pytest.mark.parametrize("raw", [b"", b"SwPx", bytes(48), Index.of([WHOLE]).encode()[:-1]])
+def test_what_is_no_index_is_refused(raw: bytes) -> None:
+    with pytest.raises(StateError, match="no index of pieces"):
+        Index.decode(raw, len(WHOLE), "somebody")
+
+
+def test_an_index_is_as_long_as_announced_and_reads_back() -> None:
+    index = Index.of([memoryview(WHOLE)[:100], WHOLE[100:]])
+    assert len(index.encode()) == index_bytes(len(WHOLE)) and Index.decode(index.encode(), len(WHOLE), "") == index
+    assert b"".join(span([WHOLE[:100], WHOLE[100:]], 90, 20)) == WHOLE[90:110]
+
+
+def test_sums_read_back_and_others_are_refused() -> None:
+    raw = b"".join(SumsFile.parts([b"one", b"", b"three"]))
+    assert [bytes(each) for each in SumsFile.read(raw, 3, "x")] == [b"one", b"", b"three"]
+    for wrong in (raw[:-1], raw + b"x", raw[:7], b""):
+        with pytest.raises(StateError):
+            SumsFile.read(wrong, 3, "x")
+    with pytest.raises(StateError, match="no sums of 2 buckets"):
+        SumsFile.read(raw, 2, "x")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['"kind":"state","stage":-1,"version":0', '"kind":"other"', '"kind":"sums","stage":0,"version":0,"count":99'],
+)
+def test_requests_that_cannot_be_are_refused(fields: str) -> None:
+    with pytest.raises(RequestError):
+        PieceRequest.decode(f'{{"pieces": {{{fields}}}}}'.encode())
+    assert PieceRequest.decode(b'{"state": {}}') is None
