@@ -18,7 +18,7 @@ from swarm.events import (
 )
 
 PEERS = ("p0", "p1", "p2", "p3")
-SETS = ("swarm.replicas=3", "swarm.start_timeout_s=2", "model.dim=64", "model.heads=4")
+SETS = ("swarm.replicas=3", "swarm.max_replicas=7", "swarm.start_timeout_s=2", "model.dim=64", "model.heads=4")
 SLOW = "--max-rate=6Mbit"
 """Such that a stage's state takes longer than a step."""
 
