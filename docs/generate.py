@@ -26,7 +26,7 @@ EVENTS: dict[str, str] = {
     "PeerLeaving": "An actor was asked to leave: it hands on its work, and goes in `leaves_in_s` at most.",
     "PeerLost": "An actor left or its connection broke.",
     "PeerRefused": "The handshake refused a connection, the `count`-th of this peer (1 to 10, 100, … are logged).",
-    "DuplicateIdentity": "Two live processes have one key, by incarnation: a home was copied. The older one leaves.",
+    "DuplicateIdentity": "Two live processes have one key: a home was copied. The older one leaves.",
     "StateFetched": "A whole stage came from another replica or the archive, or from several replicas.",
     "Gathered": "What several peers keep for one who joins or catches up has come: the state of a version, or the sums "
     "of a step. Seconds until the index was known, and for the pieces; bytes by donor.",

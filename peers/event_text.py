@@ -85,20 +85,11 @@ def _describe(event: e.Event) -> str:
         case e.PeerRefused():
             return f"{event.peer} was refused ({event.count} so far): {event.reason}"
         case e.DuplicateIdentity():
-            newer = "a newer one" if event.newer is None else f"incarnation {event.newer}"
             return (
-                f"two processes have the key of peer {event.peer}: incarnation {event.older}, which has to leave, and "
-                f"{newer}. If a home was copied to another machine, delete identity.key in the copy, or join there "
-                "with a new one: swarm-peer join --home OTHER"
+                f"two processes have one key: {event.older}, which has to leave, and {event.newer or 'a newer one'}. "
+                "If a home was copied to another machine, delete identity.key in the copy, or join there with a new "
+                "one: swarm-peer join --home OTHER"
             )
-        case e.Gathered():
-            seconds = event.index_s + event.pieces_s
-            size = amount(event.nbytes)
-            return f"stage {event.stage}: {event.what} from {len(event.by_donor)} peers: {size} in {seconds:.1f} s"
-        case e.PieceRefused():
-            return f"{event.donor} is not asked again: {event.reason}"
-        case e.CatchUpFailed():
-            return f"{_stage(event.stage)} cannot be caught up over step {event.step}: {event.reason}; starts again"
         case e.StateFetched():
             size = amount(event.nbytes)
             return (

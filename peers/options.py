@@ -72,8 +72,8 @@ MaxMemory = Annotated[
         "--max-memory",
         parser=parse_bytes,
         metavar="SIZE",
-        help="Memory to plan with, such as 8GB: a stage that needs more is not taken; at most half is for work in hand, "
-        "a quarter for kept frames. Default: half of what is free.",
+        help="Memory to plan with, such as 8GB: a stage that needs more is not taken; at most half is for work in "
+        "hand, a quarter for kept frames. Default: half of what is free.",
     ),
 ]
 MaxRate = Annotated[

@@ -116,11 +116,10 @@ class PeerRefused(Event):
 class DuplicateIdentity(Event):
     """Two processes with one key take part: a home was copied."""
 
-    peer: str
-    older: int
-    """Its incarnation. It has to leave."""
-    newer: int | None
-    """None: not told."""
+    older: str
+    """It has to leave."""
+    newer: str | None
+    """None: the older one does not know it."""
 
 
 @dataclass(frozen=True, slots=True)

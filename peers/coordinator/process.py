@@ -203,7 +203,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             """Two machines have one key. The older one is refused by name; the newer one is told too."""
             if newest in core.known and older not in told:
                 told.add(older)
-                log.append(DuplicateIdentity(newest.peer, older.incarnation, newest.incarnation))
+                log.append(DuplicateIdentity(str(older), str(newest)))
                 network.send(newest, Twin(older.incarnation))
 
         network.admission.on_stale = on_stale

@@ -169,7 +169,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 directory.need((*group, *(actor for table in message.tables for actor in table.roster)))
             if isinstance(message, Twin) and sender in group and message.incarnation not in twins:
                 twins.add(message.incarnation)
-                log.append(DuplicateIdentity(me.peer, message.incarnation, me.incarnation))
+                log.append(DuplicateIdentity(str(Actor(me.peer, message.incarnation)), str(me)))
 
         network = run_network(
             host,
@@ -300,7 +300,7 @@ async def _wait_for(
         if all(refusals):
             patience.refused(str(refusals[0]))
             if is_of_a_twin(str(refusals[0])):
-                log.append(DuplicateIdentity(network.me.peer, network.me.incarnation, None))
+                log.append(DuplicateIdentity(str(network.me), None))
                 leave_note(home, str(refusals[0]))
             break
         told = patience.look(network.why_lost(core.coordinator), loop.time())

@@ -119,7 +119,7 @@ def example(kind: type[e.Event]) -> e.Event:
         "list[str]": ["a"],
         "dict[str, int]": {"a": 1},
     }
-    values |= {"int | None": None, "float | None": 0.5, "bool": True}
+    values |= {"int | None": None, "float | None": 0.5, "str | None": None, "bool": True}
     return kind(**{field.name: values[str(field.type)] for field in dataclasses.fields(kind)})
 
 

@@ -29,10 +29,9 @@ def test_a_copied_home_is_noticed_and_the_newer_one_stays(
     (stopped,) = p0.of(ProcessStopped)
     assert "stale incarnation" in stopped.reason
     (told,) = p0.of(DuplicateIdentity)
-    older, newer = (process.of(ProcessStarted)[0].actor.partition(".")[2] for process in (p0, twin))
-    assert (str(told.older), told.newer) == (older, None)
-    assert (str(noticed.older), str(noticed.newer)) == (older, newer)
-    assert twin.wait_for(DuplicateIdentity).older == told.older
+    older, newer = (process.of(ProcessStarted)[0].actor for process in (p0, twin))
+    assert told == DuplicateIdentity(older, None)
+    assert noticed == twin.wait_for(DuplicateIdentity) == DuplicateIdentity(older, newer)
     p2.resume()
     for words in (p0.words(), twin.words(), swarm.coordinator.words()):
         assert "swarm-peer join --home OTHER" in " ".join(words.split())
