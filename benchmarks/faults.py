@@ -200,7 +200,7 @@ ROWS = (
         "drained and handed over < 10 s",
         ("ctrl-c",),
         lambda r: f"gone after {_end(r, 'p0', 'goodbye'):.1f} s; that step {_struck_step(r, 'goodbye')} the usual one",
-        "`test_resume.py`",
+        "`test_leaving.py`: within ten seconds, twice, with the last replica",
     ),
     Row(
         17,
@@ -263,7 +263,7 @@ def table(reports: dict[str, Report]) -> str:
             failures = [text for report in played for text in report["failures"]]
             shown = row.tell(*played) if not failures else "**not as expected:** " + failures[0].splitlines()[0]
         else:
-            shown = "not yet" if not row.beside else ""
+            shown = "not played yet" if row.scenarios else ""
         places = [f"`{name}.toml`, real processes" for name in row.scenarios]
         where = "; ".join([*places, *([row.beside] if row.beside else [])])
         lines.append(f"| {row.number} | {row.fault} | {row.target} | {shown} | {where} |")
