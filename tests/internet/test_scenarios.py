@@ -18,7 +18,6 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 IN_CI = (
     "bootstrap-dies",
     "clock-skew",
-    "ctrl-c",
     "everything-dies",
     "full-disk",
     "hang-and-partition",
