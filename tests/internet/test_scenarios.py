@@ -27,7 +27,7 @@ IN_CI = (
     "slow-peer",
     "soak-short",
 )
-"""The others take longer: `python -m benchmarks.faults` plays them."""
+"""`python -m benchmarks.faults` plays the others too."""
 
 pytestmark = [
     pytest.mark.swarm,
