@@ -69,7 +69,11 @@ def measure(plan: FleetPlan, steps: int, seconds: float) -> dict[str, Any]:
     cpu_s = world.stopwatch.seconds - opening_s
     wired_s = weights.seconds * every - wire_s
     largest = max(
-        ((count.largest, kind) for (way, kind), count in world.links.traffic.counts.items() if way == FROM),
+        (
+            (count.largest, kind)
+            for (way, kind), count in world.links.traffic.counts.items()
+            if way == FROM and kind != "Frame"
+        ),
         default=(0, ""),
     )
     done = world.journal.steps

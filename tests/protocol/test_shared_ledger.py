@@ -91,7 +91,8 @@ def test_whom_a_table_concerns() -> None:
     )
     near = [[0, 1, 2, 6], [0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [2, 3, 4, 5, 6], [3, 4, 5, 6], [0, 4, 5, 6]]
     assert [seven.concerned(stage) for stage in range(7)] == near
-    assert [[s for s, table in enumerate(seven.told(stage)) if table != UNTOLD] for stage in range(7)] == near
+    told = [seven.told(seven.stages_near(Actor(name, 1))) for name in "abcdefg"]
+    assert [[s for s, table in enumerate(tables) if table != UNTOLD] for tables in told] == near
 
 
 def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
