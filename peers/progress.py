@@ -62,8 +62,12 @@ _NEWS = (
 class Progress:
     """Call it with each event (`EventLog.listeners`). `steps` and `data` of the manifest, where known, add context."""
 
-    def __init__(self, console: Console, *, steps: int | None = None, data: DataSection | None = None) -> None:
+    def __init__(
+        self, console: Console, *, steps: int | None = None, data: DataSection | None = None, label: str = ""
+    ) -> None:
         self._console = console
+        self._label = label
+        """Whose lines these are, where several share a terminal."""
         self._steps = steps
         self._data = data
         self._pairs = StepPairs()
@@ -111,7 +115,7 @@ class Progress:
 
     def _print(self, at: float, line: str, style: str) -> None:
         clock = time.strftime("%H:%M:%S", time.localtime(at))
-        text = Text.assemble((clock, "dim"), "  ", (line, style))
+        text = Text.assemble((clock, "dim"), "  ", (self._label, "dim"), (line, style))
         self._console.print(text, soft_wrap=True)
 
 

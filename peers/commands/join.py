@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -49,6 +50,16 @@ def command(
             help="Do not measure this machine: take it to do so many microbatches a second through the whole model.",
         ),
     ] = None,
+    seats: Annotated[
+        int,
+        typer.Option(
+            "--seats",
+            min=1,
+            max=16,
+            help="Peers in this process, each with a stage of its own, where there is room for several. They share "
+            "its memory, rate and speed; each takes a port, from --port on.",
+        ),
+    ] = 1,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: any.")] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
@@ -77,9 +88,9 @@ def command(
     from peers.core_loop import exit_code
     from peers.device import memory_budget, pick_device
     from peers.fault import Fault
-    from peers.home import Home
     from peers.progress import Progress, print_json
-    from peers.stage.process import JoinOptions, join
+    from peers.stage.process import JoinOptions
+    from peers.stage.seats import take_seats
     from swarm.manifest import SignedManifest, key_fingerprint
     from swarm.net.invite import parse
 
@@ -113,5 +124,10 @@ def command(
         faults=tuple(Fault.parse(text) for text in fault or ()),
         accept=accept,
     )
-    with Home.open(home) as opened:
-        raise typer.Exit(exit_code(join(where, opened, options)))
+
+    def of_seat(number: int) -> JoinOptions:
+        if seats == 1 or as_json:
+            return options
+        return replace(options, listeners=(Progress(console, label=f"seat {number + 1}  "),))
+
+    raise typer.Exit(exit_code(take_seats(where, home, seats, of_seat)))

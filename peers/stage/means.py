@@ -65,8 +65,10 @@ class MeansFile:
             return None
 
     def keep_link(self, coordinator: str, up: float | None, down: float | None) -> LinkSpeed:
+        """What could not be measured at all is tried again at the next start."""
         found = LinkSpeed(up, down, self._clock())
-        self._keep("link", coordinator, asdict(found))
+        if up is not None or down is not None:
+            self._keep("link", coordinator, asdict(found))
         return found
 
     def _read(self, table: str) -> dict[str, dict[str, object]]:

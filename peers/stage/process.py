@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -18,6 +17,7 @@ from peers.organisers import addresses_by_peer, fetch_from_any, members_of
 from peers.piece_request import Kind, PieceRequest
 from peers.run_network import run_network
 from peers.stage.driver import StageDriver
+from peers.stage.interrupts import Interrupts
 from peers.stage.keeper import Keeper
 from peers.stage.means import MeansFile
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
@@ -78,6 +78,10 @@ class JoinOptions:
     slots: int = 16
     capacity: float | None = None
     """Microbatches a second through the whole model; None: measured."""
+    share: float = 1.0
+    """Of the machine's speed: less where several peers share it."""
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    """Peers of one process have the same."""
     listen: tuple[str, ...] = DEFAULT_LISTEN
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
@@ -208,9 +212,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         directory = Directory(host, network, manifest.hash, Role.PEER, described, given)
         directory.need(group)
         await network.start()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _on_signal, driver, loop)
+        options.interrupts.register(lambda: driver.loop.post(LeaveRequested("left")))
         log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer"), options.max_rate))
         core.offers(await _means(manifest, home, options, network, coordinator, log))
         patience = Patience(options.patience_s)
@@ -259,6 +261,7 @@ async def _means(
                 "another machine"
             ) from None
         capacity = speed.capacity
+    capacity *= options.share
     layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
     memory = options.memory_bytes
     log.append(MachineMeasured(options.device, capacity, *layer, memory, up, link.down, kept=not measured))
@@ -271,14 +274,6 @@ def _graph_budget(options: JoinOptions, stage_needs: int) -> int:
         return options.graph_budget_bytes
     left = options.memory_bytes - stage_needs - options.retention_bytes
     return max(0, min(left, options.memory_bytes // 2))
-
-
-def _on_signal(driver: StageDriver, loop: asyncio.AbstractEventLoop) -> None:
-    """The first signal has the peer leave well, which takes ten seconds at most; a second one ends it at once."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
-    driver.loop.post(LeaveRequested("left"))
 
 
 async def _fail_when_daemon_dies(host: Host, driver: StageDriver) -> None:

@@ -1,0 +1,37 @@
+"""Ctrl-C for all peers of a process: the first signal has each of them leave well, a second one ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """`leave` is registered by each peer when it is ready to; who comes after the first signal leaves at once."""
+
+    def __init__(self) -> None:
+        self._leave: list[Callable[[], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._came = False
+
+    def register(self, leave: Callable[[], None]) -> None:
+        """From within the event loop."""
+        self._leave.append(leave)
+        if self._came:
+            leave()
+        elif self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            for number in _SIGNALS:
+                self._loop.add_signal_handler(number, self._first)
+
+    def _first(self) -> None:
+        assert self._loop is not None
+        self._came = True
+        for number in _SIGNALS:
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        for leave in self._leave:
+            leave()
