@@ -27,7 +27,7 @@ def test_a_black_hole_is_given_less_than_a_twentieth(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
     """p0 accepts, says that it is there, and computes nothing from its first microbatch of step 2 on."""
-    swarm = make_swarm("none", f"run.steps={STEPS}", "timing.step_budget_s=12")
+    swarm = make_swarm("none", f"run.steps={STEPS}", "timing.step_budget_s=24")
     swarm.coordinate()
     swarm.join_stages(PEERS, {"p0": ("--fault=swallow@MicrobatchForwarded,pass_id=1:2",)})
     swarm.finish()
@@ -52,7 +52,7 @@ def test_a_peer_moves_to_the_stage_that_has_lost_its_replicas(
 ) -> None:
     """Five peers; p1 dies, and stage 1 has one left and stage 0 three: one of those moves, and nobody waits for it."""
     steps = 150
-    swarm = make_swarm("none", f"run.steps={steps}", "swarm.max_replicas=0", "timing.step_budget_s=6")
+    swarm = make_swarm("none", f"run.steps={steps}", "swarm.max_replicas=0", "timing.step_budget_s=30")
     swarm.coordinate()
     swarm.join_stages(PEERS)
     swarm.coordinator.wait_for(StepDecided, 2)
