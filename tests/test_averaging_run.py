@@ -186,7 +186,7 @@ def test_a_peer_that_has_lost_its_residuals_says_so_and_is_not_used(run, monkeyp
     monkeypatch.setattr(Carry, "of", forgetful)
     swarm = run(averaged(), hook=hook)
     assert said == ["lacks the residuals of step 2, which the pass builds on"]
-    assert sorted(carried(swarm)[4]) == [-1, 0], "in the step after it begins anew"
+    assert sorted(carried(swarm)[5]) == [-1, 0], "it listens to a step, and begins anew"
     assert swarm.digests() == swarm.reference()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from peers.piece_request import Kind
+from peers.piece_request import Kind, PieceRequest
 from peers.stage.gathering import Fetch as FetchPieces
 from peers.stage.gathering import Gathering
 from peers.stage.lending import Lending
@@ -287,6 +287,11 @@ class Keeper:
         self.lending.lend(order, self.stage, self.engine, now >= self._next_copy_at)
         if copying and (taken := self.lending.taken(order.pass_id.version)) is not None:
             taken.add_done_callback(lambda _: self._rest(now))
+
+    async def answer(self, request: PieceRequest) -> bytes:
+        """What is lent, or why not: as Lending.answer."""
+        version = None if self.engine is None else self.engine.version
+        return await self.lending.answer(request, self.stage, version)
 
     def _rest(self, began: float) -> None:
         """A copy was taken: the next one is not before ten times as long has passed."""

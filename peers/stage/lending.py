@@ -76,8 +76,6 @@ class Lending:
         self._taking: dict[int, asyncio.Future[StageState]] = {}
         self._stored: dict[Attempt, dict[int, bytes]] = {}
         """Reduced buckets of attempts that are not applied yet, if others listen."""
-        self._version = 0
-        """What is applied here: what is not kept of older steps never will be."""
 
     @property
     def copies(self) -> list[int]:
@@ -92,7 +90,7 @@ class Lending:
         """Carry out a Lend. `may_copy`: the compute thread has the time."""
         if stage != self._stage:
             self.clear()
-        self._stage, self._order, self._version = stage, order, order.pass_id.version
+        self._stage, self._order = stage, order
         for version in [v for v in self._copies if v not in order.versions]:
             del self._copies[version]
         for step in [step for step in self._sums if step < order.since]:
@@ -122,7 +120,6 @@ class Lending:
         found = self._stored.get(attempt, {})
         self._stored.clear()
         step = attempt.pass_id.step
-        self._version = step + 1
         if step in self._sums:
             return
         if not isinstance(buckets, int):
@@ -142,12 +139,15 @@ class Lending:
         for step in list(self._sums):
             self._forget(step)
 
-    async def answer(self, request: PieceRequest) -> bytes:
-        """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that there are not, OSError."""
+    async def answer(self, request: PieceRequest, stage: int | None, version: int | None) -> bytes:
+        """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that there are not, OSError.
+
+        `stage`, `version`: what this peer holds. Who asks may have heard sooner of the pass for which it is to be kept.
+        """
         held = self._copies if request.kind is Kind.STATE else self._sums
-        lent = held.get(request.version) if request.stage == self._stage else None
+        lent = held.get(request.version) if request.stage == self._stage == stage else None
         if lent is None:
-            coming = request.kind is Kind.SUMS and request.stage == self._stage and request.version >= self._version
+            coming = request.stage == stage and version is not None and request.version >= version
             return NOT_YET if coming else NOT_KEPT
         if not lent.done() and not request.count:
             return NOT_YET

@@ -337,7 +337,7 @@ async def _answer(keeper: Keeper, coordinators: tuple[Actor, ...], requester: Ac
     """The state or checkpoint that is asked for. Raises BulkError."""
     try:
         if (pieces := PieceRequest.decode(raw)) is not None:
-            answered = await keeper.lending.answer(pieces)
+            answered = await keeper.answer(pieces)
             return Transfer.of(answered, urgent=pieces.kind is Kind.SUMS)  # who lacks them falls behind
         request = StateRequest.decode(raw)
         if request.checkpoint and requester.peer not in [coordinator.peer for coordinator in coordinators]:

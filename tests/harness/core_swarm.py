@@ -97,6 +97,13 @@ class Corpus:
         return np.random.default_rng((99, m)).integers(0, 97, self._shape)
 
 
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """What an order needs is to come yet."""
+
+    order: act.LoadState | act.FetchSums
+
+
 class Peer:
     def __init__(self, swarm: Swarm, actor: Actor, capacity: int, **options) -> None:
         self.actor = actor
@@ -175,9 +182,18 @@ class Peer:
             if digest == action.digest:
                 self._fetched[action.step] = sums
                 return act.SumsFetched(action.stage, action.step)
+        if self._comes(action.donors, action.step):
+            return None
         return act.SumsMissing(action.stage, action.step, "no donor has them")
 
-    def _load(self, action: act.LoadState) -> act.PeerInput:
+    def _comes(self, donors: tuple[Actor, ...], version: int) -> bool:
+        """Whether a donor has yet to come so far. Then the order is carried out once more, later."""
+        there = [
+            p.engine.version for a in donors if (p := self._swarm.peers.get(a)) is not None and p.engine is not None
+        ]
+        return any(held is not None and held <= version for held in there)
+
+    def _load(self, action: act.LoadState) -> act.PeerInput | None:
         if self.engine is not None:
             self.engine.close()
         self.engine = StageEngine(self._swarm.manifest, action.stage, post=lambda event: None, **self._options)
@@ -186,6 +202,8 @@ class Peer:
         elif action.donors:
             donors = [self._swarm.peers[donor] for donor in action.donors if donor in self._swarm.peers]
             copy = next((d.copies[action.version] for d in donors if action.version in d.copies), None)
+            if copy is None and self._comes(action.donors, action.version):
+                return None
             if copy is None:
                 return act.StateFailed(action.stage, action.version, "no donor has it")
             self.engine.load_state(copy).result(WAIT_S)
@@ -314,6 +332,12 @@ class Swarm:
         core = self._core if to == COORDINATOR else self.peers[to].core if to in self.peers else None
         if core is None:
             return
+        if isinstance(event, Again):
+            done = self.peers[to].carry_out(event.order)
+            self._queue.append((to, event if done is None else done))
+            if done is None and all(isinstance(waiting, Again) for _, waiting in self._queue):
+                self._tick()
+            return
         for action in core.handle(event, self._now):  # type: ignore[arg-type]
             self._hook(self, to, action)
             if to != COORDINATOR and to not in self.peers:
@@ -324,6 +348,8 @@ class Swarm:
                 self._coordinate(action)  # type: ignore[arg-type]
             elif (done := self.peers[to].carry_out(action)) is not None:  # type: ignore[arg-type]
                 self._queue.append((to, done))
+            elif isinstance(action, act.LoadState | act.FetchSums):
+                self._queue.append((to, Again(action)))
 
     def _send(self, sender: Actor, send: act.Send) -> None:
         message = send.message
