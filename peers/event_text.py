@@ -90,6 +90,14 @@ def _describe(event: e.Event) -> str:
                 "If a home was copied to another machine, delete identity.key in the copy, or join there with a new "
                 "one: swarm-peer join --home OTHER"
             )
+        case e.Gathered():
+            seconds = event.index_s + event.pieces_s
+            size = amount(event.nbytes)
+            return f"stage {event.stage}: {event.what} from {len(event.by_donor)} peers: {size} in {seconds:.1f} s"
+        case e.PieceRefused():
+            return f"{event.donor} is not asked again: {event.reason}"
+        case e.CatchUpFailed():
+            return f"{_stage(event.stage)} cannot be caught up over step {event.step}: {event.reason}; starts again"
         case e.StateFetched():
             size = amount(event.nbytes)
             return (
