@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from swarm.manifest import MAX_MANIFEST_BYTES, SignedManifest
+from swarm.net.daemon import NotReady
 from swarm.net.handshake import Channel, Introduction, Role, introduce
 from swarm.net.host import DialError, Host
 from swarm.net.proto import link_pb2
@@ -31,6 +32,8 @@ DEFAULT_MAX_TRANSFER = 64 << 30
 IDLE_TIMEOUT_S = 60.0
 LEAST_RATE = 50.0
 """Bytes a second, after the first IDLE_TIMEOUT_S: the share of one answer of several, on the least uplink there is."""
+STARTING_S = 20.0
+"""How long somebody may take to start: its daemon answers before it does itself."""
 MAX_ANSWERS = 8
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 2
@@ -40,6 +43,7 @@ FAIR_RATE = 64 * 1024.0
 PATIENCE_S = 600.0
 """Who has had so long, and has got less than FAIR_RATE, makes room when somebody else asks."""
 _MAX_HEAD = 4096
+_LOOK_AGAIN_S = 0.2
 _MANIFEST = re.compile(rb"manifest(?: ([0-9a-f]{64}))?")
 
 
@@ -206,7 +210,7 @@ async def fetch_manifest(
     """
     if maddrs:
         await host.connect(peer_id, maddrs)
-    stream = await host.open_stream(peer_id, PROTOCOL)
+    stream = await _stream_to(host, peer_id)
     try:
         guest = Introduction("", Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
         await introduce(stream, guest, peer_id)
@@ -220,6 +224,19 @@ async def fetch_manifest(
     signed = SignedManifest(manifest=proto.manifest, public_key=proto.public_key, signature=proto.signature)
     signed.verify(run_hash, fingerprint)
     return signed
+
+
+async def _stream_to(host: Host, peer_id: str) -> Stream:
+    """A stream. Waits for a process that is just starting. Raises DialError."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + STARTING_S
+    while True:
+        try:
+            return await host.open_stream(peer_id, PROTOCOL)
+        except NotReady:
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 def _signed(manifest: SignedManifest | None, run_hash: bytes | None) -> Transfer:

@@ -38,6 +38,10 @@ class DialError(ConnectionError):
     """A peer that cannot be reached; the text says why."""
 
 
+class NotReady(DialError):
+    """Its libp2p daemon is there but does not know our protocols: its process is starting, or is another program."""
+
+
 _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -161,7 +165,8 @@ class Daemon:
             raise
         if response.type == p2pd_pb2.Response.ERROR:
             stream.abort()
-            raise DialError(f"cannot {what}: {plain_reason(response.error.msg)}")
+            unknown = "protocols not supported" in response.error.msg
+            raise (NotReady if unknown else DialError)(f"cannot {what}: {plain_reason(response.error.msg)}")
         return stream, response
 
 

@@ -58,6 +58,8 @@ class Mutant:
     patches: Callable[[], list[Patch]]
     scenario: str = "mixed"
     """In which seeds it is looked for."""
+    first: int = 0
+    """The first of them. What takes several faults in a row shows in one seed of a thousand."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -558,7 +560,7 @@ MUTANTS = (
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
     Mutant("decide without all stages", "every stage's whole roster is prepared", _decide_without_all_stages),
     Mutant("late amendment accepted", "tables are numbered, a lower number changes nothing", _late_amendment, "storm"),
-    Mutant("late open accepted", "an older pass or term changes nothing", _late_open),
+    Mutant("late open accepted", "an older pass or term changes nothing", _late_open, "storm"),
     Mutant("cursor shifted on resume", "the data are a function of the step number", _cursor_shifted),
     Mutant("reduce attempt without id", "an attempt is named by pass, stage and table", _attempt_without_id),
     Mutant("release without hand-shake", "only what is tombstoned moves", _release_without_hand_shake),
@@ -570,7 +572,7 @@ MUTANTS = (
     Mutant(
         "base unchecked", "a change is used with the base it was made from, or not at all", _base_unchecked, "delta"
     ),
-    Mutant("copies mixed", "the stages of a step have computed with the same copies", _copies_mixed, "delta"),
+    Mutant("copies mixed", "the stages of a step have computed with the same copies", _copies_mixed, "delta", 1000),
     Mutant("own copy kept", "a sender builds on what its receiver has used", _own_copy_kept, "delta"),
     Mutant("partner's table unchecked", "stages reduce what they share under both tables", _partner_unchecked, "tied"),
     Mutant("other stage left out", "what is shared is summed over both rosters", _other_stage_left_out, "tied"),

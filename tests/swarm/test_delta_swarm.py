@@ -17,11 +17,21 @@ Reference = Callable[[Swarm], tuple[str, ...]]
 
 
 @pytest.fixture
-def swarm(make_swarm: MakeSwarm) -> Swarm:
-    """Three steps are an epoch, and there are three epochs."""
+def epochs() -> int:
+    return 3
+
+
+@pytest.fixture
+def swarm(make_swarm: MakeSwarm, epochs: int) -> Swarm:
+    """Three steps are an epoch."""
     samples = make_swarm("int8").manifest.windows
     sequences = samples // (8 * BLOCKS)
-    sets = ("codec.forward=delta:4", "batch.order=steps", f"batch.sequences={sequences}", f"run.steps={3 * BLOCKS}")
+    sets = (
+        "codec.forward=delta:4",
+        "batch.order=steps",
+        f"batch.sequences={sequences}",
+        f"run.steps={epochs * BLOCKS}",
+    )
     made = make_swarm("int8", *sets, "timing.step_budget_s=600")
     assert made.manifest.step_blocks == BLOCKS
     return made
@@ -49,7 +59,8 @@ def test_a_sender_is_killed_in_a_later_visit(swarm: Swarm, reference: Reference)
     swarm.assert_command_says_equal()
 
 
-def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, reference: Reference) -> None:
+@pytest.mark.parametrize("epochs", [12])  # for p1 to come back to
+def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, epochs: int, reference: Reference) -> None:
     swarm.coordinate()
     swarm.join_stages(PEERS, {"p1": (f"--fault=kill@MicrobatchAccumulated:1,pass_id={HIT}",)})
     p1 = swarm.peers["p1"]
@@ -58,7 +69,7 @@ def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, reference: Reference)
     swarm.finish()
     assert [event.stage for event in p1.of(StateFetched)] == [1], "from its sibling: its own disk is not asked"
     assert p1.of(StateFetched)[0].source != "own checkpoint"
-    assert p1.of(StepApplied, step=3 * BLOCKS - 1) and p1.of(MicrobatchAccumulated)
+    assert p1.of(StepApplied, step=epochs * BLOCKS - 1) and p1.of(MicrobatchAccumulated)
     crossed = changes(swarm)
     assert crossed[:BLOCKS] == [0] * BLOCKS and sum(crossed[BLOCKS:]) > 8
     swarm.assert_replicas_identical()
