@@ -33,7 +33,7 @@ RUN_S = 1.0
 _FIRST_RATE = 1 << 20
 _OTHERS_S = 1.0
 """How long the other donors have for their index once the first has told it."""
-_PAUSE_S = 0.25
+_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
 """Failures in a row after which a donor counts no more."""

@@ -142,7 +142,7 @@ class Keeper:
         shard = await asyncio.to_thread(self._own, action.stage, action.version)
         source = "own checkpoint"
         if shard is None and action.donors:
-            source = f"{len(action.donors)} replicas"
+            source = f"{len(action.donors)} replica" + "s" * (len(action.donors) != 1)
             shard = await self._gather(action)
         if shard is None:
             assert action.source is not None

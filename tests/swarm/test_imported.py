@@ -29,6 +29,7 @@ SETS = (
     "checkpoint.every=2",
     "evaluation.every=0",
     "timing.recruit_after_s=1.0",
+    "swarm.max_replicas=2",
     "data.directory=../../corpus",
     "codec.forward=none",
     "codec.backward=none",
