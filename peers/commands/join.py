@@ -47,7 +47,8 @@ def command(
             "--capacity",
             min=1e-9,
             metavar="NUMBER",
-            help="Do not measure this machine: take it to do so many microbatches a second through the whole model.",
+            help="Do not measure this machine or its link: take it to do so many microbatches a second through the "
+            "whole model.",
         ),
     ] = None,
     seats: Annotated[

@@ -33,7 +33,9 @@ RUN_S = 1.0
 _FIRST_RATE = 1 << 20
 _OTHERS_S = 1.0
 """How long the other donors have for their index once the first has told it."""
-_PAUSE_S = 0.05
+_PAUSE_S = 0.25
+_FIRST_LOOK_S = 0.025
+"""Until donors that have it not yet are asked again, at first: what is just decided is there at once."""
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
 """Failures in a row after which a donor counts no more."""
@@ -120,7 +122,7 @@ class Gathering:
 
     async def _find_index(self) -> Index:
         """What most of the donors tell who answer within a second of the first."""
-        pause = _PAUSE_S / 2
+        pause = _FIRST_LOOK_S
         while True:
             asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
             try:
@@ -200,7 +202,8 @@ class Gathering:
         while not donor.banned and donor.actor in self.donors:
             run = self._next_run(donor)
             if run is None:
-                await asyncio.sleep(_PAUSE_S)
+                if len(self._done) < len(index.hashes):
+                    await asyncio.sleep(_PAUSE_S)  # somebody's run may break off
                 return
             self._runs.append(run)
             try:

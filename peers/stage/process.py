@@ -19,7 +19,7 @@ from peers.run_network import run_network
 from peers.stage.driver import StageDriver
 from peers.stage.interrupts import Interrupts
 from peers.stage.keeper import Keeper
-from peers.stage.means import LinkSpeed, MeansFile
+from peers.stage.means import MeansFile
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
 from peers.stage.retention import Retention
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
@@ -247,11 +247,11 @@ async def _means(
     """What this machine can do: as its home remembers it, or measured now. Raises MachineError."""
     kept = MeansFile(home.means)
     link = kept.link(coordinator.peer)
-    if link is None and options.capacity is not None:  # who says what it can do is not kept from starting
-        link = LinkSpeed(None, None, 0.0)
-    elif link is None:
+    if link is None and options.capacity is None:  # who says what it can do is not kept from starting
         link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=options.max_rate is None))
-    up = link.up if options.max_rate is None else float(options.max_rate)
+    up, down = (None, None) if link is None else (link.up, link.down)
+    if options.max_rate is not None:
+        up = float(options.max_rate)
     speed, capacity, measured = None, options.capacity, False
     if capacity is None:
         try:
@@ -266,8 +266,8 @@ async def _means(
     capacity *= options.share
     layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
     memory = options.memory_bytes
-    log.append(MachineMeasured(options.device, capacity, *layer, memory, up, link.down, kept=not measured))
-    return Means(capacity, memory, up, link.down)
+    log.append(MachineMeasured(options.device, capacity, *layer, memory, up, down, kept=not measured))
+    return Means(capacity, memory, up, down)
 
 
 def _graph_budget(options: JoinOptions, stage_needs: int) -> int:

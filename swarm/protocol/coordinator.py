@@ -174,10 +174,8 @@ class CoordinatorCore:
             self._stop_if_closed(now)
         elif self.phase is Phase.BETWEEN:
             self._between(now)
-        elif self.phase is Phase.OPEN and self._placement.place(
-            now
-        ):  # who comes during a step is told at once what to do
-            self._listen(now)
+        elif self.phase is Phase.OPEN and self._placement.place(now):
+            self._listen(now)  # who comes during a step is told at once what to do
         if self.phase in (Phase.BETWEEN, Phase.OPEN, Phase.DECIDING):
             self._departures.attend(self.open_pass, now)
         return cast(list[CoordinatorAction], self._out.take())

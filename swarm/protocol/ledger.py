@@ -171,8 +171,7 @@ class Ledger:
 
     def has_work(self, actor: Actor) -> bool:
         """Whether any microbatch is its own."""
-        stage = self.stage_of(actor)
-        return stage is not None and bool(self.tables[stage].assigned_to(actor))
+        return bool(self.assigned_to(actor))
 
     def unfinished(self, actor: Actor) -> list[Microbatch]:
         done = self.done_of(actor)

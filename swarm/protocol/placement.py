@@ -137,7 +137,7 @@ class Placement:
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
             late = {m.actor for m in crew if self._probation.is_benched(m.actor.peer, history.version)}
-            there = [m for m in crew if m.version == history.version or m.can_apply(history.decision)]
+            there = [m for m in crew if self._has(m)]
             spared = history.version < self._settings.steps and any(m.actor not in late for m in there)
             for member in crew:
                 member.benched = spared and member.actor in late
