@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks.local_swarm import PEERS
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
 from benchmarks.trained import undisturbed
 from peers.reference import ReferenceModel
@@ -56,13 +54,7 @@ CODECS = ("none", "bf16", "int8", "int4", "int2", "topk:0.1", "powersgd:4")
 def main() -> None:
     options = parser().parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="averaging-") as name:
-        folder = Path(name)
-        if options.data is None:
-            words = [*PEERS, "prepare", "--vocab-size", "2048", "--out", str(folder / "data")]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        else:
-            (folder / "data").symlink_to(options.data.resolve())
+    with folder_with_corpus("averaging", options.data, vocab_size=2048) as folder:
         rows = measure(options, folder)
     write_results(options.out, "averaging", rows=rows)
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
 from pathlib import Path
 
-from benchmarks.local_swarm import PEERS, LocalSwarm, script
+from benchmarks.corpus import folder_with_corpus
+from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
 
 RUN = """
@@ -63,9 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="emulated-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("emulated") as folder:
         for stages in map(int, options.stages.split(",")):
             for replicas in map(int, options.replicas.split(",")):
                 rows.append(_row(folder, options, stages, replicas))

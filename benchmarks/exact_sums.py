@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks.local_swarm import PEERS
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
 from peers.reference import ReferenceModel
 from peers.resolved_run import resolve_run
@@ -63,9 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="exact-sums-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("exact-sums") as folder:
         for grid_bits in map(int, options.grids.split(",")):
             rows.append(_row(folder, options.steps, grid_bits))
             print(json.dumps(rows[-1]), flush=True)

@@ -14,12 +14,11 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
 from swarm.events import ResourcesMeasured
@@ -62,9 +61,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     pairs = []
-    with tempfile.TemporaryDirectory(prefix="fault-tolerance-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("fault-tolerance") as folder:
         for pair in range(options.pairs):
             order = (True, False) if pair % 2 else (False, True)
             with ExitStack() as stack:

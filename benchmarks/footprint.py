@@ -12,9 +12,9 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from swarm.events import PeerJoined, ResourcesMeasured, TrafficMeasured
@@ -56,9 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     bare = int(subprocess.run([sys.executable, "-c", BARE], check=True, capture_output=True).stdout)
     rows = {}
-    with tempfile.TemporaryDirectory(prefix="footprint-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("footprint") as folder:
         for wire in ("none", "bf16", "int8"):
             rows[wire] = _run(folder, wire, bare)
     print(json.dumps(rows, indent=2))

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
-from benchmarks.slow_links import FEW_STEPS, Row, as_markdown, run_file, sent_bytes
+from benchmarks.slow_links import FEW_STEPS, Row, as_markdown, run_file, sent_bytes, wire_figures, with_ratios
 from peers.chaos.internet import Namespaces, Place
 from peers.chaos.pipe import Shape
 from peers.chaos.scenario import HostPlan, NetworkPlan
@@ -40,12 +39,7 @@ ROWS: dict[str, Row] = {
 
 def main() -> None:
     options = parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="home-links-") as name:
-        folder = Path(name)
-        if options.data is None:
-            subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
-        else:
-            (folder / "data").symlink_to(options.data.resolve())
+    with folder_with_corpus("home-links", options.data) as folder:
         table = measure(options, folder)
     print(as_markdown(table))
     write_results(options.out, "home_links", rows=table)
@@ -81,10 +75,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]
     for compute in options.compute.split(","):
         for replicas in map(int, options.replicas.split(",")):
             rows = {name: _measure(folder, options, compute, name, replicas) for name in options.rows.split(";")}
-            unlimited = [found["step_s"] for name, found in rows.items() if ROWS[name].unlimited]
-            for found in rows.values():
-                found["ratio"] = round(min(unlimited) / found["step_s"], 3) if unlimited else None
-                table.append(found)
+            table += with_ratios(rows, ROWS)
     return table
 
 
@@ -113,13 +104,11 @@ def _measure(folder: Path, options: argparse.Namespace, compute: str, name: str,
         swarm.finish(3600)
         seconds = swarm.step_seconds(steps)
         sent = [sent_bytes(swarm, number) for number in range(peers)]
-    crossings = (options.stages - 1) * manifest.batch.tokens_per_step * steps
     found = {
         "compute": compute,
         "replicas": replicas,
         "row": name,
-        "bytes per token and boundary": round(sum(e["activation"] + e["gradient"] for e in sent) / crossings, 1),
-        "averaging, kB per peer and step": round(sum(e["reduce"] for e in sent) / len(sent) / steps / 1000, 1),
+        **wire_figures(sent, options.stages, manifest.batch.tokens_per_step, steps),
         "step_s": round(seconds, 3),
     }
     print(json.dumps(found), flush=True)

@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import tempfile
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.emulated import RUN
-from benchmarks.local_swarm import PEERS, LocalSwarm, script
+from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
 from peers.options import parse_rate
 from swarm.events import (
@@ -50,9 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="joining-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("joining") as folder:
         for joiners in map(int, options.joiners.split(",")):
             rows.append(_row(folder, options, joiners))
             print(json.dumps(rows[-1]), flush=True)

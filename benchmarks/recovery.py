@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from swarm.events import (
@@ -61,9 +60,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="recovery-") as name:
-        folder = Path(name)
-        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+    with folder_with_corpus("recovery") as folder:
         (folder / "RUN.toml").write_text(RUN)
         for _ in range(options.runs):
             rows.append(_kill(folder))

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.local_swarm import PEERS, LocalSwarm, script
+from benchmarks.corpus import folder_with_corpus
+from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
 from peers.resolved_run import resolve_run
 from swarm.events import CodecChosen, TrafficMeasured
@@ -93,12 +93,7 @@ ROWS: dict[str, Row] = {
 
 def main() -> None:
     options = parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="slow-links-") as name:
-        folder = Path(name)
-        if options.data is None:
-            subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
-        else:
-            (folder / "data").symlink_to(options.data.resolve())
+    with folder_with_corpus("slow-links", options.data) as folder:
         table = measure(options, folder)
     print(as_markdown(table))
     write_results(options.out, "slow_links", rows=table)
@@ -130,11 +125,14 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]
     table = []
     for replicas in map(int, options.replicas.split(",")):
         rows = {name: _measure(folder, options, name, ROWS[name], replicas) for name in options.rows.split(";")}
-        unlimited = [found["step_s"] for name, found in rows.items() if ROWS[name].unlimited]
-        for found in rows.values():
-            found["ratio"] = round(min(unlimited) / found["step_s"], 3)
-            table.append(found)
+        table += with_ratios(rows, ROWS)
     return table
+
+
+def with_ratios(found: dict[str, dict[str, object]], rows: Mapping[str, Row]) -> list[dict[str, object]]:
+    """What was found of `rows`, each with the step time of the fastest unlimited one ÷ its own. None without one."""
+    best = min((each["step_s"] for name, each in found.items() if rows[name].unlimited), default=None)
+    return [{**each, "ratio": None if best is None else round(best / each["step_s"], 3)} for each in found.values()]
 
 
 def as_markdown(table: list[dict[str, object]]) -> str:
@@ -168,14 +166,12 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
         sent = [sent_bytes(swarm, number) for number in range(options.stages * replicas)]
     codecs = {(event.boundary, event.direction): event.codec for event in chosen}
     pairs = [f"{codecs[b, 'forward']}/{codecs[b, 'backward']}" for b in sorted({boundary for boundary, _ in codecs})]
-    crossings = (options.stages - 1) * manifest.batch.tokens_per_step * steps
     averaging = sum(each["reduce"] for each in sent) / len(sent) / steps
     found = {
         "replicas": replicas,
         "row": name,
         "codecs": " ".join(pairs) or row.codec,
-        "bytes per token and boundary": round(sum(e["activation"] + e["gradient"] for e in sent) / crossings, 1),
-        "averaging, kB per peer and step": round(averaging / 1000, 1),
+        **wire_figures(sent, options.stages, manifest.batch.tokens_per_step, steps),
         "averaging, bytes per parameter": round(averaging / parameters, 2),
         "step_s": round(seconds, 3),
     }
@@ -206,6 +202,18 @@ def run_file(folder: Path, options: argparse.Namespace, row: Row, replicas: int,
         )
     )
     return path
+
+
+def wire_figures(sent: Sequence[dict[str, int]], stages: int, tokens_per_step: int, steps: int) -> dict[str, float]:
+    """What crossed, of what each peer sent in all (`sent_bytes`)."""
+    crossed, averaged = (
+        sum(each["activation"] + each["gradient"] for each in sent),
+        sum(each["reduce"] for each in sent),
+    )
+    return {
+        "bytes per token and boundary": round(crossed / ((stages - 1) * tokens_per_step * steps), 1),
+        "averaging, kB per peer and step": round(averaged / len(sent) / steps / 1000, 1),
+    }
 
 
 def sent_bytes(swarm: LocalSwarm, number: int) -> dict[str, int]:

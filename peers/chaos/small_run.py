@@ -32,16 +32,21 @@ recruit_after_s = 1.0
 [data]
 directory = "data"
 """
-_WORDS, _DOCUMENTS, _LENGTH = 200, 600, 40
 
 
 def write_run(folder: Path) -> tuple[Path, list[str]]:
     """Write RUN.toml and a text; returns the run's path, and the command that prepares the text for it."""
-    random = Random(0)
-    words = ["".join(random.choices("aeioulmnrst", k=random.randint(2, 6))) for _ in range(_WORDS)]
-    documents = [" ".join(random.choices(words, k=_LENGTH)) for _ in range(_DOCUMENTS)]
-    text = folder / "text.jsonl"
-    text.write_text("\n".join(json.dumps({"text": document}) for document in documents))
+    text = write_words(folder, 600)
     path = folder / "RUN.toml"
     path.write_text(RUN)
     return path, ["prepare", "--input", str(text), "--out", str(folder / "data"), "--vocab-size", "400"]
+
+
+def write_words(folder: Path, texts: int) -> Path:
+    """A file of so many texts of 40 made-up words out of 200, the same every time."""
+    draw = Random(0)
+    words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 6))) for _ in range(200)]
+    documents = (" ".join(draw.choices(words, k=40)) for _ in range(texts))
+    path = folder / "text.jsonl"
+    path.write_text("\n".join(json.dumps({"text": document}) for document in documents))
+    return path

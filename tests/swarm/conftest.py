@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,15 +63,11 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a prepared corpus of text and one of images in it."""
+    from peers.chaos.small_run import write_words
     from swarm.data import digits, open_source, prepare, prepare_images
 
     folder = tmp_path_factory.mktemp("ground")
-    text = folder / "text.jsonl"
-    draw = random.Random(0)
-    words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 6))) for _ in range(200)]
-    documents = [" ".join(draw.choices(words, k=40)) for _ in range(600)]
-    text.write_text("\n".join(json.dumps({"text": document}) for document in documents))
-    prepare(open_source([text]), folder / "corpus", vocab_size=400, heldout_fraction=0.05)
+    prepare(open_source([write_words(folder, 600)]), folder / "corpus", vocab_size=400, heldout_fraction=0.05)
     prepare_images(digits(), folder / "images")
     return folder
 

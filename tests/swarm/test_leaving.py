@@ -58,6 +58,27 @@ def gone(process: Process, since: float) -> str:
     return stopped.reason
 
 
+def gone_together(leavers: list[Process]) -> list[str]:
+    """They have stopped themselves, get Ctrl-C together, and have left well; returns why they could."""
+    for leaver in leavers:
+        leaver.wait_stopped()
+    since = [interrupted(leaver) for leaver in leavers]
+    return [gone(leaver, at) for leaver, at in zip(leavers, since, strict=True)]
+
+
+def standing_still(make_swarm: MakeSwarm, at: str) -> Swarm:
+    """p0 stops itself at this event of the step, and p1, of the other stage, when it accumulates: no step ends."""
+    swarm = make_swarm("int8", *SETS)
+    swarm.coordinate()
+    faults = {
+        "p0": (f"--fault=stop@{at},pass_id={HIT}",),
+        "p1": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
+    }
+    swarm.join_stages(PEERS, faults)
+    swarm.peers["p1"].wait_stopped()
+    return swarm
+
+
 def accumulated(swarm: Swarm, names: tuple[str, ...], pass_id: str = HIT) -> Counter[int]:
     """How often each microbatch of a pass was accumulated by these peers together."""
     return Counter(e.microbatch for name in names for e in swarm.peers[name].of(MicrobatchAccumulated, pass_id=pass_id))
@@ -116,11 +137,7 @@ def test_two_leave_at_once(make_swarm: MakeSwarm, reference: Reference) -> None:
         "p1": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
     }
     swarm.join_stages(PEERS, faults)
-    leavers = [swarm.peers[name] for name in ("p0", "p1")]
-    for leaver in leavers:
-        leaver.wait_stopped()
-    since = [interrupted(leaver) for leaver in leavers]
-    reasons = [gone(leaver, at) for leaver, at in zip(leavers, since, strict=True)]
+    reasons = gone_together([swarm.peers[name] for name in ("p0", "p1")])
     swarm.finish(names=("p2", "p3"))
     assert reasons == ["left: others hold stage 0", "left: others hold stage 1"]
     undisturbed(swarm)
@@ -134,11 +151,7 @@ def test_the_last_replica_hands_on_its_state_before_it_leaves(make_swarm: MakeSw
     faults = {name: (f"--fault=stop@MicrobatchForwarded,pass_id={HIT}",) for name in ("p0", "p2")}
     swarm.join_stages((*PEERS, "p4"), faults)
     leavers = [swarm.peers[name] for name in ("p0", "p2")]
-    for leaver in leavers:
-        leaver.wait_stopped()
-    since = [interrupted(leaver) for leaver in leavers]
-    for leaver, at in zip(leavers, since, strict=True):
-        assert gone(leaver, at) == "left: others hold stage 0"
+    assert gone_together(leavers) == ["left: others hold stage 0"] * 2
     swarm.finish(names=("p1", "p3", "p4"))
     (fetched,) = swarm.peers["p4"].of(StateFetched)
     assert fetched.stage == 0 and fetched.version == 3 and fetched.source in {leaver.actor for leaver in leavers}
@@ -151,15 +164,8 @@ def test_who_cannot_be_let_go_in_time_goes_and_its_work_is_done_again(
     make_swarm: MakeSwarm, reference: Reference
 ) -> None:
     """The step stands still, because a peer of the other stage does."""
-    swarm = make_swarm("int8", *SETS)
-    swarm.coordinate()
-    faults = {
-        "p0": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
-        "p1": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
-    }
-    swarm.join_stages(PEERS, faults)
+    swarm = standing_still(make_swarm, "MicrobatchAccumulated")
     p0, p1 = swarm.peers["p0"], swarm.peers["p1"]
-    p1.wait_stopped()
     assert "not dismissed within 8 s" in gone(p0, interrupted(p0))
     fence = swarm.coordinator.wait_for(PeerFenced, actor=p0.actor).finished
     assert fence, "it had accumulated something, which counts no more"
@@ -171,15 +177,8 @@ def test_who_cannot_be_let_go_in_time_goes_and_its_work_is_done_again(
 
 
 def test_a_second_interrupt_ends_a_peer_at_once(make_swarm: MakeSwarm, reference: Reference) -> None:
-    swarm = make_swarm("int8", *SETS)
-    swarm.coordinate()
-    faults = {
-        "p0": (f"--fault=stop@MicrobatchForwarded,pass_id={HIT}",),
-        "p1": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
-    }
-    swarm.join_stages(PEERS, faults)
+    swarm = standing_still(make_swarm, "MicrobatchForwarded")
     p0, p1 = swarm.peers["p0"], swarm.peers["p1"]
-    p1.wait_stopped()
     interrupted(p0)
     p0.wait_for(PeerLeaving)
     p0.signal(signal.SIGINT)
