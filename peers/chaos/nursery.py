@@ -33,6 +33,7 @@ _START_S = 120.0
 """A hang guard: importing everything takes seconds."""
 _WARM = (
     "torch",
+    "torch._dynamo",  # what computes on tensors without memory imports it
     "hivemind",
     "uvloop",
     "peers.commands.coordinate",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from peers.directory import Directory
+from peers.dry_run import dry_run
 from peers.fault import Fault
 from peers.home import OpenHome
 from peers.link_probe import DOWN, noise, probe_link
@@ -23,7 +24,6 @@ from peers.stage.means import MeansFile
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
 from peers.stage.retention import Retention
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
-from peers.stage_memory import stage_memory
 from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
@@ -130,7 +130,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         asked = Actor(invite.coordinator, COORDINATOR_INCARNATION)
         coordinator = asked if asked in group else group[0]
         retention = Retention(home.path / "retention", options.retention_bytes)
-        needs = await asyncio.to_thread(stage_memory, manifest)
+        needs = (await asyncio.to_thread(dry_run, manifest)).stages
 
         def new_engine(stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
             return options.engine(
@@ -139,7 +139,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 post=post,
                 device=options.device,
                 threads=options.threads,
-                graph_budget_bytes=_graph_budget(options, needs[stage]),
+                graph_budget_bytes=_graph_budget(options, needs[stage].state),
             )
 
         async def fetch(source: Actor, request: bytes) -> AsyncIterator[bytes]:
@@ -270,11 +270,11 @@ async def _means(
     return Means(capacity, memory, up, down)
 
 
-def _graph_budget(options: JoinOptions, stage_needs: int) -> int:
-    """Bytes for graphs: what the stage and kept frames leave, at most half of the memory, if not said otherwise."""
+def _graph_budget(options: JoinOptions, state: int) -> int:
+    """Bytes for graphs, if not said otherwise: what the stage's `state` and kept frames leave, at most half of all."""
     if options.graph_budget_bytes is not None:
         return options.graph_budget_bytes
-    left = options.memory_bytes - stage_needs - options.retention_bytes
+    left = options.memory_bytes - state - options.retention_bytes
     return max(0, min(left, options.memory_bytes // 2))
 
 

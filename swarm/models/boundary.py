@@ -23,6 +23,8 @@ They are named by the first layer behind their cut, so a name means the same cut
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -167,5 +169,6 @@ class _Refinement(nn.Module):
 
 def _product(x: Tensor, matrix: Tensor) -> Tensor:
     """x·matrixᵀ in fp32 under autocast too: what is lost here is lost to every stage behind."""
-    with torch.autocast(x.device.type, enabled=False):
+    plain = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    with plain:
         return F.linear(x, matrix)

@@ -35,7 +35,17 @@ def test_a_slow_machine_is_not_kept_busy_for_long() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("kind", [{}, {"residual": "subspace", "subspace_dim": 8, "kv_heads": 2}])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"residual": "subspace", "subspace_dim": 8, "kv_heads": 2},
+        {"boundary": "bottleneck", "boundary_dim": 8},
+        {"boundary": "maxout", "boundary_dim": 8},
+        {"boundary": "projector", "boundary_dim": 8, "token_table_dim": 4, "receiver_hidden": 16},
+    ],
+    ids=["plain", "subspace", "bottleneck", "maxout", "projector"],
+)
 def test_the_graph_is_as_large_as_it_was_reckoned(stage: int, kind: dict[str, object]) -> None:
     run = manifest(**kind)
     module = build_stage(run.model, stage, seed=0)

@@ -51,7 +51,7 @@ def state_of(peer: Process) -> tuple[float, Gathered]:
 def test_a_peer_that_joins_makes_nobody_wait(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 14)
+    swarm = running(make_swarm, 20, "batch.microbatches=16")
     p4 = swarm.join("p4", SLOW)
     p4.wait_for(MicrobatchAccumulated)
     swarm.finish()
@@ -61,7 +61,7 @@ def test_a_peer_that_joins_makes_nobody_wait(
     assert [e for e in p4.of(Gathered) if e.what.startswith("sums")], "what was decided meanwhile"
     first = p4.of(StateFetched)[0].version
     applied = [e.step for e in p4.of(StepApplied)]
-    assert applied == list(range(first, 14)), "every step since the version that it loaded, in order"
+    assert applied == list(range(first, 20)), "every step since the version that it loaded, in order"
     assert max(pauses(swarm.coordinator)) < 0.5
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
@@ -70,7 +70,7 @@ def test_a_peer_that_joins_makes_nobody_wait(
 def test_a_donor_that_dies_leaves_the_rest_to_the_other(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 14)
+    swarm = running(make_swarm, 20, "batch.microbatches=32")  # a step takes longer than its sums from one donor
     p4 = swarm.join("p4", SLOW)
     p4.wait(lambda: came(p4) > 0, "piece of a state")
     joined = swarm.coordinator.of(PeerJoined, actor=p4.actor)[0]

@@ -52,7 +52,7 @@ def run_until_everything_dies(swarm: Swarm, version: int) -> int:
 def test_resume_when_everything_died(
     again: tuple[str, ...], codec: str, make_swarm: MakeSwarm, reference: Reference
 ) -> None:
-    swarm = make_swarm(codec, LONG)
+    swarm = make_swarm(codec, LONG, PATIENT)
     logged = run_until_everything_dies(swarm, 4)
     swarm.coordinate()
     swarm.join_stages(again)
