@@ -14,10 +14,13 @@ from peers.chaos.namespace import why_not
 SCENARIOS = Path(__file__).parent / "scenarios"
 IN_CI = (
     "bootstrap-dies",
+    "clock-skew",
     "everything-dies",
     "full-disk",
     "hang-and-partition",
     "kills",
+    "last-replica",
+    "partition",
     "slow-peer",
     "soak-short",
 )

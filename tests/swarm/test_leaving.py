@@ -66,15 +66,12 @@ def gone_together(leavers: list[Process]) -> list[str]:
     return [gone(leaver, at) for leaver, at in zip(leavers, since, strict=True)]
 
 
-def standing_still(make_swarm: MakeSwarm, at: str) -> Swarm:
-    """p0 stops itself at this event of the step, and p1, of the other stage, when it accumulates: no step ends."""
+def standing_still(make_swarm: MakeSwarm) -> Swarm:
+    """p0 has stopped itself when it has accumulated, and so has p1, of the other stage: no step ends."""
     swarm = make_swarm("int8", *SETS)
     swarm.coordinate()
-    faults = {
-        "p0": (f"--fault=stop@{at},pass_id={HIT}",),
-        "p1": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
-    }
-    swarm.join_stages(PEERS, faults)
+    fault = (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",)
+    swarm.join_stages(PEERS, {"p0": fault, "p1": fault})
     swarm.peers["p1"].wait_stopped()
     return swarm
 
@@ -164,7 +161,7 @@ def test_who_cannot_be_let_go_in_time_goes_and_its_work_is_done_again(
     make_swarm: MakeSwarm, reference: Reference
 ) -> None:
     """The step stands still, because a peer of the other stage does."""
-    swarm = standing_still(make_swarm, "MicrobatchAccumulated")
+    swarm = standing_still(make_swarm)
     p0, p1 = swarm.peers["p0"], swarm.peers["p1"]
     gone(p0, interrupted(p0))
     fenced = swarm.coordinator.wait_for(PeerFenced, actor=p0.actor)  # by the coordinator's clock, or when it has gone
@@ -178,7 +175,7 @@ def test_who_cannot_be_let_go_in_time_goes_and_its_work_is_done_again(
 
 
 def test_a_second_interrupt_ends_a_peer_at_once(make_swarm: MakeSwarm, reference: Reference) -> None:
-    swarm = standing_still(make_swarm, "MicrobatchForwarded")
+    swarm = standing_still(make_swarm)
     p0, p1 = swarm.peers["p0"], swarm.peers["p1"]
     interrupted(p0)
     p0.wait_for(PeerLeaving)
