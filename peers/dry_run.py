@@ -23,6 +23,8 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.ladders import Ladders
 
 LEAST_EFFICIENCY = 0.8
+EXACT_PACKED = 5 / 8
+"""What is left of exact sums when they are packed: measured, docs/slow-links.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class StageNeed:
     """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
     retention: int
     """Worst case: the frames of a whole step, kept by the only replica left."""
+    sums: int
+    """Of a step, as who catches up fetches them; packed, where they are exact."""
     reduce_sent: int
     """What a peer sends in the reduce of one step at most; it receives as much."""
 
@@ -150,6 +154,7 @@ def estimate(
             reduced=sum_bytes * number,
             residuals=_residuals(manifest, number) if replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
+            sums=_packed(manifest, sums[stage] if sums else sum_bytes * number),
             reduce_sent=_reduce_sent(
                 sums[stage] if sums else sum_bytes * number, sum_bytes * _shared(manifest, stage), replicas
             ),
@@ -166,6 +171,11 @@ def _shared(manifest: RunManifest, stage: int) -> int:
     """Parameters of a stage that another one holds too."""
     model = manifest.model
     return model.vocab_size * model.dim if model.shares_embedding and stage in (0, model.stages - 1) else 0
+
+
+def _packed(manifest: RunManifest, sums: int) -> int:
+    exact = manifest.sums.mode == "exact" and not manifest.sums.compresses
+    return round(sums * EXACT_PACKED) if exact else sums
 
 
 def _reduce_sent(sums: int, shared: int, replicas: int) -> int:

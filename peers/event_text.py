@@ -96,6 +96,17 @@ def _describe(event: e.Event) -> str:
             return f"stage {event.stage}: {event.what} from {len(event.by_donor)} peers: {size} in {seconds:.1f} s"
         case e.PieceRefused():
             return f"{event.donor} is not asked again: {event.reason}"
+        case e.CatchUpForecast():
+            sums = (
+                f"the sums of a step of stage {event.stage}, {amount(event.nbytes)}, take its link {event.sums_s:.2g} s"
+            )
+            step = f"a step takes {event.step_s:.2g} s"
+            if event.can:
+                return f"{event.actor} can catch up: {sums}, and {step}"
+            return (
+                f"{event.actor} cannot catch up: {sums}, and {step}. It needs a faster link; or the run needs longer "
+                "steps (batch.microbatches) or compressed averaging (sums.averaging)"
+            )
         case e.CatchUpFailed():
             return f"{_stage(event.stage)} cannot be caught up over step {event.step}: {event.reason}; starts again"
         case e.StateFetched():

@@ -69,6 +69,11 @@ class Home:
         return self.path / "checkpoints"
 
     @property
+    def returns(self) -> bool:
+        """Whether a peer that lived here has held a stage: there is a checkpoint of it."""
+        return any(self.checkpoints.glob("*"))
+
+    @property
     def archive(self) -> Path:
         return self.path / "archive"
 

@@ -46,6 +46,7 @@ _NEWS = (
     e.DecisionRecorded,
     e.PeerJoined,
     e.PeerMoved,
+    e.CatchUpForecast,
     e.PeerLeaving,
     e.StateFetched,
     e.CodecChosen,

@@ -157,6 +157,20 @@ class PieceRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CatchUpForecast(Event):
+    """A peer takes up a stage while others train: what listening to a step takes, against what a step takes."""
+
+    actor: str
+    stage: int
+    nbytes: int
+    """Of the sums of a step."""
+    sums_s: float
+    """Seconds in which they come, with all of its link."""
+    step_s: float
+    can: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CatchUpFailed(Event):
     """The sums of a step are missed for good: the state that was to go on with them must be loaded anew."""
 

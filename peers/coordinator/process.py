@@ -27,7 +27,7 @@ from peers.link_probe import PROBES, Prober
 from peers.metrics import Metrics
 from peers.organisers import addresses_by_peer, members_of
 from peers.run_network import run_network
-from peers.stage_memory import stage_memory
+from peers.stage_sizes import stage_sizes
 from peers.state_request import StateRequest
 from swarm.compute.ladders import ladders
 from swarm.data.folder import TOKENIZER_FILE
@@ -149,7 +149,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
-        settings = replace(Settings.of(manifest), stage_memory=await asyncio.to_thread(stage_memory, manifest))
+        settings = replace(Settings.of(manifest), **await asyncio.to_thread(stage_sizes, manifest))
         core: CoordinatorCore | GroupMember
         if isinstance(record, GroupRecord):
             files = {} if newest is None else {newest: _files(archive, newest)}

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 from peers.directory import Directory
@@ -18,6 +18,7 @@ from peers.organisers import addresses_by_peer, fetch_from_any, members_of
 from peers.piece_request import Kind, PieceRequest
 from peers.run_network import run_network
 from peers.stage.driver import StageDriver
+from peers.stage.entrance import enter
 from peers.stage.interrupts import Interrupts
 from peers.stage.keeper import Keeper
 from peers.stage.means import MeansFile
@@ -115,7 +116,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
-    host = await Host.create(home.identity, options.listen, entries, announce=options.announce or None)
+    host = await enter(home, options.listen, entries, options.announce, options.patience_s, log.append)
     try:
         if host.clock_correction_s:
             log.append(ClockDiffers(host.clock_correction_s))
@@ -158,7 +159,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         core = PeerCore(
             me,
             coordinator,
-            Settings.of(manifest, options.slots),
+            replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs)),
             keeper.newest_saved(),
             visits=visits(manifest),
             base_capacity=options.delta_cache_bytes // base_bytes(manifest),

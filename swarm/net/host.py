@@ -21,12 +21,18 @@ DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/0",)
 DIAL_TIMEOUT_S = 10.0
 _CLOCK_TIMEOUT_S = 5.0
 
+_UNREACHED = "failed to connect to bootstrap peers"
+"""How the daemon says it."""
 _SIGNAL_S = 0.1
 """After the daemon's end: a signal to all processes of a terminal reaches this one too by then."""
 
 
 class HostError(ConnectionError):
     """The libp2p host cannot start; the text says why and what to change."""
+
+
+class NobodyAnswers(HostError):
+    """None of the addresses to enter by is there now."""
 
 
 class Host:
@@ -58,7 +64,7 @@ class Host:
 
         `identity_path`: Ed25519 key, made when missing. `listen`, `announce`: multiaddresses to listen on and to tell
         others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough.
-        Raises HostError, AddressError, IdentityError.
+        Raises NobodyAnswers and other HostErrors, AddressError, IdentityError.
         """
         identity = Identity.load(identity_path)
         for address in initial_peers:
@@ -82,7 +88,8 @@ class Host:
             await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
             peers = f", bootstrap {', '.join(others)}" if others else ""
             said = str(error).removesuffix(": None")  # the daemon ended without a word
-            raise HostError(f"libp2p does not start (listen {', '.join(listen)}{peers}): {said}") from None
+            kind = NobodyAnswers if _UNREACHED in said else HostError
+            raise kind(f"libp2p does not start (listen {', '.join(listen)}{peers}): {said}") from None
         dht_clock.CLOCK.restart()
         try:
             dht = await DHTNode.create(
@@ -90,7 +97,7 @@ class Host:
             )
         except (RuntimeError, OSError, P2PDaemonError) as error:
             await p2p.shutdown()
-            raise HostError(
+            raise NobodyAnswers(
                 f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
             ) from None
         except BaseException:
@@ -147,4 +154,4 @@ async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
     return dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
 
 
-__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError"]
+__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers"]

@@ -59,11 +59,16 @@ class Agenda:
         return None if over else PassKind.TRAIN
 
     def ledger(
-        self, kind: PassKind, rosters: list[list[Actor]], now: float, entering: Collection[Actor] = ()
+        self,
+        kind: PassKind,
+        rosters: list[list[Actor]],
+        now: float,
+        entering: Collection[Actor] = (),
+        step_s: float = 0.0,
     ) -> Ledger:
         """A new pass of `kind` over these replicas, by stage: named, wired, and with a window.
 
-        `entering`: those of them who lack the last decision yet, and begin later.
+        `entering`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
         """
         version, experience = self._history.version, self._experience
         weights = {actor: weight for roster in rosters for actor, weight in self._weights.of(roster).items()}
@@ -106,6 +111,7 @@ class Agenda:
             codecs=self._choice.current,
             nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
             rolled_back_in=Term(self._history.rolled_back_in),
+            step_s=step_s,
         )
         ledger.entering = frozenset(entering)
         return ledger

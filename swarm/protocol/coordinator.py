@@ -347,7 +347,7 @@ class CoordinatorCore:
             self._placement.ask_to_save(now)
 
     def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
-        ledger = self._agenda.ledger(kind, survey.rosters, now, survey.entering)
+        ledger = self._agenda.ledger(kind, survey.rosters, now, survey.entering, self._placement.rebalancing.step_s)
         ledger.listen(self._audience.of(ledger.pass_id, survey.rosters, now))
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)

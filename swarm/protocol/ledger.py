@@ -53,6 +53,7 @@ class Ledger:
         codecs: tuple[CodecPair, ...] = (),
         nonfinite: bool = False,
         rolled_back_in: Term = NEVER,
+        step_s: float = 0.0,
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
         """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
@@ -67,6 +68,8 @@ class Ledger:
         self.nonfinite = nonfinite
         """As in Open."""
         self.rolled_back_in = rolled_back_in
+        """As in Open."""
+        self.step_s = step_s
         """As in Open."""
         self.listeners: tuple[Listener, ...] = ()
         """As in Open: who they are may change while the pass is open (`listen`)."""

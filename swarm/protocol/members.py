@@ -24,11 +24,11 @@ class Member:
     preferred: StageIndex | None = None
     """Of which stage it has a checkpoint on disk."""
     capacity: float = 1.0
+    """How fast it thinks it is; comparable between members."""
     memory: int | None = None
     """Bytes it plans with, as it says."""
     downlink: float | None = None
     """Bytes a second that it can receive, as it measured when it came."""
-    """How fast it thinks it is; comparable between members."""
     speed: float | None = None
     """As `capacity`, but measured in a stage of this run (`Capacities`)."""
     measurements: int = 0

@@ -264,6 +264,7 @@ class Mending:
                 ledger.nonfinite,
                 ledger.listeners,
                 ledger.rolled_back_in,
+                ledger.step_s,
             )
             self._openings[stages] = opening
         return opening

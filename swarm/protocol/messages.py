@@ -242,6 +242,8 @@ class Open:
     """Of all stages. They have no part in the pass; it may be told again with others."""
     rolled_back_in: Term = NEVER
     """The term of the last rollback: a state from before it is of a history that does not stand."""
+    step_s: float = 0.0
+    """Seconds that a step takes of late; 0 while that is not known."""
 
     @property
     def numbers(self) -> tuple[int, ...]:

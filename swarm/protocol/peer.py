@@ -47,6 +47,7 @@ from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
 from swarm.protocol.farewell import Farewell
+from swarm.protocol.forecast import forecast
 from swarm.protocol.holding import Holding
 from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.messages import (
@@ -386,6 +387,9 @@ class PeerCore:
         load = self.holding.listens(mine, pass_id.term, message.rolled_back_in, fetched)
         if load is not None:
             self._take_up(load)
+            told = forecast(self.actor, mine.stage, self.settings, self._reporter.means.downlink, message.step_s)
+            if told is not None:
+                self._out.emit(told)
         self._catching_up.told(message)
 
     def _lend(self, message: Open) -> None:

@@ -117,6 +117,7 @@ class Placement:
                 reason = f"recruited from standby: {claim.reason}" if member.standing_by else claim.reason
                 member.place(claim.stage, now)
                 self._out.emit(PeerJoined(str(member.actor), claim.stage, reason))
+                self.rebalancing.forecast(member, claim.stage)
                 room = self._room()
             elif not member.standing_by:
                 member.standing_by = True

@@ -12,6 +12,7 @@ from swarm.events import PeerMoved
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.churn import Churn, expected_quiet_s, replica_cap
 from swarm.protocol.deadlines import Observed
+from swarm.protocol.forecast import forecast
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Member, Members
@@ -90,6 +91,17 @@ class Rebalancing:
         )
 
     @property
+    def step_s(self) -> float:
+        """What a step takes of late, seconds; 0 while none was decided."""
+        return self._steps.quantile(0.5) or 0.0
+
+    def forecast(self, member: Member, stage: StageIndex) -> None:
+        """Say whether one who takes up a stage now can catch up."""
+        told = forecast(member.actor, stage, self._settings, member.downlink, self.step_s)
+        if told is not None:
+            self._out.emit(told)
+
+    @property
     def arrival_s(self) -> float:
         """Seconds from being given a stage to working in it. At first: as long as a newcomer is waited for."""
         seen = self._arrivals.quantile(0.5)
@@ -97,8 +109,7 @@ class Rebalancing:
 
     @property
     def dwell_s(self) -> float:
-        step_s = self._steps.quantile(0.5)
-        return max(DWELL_STEPS * (step_s or 0.0), DWELL_DOWNLOADS * self.arrival_s)
+        return max(DWELL_STEPS * self.step_s, DWELL_DOWNLOADS * self.arrival_s)
 
     @property
     def longest_way_s(self) -> float:
@@ -180,3 +191,4 @@ class Rebalancing:
         self._moves += 1
         member.move(move.stage, self._history.version, self._moves, now)
         self._out.emit(PeerMoved(str(move.actor), move.source, move.stage, move.gain, move.cost, move.reason))
+        self.forecast(member, move.stage)

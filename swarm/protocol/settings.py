@@ -10,7 +10,7 @@ from swarm.protocol.ids import StageIndex
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. Everything but `slots` and `stage_memory` is equal for all actors of a run."""
+    """Durations in seconds. All but `slots`, `stage_memory` and `stage_sums` are equal for all actors of a run."""
 
     stages: int
     microbatches: int
@@ -36,6 +36,8 @@ class Settings:
     """How long a peer that was asked to leave stays at most. Its process needs up to two seconds more to end."""
     stage_memory: tuple[int, ...] = ()
     """Bytes that a peer of each stage cannot do without. Known to coordinators; empty: nobody is judged by it."""
+    stage_sums: tuple[int, ...] = ()
+    """Bytes of the sums of a step, by stage, as they usually cross; empty: nothing is forecast."""
     slots: int = 16
     """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
     averages_compressed: bool = False

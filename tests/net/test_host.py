@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from swarm.net import addresses
 from swarm.net.addresses import AddressError
 from swarm.net.daemon import DaemonP2P, DialError
-from swarm.net.host import Host, HostError
+from swarm.net.host import Host, HostError, NobodyAnswers
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 
 PEER = "12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm"
@@ -61,7 +61,7 @@ async def test_an_unreachable_peer_and_a_dead_bootstrap_are_named(
         await host.connect(PEER, [nobody])
     with pytest.raises(DialError, match="cannot reach"):
         await host.open_stream(PEER, "/nothing", timeout=2.0)
-    with pytest.raises(HostError, match=r"127\.0\.0\.1/tcp/1/p2p"):
+    with pytest.raises(NobodyAnswers, match=r"127\.0\.0\.1/tcp/1/p2p"):
         async with asyncio.timeout(60):
             await Host.create(tmp_path / "late", ["/ip4/127.0.0.1/tcp/0"], [nobody])
     with pytest.raises(AddressError, match="does not end in /p2p/"):

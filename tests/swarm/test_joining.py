@@ -8,6 +8,7 @@ from conftest import MakeSwarm
 from swarm_processes import Process, Swarm
 
 from swarm.events import (
+    CatchUpForecast,
     Gathered,
     MicrobatchAccumulated,
     PassOpened,
@@ -52,9 +53,13 @@ def test_a_peer_that_joins_makes_nobody_wait(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
     swarm = running(make_swarm, 20, "batch.microbatches=16")
-    p4 = swarm.join("p4", SLOW)
+    p4 = swarm.join("p4", SLOW, capacity=None)
     p4.wait_for(MicrobatchAccumulated)
     swarm.finish()
+    (forecast,) = p4.of(CatchUpForecast)
+    (told,) = swarm.coordinator.of(CatchUpForecast)
+    assert forecast.actor == told.actor == p4.actor and forecast.nbytes == told.nbytes
+    assert forecast.can, "nothing limits what it receives"
     at, state = state_of(p4)
     assert len(state.by_donor) == 2 and state.refetched == 0
     assert decided_while(swarm, at - state.index_s - state.pieces_s, at) >= 1, "it took longer than a step"

@@ -15,6 +15,8 @@ from swarm.events import (
     CheckpointArchived,
     CheckpointRefused,
     CheckpointWritten,
+    CoordinatorAway,
+    CoordinatorBack,
     CoordinatorStarted,
     PeerLost,
     ProcessStarted,
@@ -66,6 +68,21 @@ def test_resume_when_everything_died(
             assert fetched.source == "own checkpoint"
         else:  # killed before its own copy was on its disk, or an empty home
             assert fetched.source in ("own checkpoint", "archive") if again == PEERS else fetched.source == "archive"
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+
+
+def test_peers_that_are_back_before_their_coordinator_wait_for_it(make_swarm: MakeSwarm, reference: Reference) -> None:
+    swarm = make_swarm("int8", LONG, PATIENT)
+    run_until_everything_dies(swarm, 4)
+    for name in PEERS:
+        swarm.join(name)
+    for name in PEERS:
+        away = swarm.peers[name].wait_for(CoordinatorAway)
+        assert "failed to connect" in away.reason and away.leaves_in_s > 500
+    swarm.coordinate()
+    swarm.finish()
+    assert all(swarm.peers[name].of(CoordinatorBack) for name in PEERS)
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
 
