@@ -67,8 +67,9 @@ def test_a_receiver_is_killed_and_comes_back(swarm: Swarm, epochs: int, referenc
     assert p1.wait_end() == -SIGKILL
     swarm.join("p1")
     swarm.finish()
-    assert [event.stage for event in p1.of(StateFetched)] == [1], "from its sibling: its own disk is not asked"
-    assert p1.of(StateFetched)[0].source != "own checkpoint"
+    fetched = p1.of(StateFetched)  # two, if it came when the sums of the step were no longer to be had
+    assert {event.stage for event in fetched} == {1}
+    assert "own checkpoint" not in {event.source for event in fetched}, "from its sibling: its own disk is not asked"
     assert p1.of(StepApplied, step=epochs * BLOCKS - 1) and p1.of(MicrobatchAccumulated)
     crossed = changes(swarm)
     assert crossed[:BLOCKS] == [0] * BLOCKS and sum(crossed[BLOCKS:]) > 8
