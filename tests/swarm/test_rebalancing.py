@@ -50,8 +50,8 @@ def test_a_peer_moves_to_the_stage_that_has_lost_its_replicas(
 ) -> None:
     """Three peers a stage, and five of six layers in stage 0: when it has lost two, one of the others moves there."""
     uneven = ("model.layers=6", "model.cuts=[5]", "batch.microbatches=12", "batch.sequences=8")
-    planned = ("swarm.replicas=3", "swarm.max_replicas=0", "timing.step_budget_s=10")
-    swarm = make_swarm("none", "run.steps=70", *uneven, *planned)
+    planned = ("swarm.replicas=3", "swarm.max_replicas=0", "timing.step_budget_s=8")  # nobody moves for twice as long
+    swarm = make_swarm("none", "run.steps=120", *uneven, *planned)
     swarm.coordinate()
     swarm.join_stages((*PEERS, "p4", "p5"))
     victims = [swarm.peers[name] for name in ("p0", "p2")]
