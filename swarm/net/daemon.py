@@ -27,6 +27,10 @@ from swarm.net import addresses
 from swarm.net.identity import peer_id_bytes
 from swarm.net.stream import Stream, StreamClosed
 
+LINGER_S = 10.0
+MAX_LINGERING = 256
+"""Streams that wait for the other side to close them, for so long at most."""
+
 StreamHandler = Callable[[Stream, str], Awaitable[None]]
 """Called once for each stream that is opened to us, with the peer id that libp2p authenticated. It owns the stream."""
 
@@ -69,6 +73,7 @@ class Daemon:
         self._server: asyncio.Server | None = None
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lingering = 0
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout: float) -> None:
         """Dial a peer at the given addresses (a trailing /p2p/ is dropped). Raises DialError, AddressError."""
@@ -137,10 +142,28 @@ class Daemon:
             info = p2pd_pb2.StreamInfo()
             await _read_message(stream, info)
             await self._handlers[info.proto](stream, base58.b58encode(info.peer).decode())
+            await self._until_taken(stream)
         except (StreamClosed, DecodeError):
             pass  # the other side gave up before it said anything
         finally:
             stream.close()
+
+    async def _until_taken(self, stream: Stream) -> None:
+        """Let the other side close first, a while.
+
+        When we do, the daemon closes the way there; then it finds the way back closed, and resets the stream. If that
+        overtakes our last words, the other side never reads them.
+        """
+        if self._lingering >= MAX_LINGERING:
+            return
+        self._lingering += 1
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await stream.wait_ended()
+        except TimeoutError:
+            pass
+        finally:
+            self._lingering -= 1
 
     async def _request(self, request: p2pd_pb2.Request, what: str, timeout: float) -> tuple[Stream, p2pd_pb2.Response]:
         stream: Stream | None = None
