@@ -121,7 +121,7 @@ async def test_a_daemon_that_ends_at_once_may_have_been_interrupted_with_us(
 
 
 async def test_who_asked_closes_first(make_host: Callable[..., Awaitable[Host]]) -> None:
-    """Else the daemon may reset the stream before the last words of an answer have been read: 1 in 6,000, under load."""
+    """Else the daemon may reset the stream before the last words of an answer are read: 1 in 6,000, under load."""
     server = await make_host()
     client = await make_host(await server.addresses())
 
