@@ -206,7 +206,7 @@ class CoordinatorCore:
                 if self.open_pass is not None and self.open_pass.includes(sender, other):
                     self._experience.unreachable(sender, other, self.history.version)
             case Leave(reason=reason):
-                self._lose(member, f"left: {reason}", now)
+                self._lose(member, f"left: {reason.removeprefix('left: ')}", now)
             case Want() | Done() | Prepared() | Released() | Result() | Failed():
                 if isinstance(message, Prepared):
                     member.prepared = message

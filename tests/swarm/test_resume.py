@@ -125,7 +125,7 @@ def test_interrupted_processes_leave_and_the_run_goes_on(make_swarm: MakeSwarm, 
     coordinator.resume()
     coordinator.signal(signal.SIGINT)
     assert coordinator.wait_end(within_s=10.0) == 130
-    assert [event.reason for event in coordinator.of(PeerLost)] == ["left: left: others hold stage 0"]
+    assert [event.reason for event in coordinator.of(PeerLost)] == ["left: others hold stage 0"]
     swarm.coordinate()
     swarm.finish(names=("p1", "p2", "p3"))
     assert len(coordinator.of(ProcessStarted)) == 2 and not coordinator.of(RolledBack)
