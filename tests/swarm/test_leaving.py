@@ -67,11 +67,14 @@ def gone_together(leavers: list[Process]) -> list[str]:
 
 
 def standing_still(make_swarm: MakeSwarm) -> Swarm:
-    """p0 has stopped itself when it has accumulated, and so has p1, of the other stage: no step ends."""
+    """p0 has stopped itself when it has accumulated, and so has p1, of the other stage: no step ends.
+
+    All that p0 accumulates may have to come from p1, and what p1 has accumulated last is not sent yet.
+    """
     swarm = make_swarm("int8", *SETS)
     swarm.coordinate()
-    fault = (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",)
-    swarm.join_stages(PEERS, {"p0": fault, "p1": fault})
+    at = "--fault=stop@MicrobatchAccumulated"
+    swarm.join_stages(PEERS, {"p0": (f"{at},pass_id={HIT}",), "p1": (f"{at}:2,pass_id={HIT}",)})
     swarm.peers["p1"].wait_stopped()
     return swarm
 
