@@ -76,7 +76,7 @@ def test_a_peer_that_joins_makes_nobody_wait(
 def test_a_donor_that_dies_leaves_the_rest_to_the_other(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 16, "batch.microbatches=64")  # a step takes longer than its sums from one donor
+    swarm = running(make_swarm, 12, "batch.microbatches=32")
     p4 = swarm.join("p4", SLOW)
     p4.wait(lambda: came(p4) > 0, "piece of a state")
     joined = swarm.coordinator.of(PeerJoined, actor=p4.actor)[0]
@@ -85,12 +85,13 @@ def test_a_donor_that_dies_leaves_the_rest_to_the_other(
     victim.kill()
     victim.wait_end()
     died_at = time.time()
-    p4.wait_for(MicrobatchAccumulated)
+    p4.wait_for(StateFetched)  # with one donor left it may never catch up: its sums take as long as a step
     swarm.finish([name for name in (*PEERS, "p4") if swarm.peers[name] is not victim])
     at, state = state_of(p4)
     assert at - state.pieces_s < died_at < at, "it died during the download"
     assert state.by_donor.get(victim.actor, 0) < state.nbytes
-    (fetched,) = p4.of(StateFetched)  # nothing was begun anew
+    fetched = p4.of(StateFetched)[0]
+    assert state.what == f"state {fetched.version}", "nothing was begun anew"
     assert fetched.source == "2 replicas", "both were asked"
     swarm.assert_equal(reference(swarm))
 
