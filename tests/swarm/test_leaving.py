@@ -67,14 +67,12 @@ def gone_together(leavers: list[Process]) -> list[str]:
 
 
 def standing_still(make_swarm: MakeSwarm) -> Swarm:
-    """p0 has stopped itself when it has accumulated, and so has p1, of the other stage: no step ends.
-
-    All that p0 accumulates may have to come from p1, and what p1 has accumulated last is not sent yet.
-    """
+    """p0 has stopped itself with one microbatch accumulated, the next not begun; p1, of the other stage, is stopped."""
     swarm = make_swarm("int8", *SETS)
     swarm.coordinate()
-    at = "--fault=stop@MicrobatchAccumulated"
-    swarm.join_stages(PEERS, {"p0": (f"{at},pass_id={HIT}",), "p1": (f"{at}:2,pass_id={HIT}",)})
+    swarm.join_stages(PEERS, {"p0": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}", "--slots=1")})
+    swarm.peers["p0"].wait_stopped()
+    swarm.peers["p1"].signal(signal.SIGSTOP)
     swarm.peers["p1"].wait_stopped()
     return swarm
 
@@ -110,7 +108,8 @@ def test_who_leaves_hands_on_what_it_has_not_begun(moment: str, make_swarm: Make
     (said,) = swarm.coordinator.of(PeerLeaving)
     assert said.actor == p0.actor
     assert [e.reason for e in swarm.coordinator.of(PeerLost, actor=p0.actor)] == [why]
-    assert swarm.coordinator.of(MicrobatchesReleased, actor=p0.actor), "it had something to hand on"
+    if moment.startswith("MicrobatchForwarded"):  # in backward all may be begun
+        assert swarm.coordinator.of(MicrobatchesReleased, actor=p0.actor), "it had something to hand on"
     assert not p0.of(StepApplied, step=3), "it had no part in the next step"
     undisturbed(swarm)
     swarm.assert_equal(reference(swarm))
