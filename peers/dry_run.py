@@ -145,6 +145,7 @@ def estimate(
     forward = count * (forward_frame + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch)
     backward = count * backward_frame
     sum_bytes = 8 if manifest.sums.mode == "exact" else 4
+    sent = sums or [sum_bytes * number for number in parameters]
     needs = tuple(
         StageNeed(
             parameters=number,
@@ -154,10 +155,8 @@ def estimate(
             reduced=sum_bytes * number,
             residuals=_residuals(manifest, number) if replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
-            sums=_packed(manifest, sums[stage] if sums else sum_bytes * number),
-            reduce_sent=_reduce_sent(
-                sums[stage] if sums else sum_bytes * number, sum_bytes * _shared(manifest, stage), replicas
-            ),
+            sums=_packed(manifest, sent[stage]),
+            reduce_sent=_reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas),
         )
         for stage, number in enumerate(parameters)
     )
