@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.results import write_results
+from benchmarks.scenarios import Report, play
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "internet" / "scenarios"
 RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
 _BEGIN, _END = "<!-- written by python -m benchmarks.faults -->", "<!-- end -->"
-
-Report = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +231,11 @@ def main() -> None:
     names = (
         options.only.split(",") if options.only else sorted({path.stem for path in SCENARIOS.glob("*.toml")} - HOURS)
     )
-    for report in play(names):
-        reports[report["scenario"]] = report
-        write_results(options.out, "faults", reports=reports)
-        write_page(reports)
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        for report in play([SCENARIOS / f"{name}.toml" for name in names], Path(folder)):
+            reports[report["scenario"]] = report
+            write_results(options.out, "faults", reports=reports)
+            write_page(reports)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -246,18 +243,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", help="names of scenarios, with commas between them; without it all but soak-long")
     made.add_argument("--out", type=Path, default=RESULTS)
     return made
-
-
-def play(names: Sequence[str]) -> Iterator[Report]:
-    """The reports of these scenarios as they come; what happens is shown on stderr."""
-    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        words = ["chaos", *(str(SCENARIOS / f"{name}.toml") for name in names), "--json", "--dir", folder]
-        with subprocess.Popen(
-            [sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True
-        ) as chaos:
-            assert chaos.stdout is not None
-            for line in chaos.stdout:
-                yield json.loads(line)
 
 
 def table(reports: dict[str, Report]) -> str:

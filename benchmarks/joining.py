@@ -1,25 +1,29 @@
 """What it takes to join while the others train: time to the first useful microbatch, in parts, and what others lose.
 
-    python -m benchmarks.joining [--parameters 8000000] [--max-rate 80Mbit] [--joiners 1,10]
+    python -m benchmarks.joining [--dim 1024] [--joiners 1] [--averaging none,powersgd:4] [--link 80Mbit]
 
-2 stages × 2 peers compute by a calibrated sleep, with the real frames, states and sums of a stage of `--parameters`
-parameters; every peer sends at most `--max-rate`. When `--before` steps are decided, the joiners are started. The bound
-is start-up + 1.15 × state bytes ÷ rate, with the rate of one donor. Incumbents' rate: median seconds of the steps that
-were open while states came, against that of the steps before. One emulated microbatch takes 300 ms.
+As root. 2 stages × 2 peers on an emulated internet, every peer with `--link` up and down and 50 ms there and back; they
+compute the real model at the pace of `--forward-ms` and `--backward-ms` for a microbatch. When `--before` steps are
+decided, the joiners are started, all at once.
+
+    bound = start-up + 1.15 × state bytes ÷ link
+
+Start-up is from the process's start until the peer is told its stage; it includes measuring the link. Incumbents' rate:
+the usual step, the median of those before, over the median of the steps that were open while states came.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 from collections import Counter
 from pathlib import Path
 
 from benchmarks.corpus import folder_with_corpus
-from benchmarks.emulated import RUN
-from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
+from benchmarks.scenarios import Report, play
 from peers.options import parse_rate
 from swarm.events import (
     Event,
@@ -31,65 +35,168 @@ from swarm.events import (
     StateFetched,
     StepApplied,
     StepDecided,
+    read_log,
 )
 
-FORWARD_S, BACKWARD_S = 0.1, 0.2
 INCUMBENTS = 4
+RUN = """
+[run]
+name = "joining"
+steps = {steps}
+[model]
+vocab_size = 512
+dim = {dim}
+layers = 4
+heads = 8
+kv_heads = 2
+ffn_dim = {ffn_dim}
+context = 32
+cuts = [2]
+[batch]
+microbatches = {microbatches}
+sequences = 1
+sequence_length = 32
+[sums]
+averaging = "{averaging}"
+[checkpoint]
+every = {steps}
+[evaluation]
+every = 0
+[swarm]
+replicas = 2
+max_replicas = 16
+[timing]
+step_budget_s = 600.0
+[data]
+directory = "data"
+"""
+SCENARIO = """
+about = "{joiners} join at once over {link} while four train; state of {dim} wide layers, averaging {averaging}."
+run = "{run}"
+peers = {incumbents}
+pace = ["{forward_ms}ms", "{backward_ms}ms"]
+patience = "600s"
+
+[network]
+up = "{link}"
+down = "{link}"
+delay = "25ms"
+mtu = 9000
+
+[hosts.coordinator]
+up = "1Gbit"
+down = "1Gbit"
+{hosts}
+[[fault]]
+name = "join"
+do = "join"
+who = {names}
+after_step = {before}
+
+[expect]
+equal = {equal}
+
+[[expect.event]]
+event = "PeerFenced"
+never = true
+"""
 Log = list[tuple[float, Event]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parameters", type=int, default=8_000_000, help="of a stage; its state has 12 bytes for each")
-    parser.add_argument("--max-rate", default="80Mbit")
-    parser.add_argument("--microbatches", type=int, default=64)
-    parser.add_argument("--before", type=int, default=3, help="steps before anybody joins; the first is not counted")
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--dim", type=int, default=1024, help="of the model; two layers make a stage")
+    parser.add_argument("--link", default="80Mbit")
+    parser.add_argument("--microbatches", type=int, default=32)
+    parser.add_argument("--forward-ms", type=float, default=500.0)
+    parser.add_argument("--backward-ms", type=float, default=1000.0)
+    parser.add_argument("--averaging", default="none,powersgd:4")
     parser.add_argument("--joiners", default="1")
+    parser.add_argument("--before", type=int, default=3, help="steps before anybody joins; the first is not counted")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--memory", default="4GB", help="of each peer, to plan with")
+    parser.add_argument("--equal", action="store_true", help="compare with one process at the end; takes as long again")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
-    with folder_with_corpus("joining") as folder:
-        for joiners in map(int, options.joiners.split(",")):
-            rows.append(_row(folder, options, joiners))
+    with folder_with_corpus("joining", vocab_size=500) as folder:
+        for joiners, averaging in itertools.product(options.joiners.split(","), options.averaging.split(",")):
+            rows.append(_row(folder, options, int(joiners), averaging))
             print(json.dumps(rows[-1]), flush=True)
-    write_results(options.out, "joining", rows=rows)
+            write_results(options.out, "joining", rows=rows)
 
 
-def _row(folder: Path, options: argparse.Namespace, joiners: int) -> dict[str, object]:
-    path = folder / f"RUN-{joiners}.toml"
-    run = RUN.format(steps=options.steps, stages=2, cuts=[1], microbatches=options.microbatches, replicas=8)
-    path.write_text(run.replace("replicas = 8", "replicas = 8\nstart_timeout_s = 5"))
-    words = [*script("emulated_peer"), str(FORWARD_S), str(BACKWARD_S), str(options.parameters)]
-    words += ["--max-rate", options.max_rate]
-    with LocalSwarm(folder / f"swarm-{joiners}", path, [words] * INCUMBENTS) as swarm:
-        swarm.wait_for(lambda events: _count(events, StepDecided) >= options.before, 600)
-        names = [swarm.join(words) for _ in range(joiners)]
-        swarm.finish(1800)
-        coordinator = swarm.events()
-        logs = {name: swarm.events(name) for name in names}
-        spawned = dict(zip(names, swarm.spawned_at[INCUMBENTS:], strict=True))
-    parts = [_parts(log, coordinator, spawned[name]) for name, log in logs.items()]
-    state = max(e.nbytes for log in logs.values() for _, e in log if isinstance(e, Gathered) and _is_state(e))
-    usual, during = _step_seconds(coordinator, logs, options.before)
+def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str) -> dict[str, object]:
+    name = f"joining-{joiners}-{averaging.replace(':', '-')}"
+    names = [f"j{number}" for number in range(joiners)]
+    _write(folder, name, options, names, averaging)
+    (report,) = play([folder / f"{name}.toml"], folder / "played")
+    if not report["good"]:
+        raise SystemExit("\n".join(report["failures"]))
+    homes = folder / "played" / name / "homes"
+    coordinator = list(read_log(homes / "coordinator" / "events.jsonl"))
+    logs = {host: list(read_log(homes / host / "events.jsonl")) for host in names}
+    parts = [_parts(log, coordinator, _spawned_at(report, coordinator)) for log in logs.values()]
+    states = [event for log in logs.values() for _, event in log if isinstance(event, Gathered) and _is_state(event)]
     load: Counter[str] = Counter()
-    for log in logs.values():
-        for _, event in log:
-            if isinstance(event, Gathered) and _is_state(event):
-                load.update(event.by_donor)
-    rate = parse_rate(options.max_rate)
+    for event in states:
+        load.update(event.by_donor)
+    rate = parse_rate(options.link)
+    nbytes = max(event.nbytes for event in states)
     medians = {key: round(statistics.median(part[key] for part in parts), 2) for key in parts[0]}
+    usual, during = _step_seconds(coordinator, logs, options.before)
     return {
         "joiners": joiners,
-        "state_MB": round(state / 1e6, 1),
-        "bytes_over_rate_s": round(state / rate, 2),
+        "averaging": averaging,
+        "state_MB": round(nbytes / 1e6, 1),
+        "bytes_over_rate_s": round(nbytes / rate, 2),
         **medians,
-        "bound_s": round(medians["start_up_s"] + 1.15 * state / rate, 2),
+        "bound_s": round(medians["start_up_s"] + 1.15 * nbytes / rate, 2),
         "step_s": round(usual, 2),
         "step_while_joining_s": round(during, 2),
         "incumbents_rate": round(usual / during, 3),
+        "donors": len(load),
         "donor_load_max_over_mean": round(max(load.values()) * len(load) / sum(load.values()), 2),
+        "equal": report["equal"],
     }
+
+
+def _write(folder: Path, name: str, options: argparse.Namespace, names: list[str], averaging: str) -> None:
+    """The run and its scenario, `folder`/NAME.toml."""
+    run = RUN.format(
+        steps=options.steps,
+        dim=options.dim,
+        ffn_dim=options.dim * 11 // 4 // 8 * 8,
+        microbatches=options.microbatches,
+        averaging=averaging,
+    )
+    (folder / f"RUN-{name}.toml").write_text(run)
+    hosts = [f'[hosts.{host}]\noptions = ["--max-memory={options.memory}"]' for host in (*_incumbents(), *names)]
+    scenario = SCENARIO.format(
+        joiners=len(names),
+        link=options.link,
+        dim=options.dim,
+        averaging=averaging,
+        run=f"RUN-{name}.toml",
+        incumbents=INCUMBENTS,
+        forward_ms=options.forward_ms,
+        backward_ms=options.backward_ms,
+        hosts="\n".join(hosts),
+        names=json.dumps(names),
+        before=options.before,
+        equal=str(options.equal).lower(),
+    )
+    (folder / f"{name}.toml").write_text(scenario)
+
+
+def _incumbents() -> list[str]:
+    return [f"p{number}" for number in range(INCUMBENTS)]
+
+
+def _spawned_at(report: Report, coordinator: Log) -> float:
+    """When the joiners' processes were started, Unix seconds."""
+    first = next(at for at, event in coordinator if isinstance(event, PassOpened))
+    return float(first + next(episode["at_s"] for episode in report["episodes"] if episode["fault"] == "join"))
 
 
 def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
@@ -126,10 +233,6 @@ def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[
 
 def _is_state(event: Gathered) -> bool:
     return event.what.startswith("state")
-
-
-def _count(events: Log, kind: type[Event]) -> int:
-    return sum(isinstance(event, kind) for _, event in events)
 
 
 if __name__ == "__main__":

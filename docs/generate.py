@@ -31,6 +31,8 @@ EVENTS: dict[str, str] = {
     "Gathered": "What several peers keep for one who joins or catches up has come: the state of a version, or the sums "
     "of a step. Seconds until the index was known, and for the pieces; bytes by donor.",
     "PieceRefused": "A donor sent a piece, or an index, that is not what the others have. It is not asked again.",
+    "SwarmSplit": "The peers of the open step fall into groups of which nobody reaches anybody of another, as when all "
+    "are behind home routers.",
     "CatchUpForecast": "A peer takes up a stage while others train. `can`: its link brings the `nbytes` of a step's "
     "sums in less time than a step takes. Said by both sides, where link and step are measured.",
     "CatchUpFailed": "A peer misses the sums of a step for good, and loads a newer version.",

@@ -96,6 +96,12 @@ def _describe(event: e.Event) -> str:
             return f"stage {event.stage}: {event.what} from {len(event.by_donor)} peers: {size} in {seconds:.1f} s"
         case e.PieceRefused():
             return f"{event.donor} is not asked again: {event.reason}"
+        case e.SwarmSplit(groups):
+            between = " and ".join(", ".join(group) for group in groups)
+            return (
+                f"nothing passes between {between}: none of these reaches one of the others, so no step can be "
+                "decided. One that everybody reaches is enough: a public address, or a forwarded port and --announce"
+            )
         case e.CatchUpForecast():
             sums = (
                 f"the sums of a step of stage {event.stage}, {amount(event.nbytes)}, take its link {event.sums_s:.2g} s"

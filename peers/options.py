@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swarm.compute.pace import MOST_S, Pace
 from swarm.net.uplink import LEAST_RATE
 
 
@@ -33,6 +34,18 @@ def parse_rate(text: str) -> int:
     if rate < LEAST_RATE:
         raise typer.BadParameter(f"{text!r} is less than {8 * LEAST_RATE // 1000}kbit: too little even for heartbeats")
     return rate
+
+
+def parse_pace(text: str) -> Pace:
+    """The pace of `0.1,0.2`: seconds of a microbatch's forward and backward. Raises typer.BadParameter."""
+    try:
+        forward_s, backward_s = map(float, text.split(","))
+        return Pace(forward_s, backward_s)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a pace: write the seconds of a microbatch's forward and backward, such as 0.1,0.2; at "
+            f"most {MOST_S:g} each"
+        ) from None
 
 
 MOST_THREADS = 4096

@@ -28,6 +28,7 @@ _TROUBLE = (
     e.FrameRefused,
     e.StreamBroken,
     e.MessagesDropped,
+    e.SwarmSplit,
     e.ClockDiffers,
     e.CoordinatorAway,
     e.LeadershipLost,

@@ -157,6 +157,13 @@ class PieceRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SwarmSplit(Event):
+    """The open step's peers fall into groups that cannot reach each other: it cannot be decided like this."""
+
+    groups: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class CatchUpForecast(Event):
     """A peer takes up a stage while others train: what listening to a step takes, against what a step takes."""
 

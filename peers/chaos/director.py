@@ -287,6 +287,8 @@ class Director:
 
     def _join(self, name: str) -> Machine:
         common = ["--threads=1", "--max-memory=1GB", "--device=cpu"]
+        if (pace := self._scenario.pace) is not None:
+            common.append(f"--pace={pace.forward_s},{pace.backward_s}")
         return self._launch(name, ["join", *self._entry, *common, *self._places[name].joining])
 
     def _command(self, name: str, argv: list[str], seconds: float, good: tuple[int, ...] = (0,)) -> str:

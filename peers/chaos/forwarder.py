@@ -24,6 +24,7 @@ from typing import Any
 
 from peers.chaos.namespace import make_host
 from peers.chaos.pipe import Pipe, Shape
+from peers.chaos.router import HOME, Router
 
 _BATCH = 64
 """Packets read from one device before the others have their turn."""
@@ -37,6 +38,8 @@ class Host:
     namespace: int
     up: Pipe
     down: Pipe
+    router: Router | None = None
+    """That it is behind; None: it is on the internet itself."""
 
 
 class Forwarder:
@@ -62,7 +65,8 @@ class Forwarder:
         """Carry out one order; returns its answer. Raises KeyError, OSError."""
         match order["do"]:
             case "host":
-                return self._add(order["name"], order["address"], Shape(**order["up"]), Shape(**order["down"]))
+                shapes = Shape(**order["up"]), Shape(**order["down"])
+                return self._add(order["name"], order["address"], *shapes, order["nat"])
             case "access":
                 host = self._by_name[order["name"]]
                 host.up.shape, host.down.shape = Shape(**order["up"]), Shape(**order["down"])
@@ -98,9 +102,10 @@ class Forwarder:
 
     # ------------------------------------------------------------
 
-    def _add(self, name: str, address: str, up: Shape, down: Shape) -> dict[str, Any]:
-        namespace, device = make_host(address, self._mtu)
-        host = Host(name, device, namespace, Pipe(up, self._random), Pipe(down, self._random))
+    def _add(self, name: str, address: str, up: Shape, down: Shape, nat: bool) -> dict[str, Any]:
+        namespace, device = make_host(HOME if nat else address, self._mtu)
+        router = Router(address) if nat else None
+        host = Host(name, device, namespace, Pipe(up, self._random), Pipe(down, self._random), router)
         self._hosts[socket.inet_aton(address)] = self._by_device[device] = self._by_name[name] = host
         self._poll.register(device, select.EPOLLIN)
         return {"namespace": f"/proc/{os.getpid()}/fd/{namespace}"}
@@ -118,9 +123,15 @@ class Forwarder:
             except BlockingIOError:
                 return
             to = self._hosts.get(packet[16:20])
-            if to is None:  # multicast, IPv6: there is nobody
+            if to is None:  # multicast, IPv6, an address of somebody's home: there is nobody
                 continue
             now = self._clock()
+            if host.router is not None or to.router is not None:
+                routed = _routed(packet, host.router, to.router, now)
+                if routed is None:
+                    self.dropped += 1
+                    continue
+                packet = routed
             left = host.up.admit(now, len(packet))
             arrives = None if left is None else self._link(host.name, to.name).admit(left, len(packet))
             if arrives is None:
@@ -155,6 +166,12 @@ class Forwarder:
             self.forwarded += 1
         except OSError:  # its queue is full: a router drops too
             self.dropped += 1
+
+
+def _routed(packet: bytes, near: Router | None, far: Router | None, now: float) -> bytes | None:
+    """The packet as it comes in at the other end; None: a router lets it not pass."""
+    outside = packet if near is None else near.out(packet, now)
+    return outside if outside is None or far is None else far.into(outside, now)
 
 
 def main() -> None:

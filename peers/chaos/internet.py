@@ -64,7 +64,8 @@ class Internet(ABC):
 
     def add(self, host: HostPlan) -> Place:
         """Connect a host."""
-        place = self._add(host, {"do": "host", "name": host.name, "up": asdict(host.up), "down": asdict(host.down)})
+        shapes = {"up": asdict(host.up), "down": asdict(host.down)}
+        place = self._add(host, {"do": "host", "name": host.name, **shapes, "nat": host.nat})
         for other in self._hosts:
             for pair in ((host.name, other), (other, host.name)):
                 self.shape([pair], self._plan.shape(*pair))

@@ -48,7 +48,7 @@ def why_not() -> str | None:
 
 
 def make_host(address: str, mtu: int) -> tuple[int, int]:
-    """Descriptors of a new namespace, and of its TUN device with this IPv4 address in a /16. Raises NamespaceError.
+    """Descriptors of a new namespace, and of its TUN device with this IPv4 address in a /8. Raises NamespaceError.
 
     The calling thread is where it was before, afterwards. Reading the device gives packets that the host sends.
     """
@@ -63,7 +63,7 @@ def make_host(address: str, mtu: int) -> tuple[int, int]:
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"wan", _IFF_TUN | _IFF_NO_PI))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             _request(control, _SIOCSIFADDR, b"wan", _sockaddr(address))
-            _request(control, _SIOCSIFNETMASK, b"wan", _sockaddr("255.255.0.0"))
+            _request(control, _SIOCSIFNETMASK, b"wan", _sockaddr("255.0.0.0"))
             _request(control, _SIOCSIFMTU, b"wan", struct.pack("i", mtu))
             _request(control, _SIOCSIFTXQLEN, b"wan", struct.pack("i", _TX_QUEUE))
             for name in (b"lo", b"wan"):

@@ -38,6 +38,8 @@ class Host:
     """Where its process listens."""
     up: Pipe
     down: Pipe
+    nat: bool = False
+    """Nobody can open a connection to it."""
     pids: list[int] = field(default_factory=list)
 
 
@@ -55,7 +57,8 @@ class Relay:
         """Carry out one order; returns its answer. Raises KeyError, OSError."""
         match order["do"]:
             case "host":
-                return await self._add(order["name"], order["port"], Shape(**order["up"]), Shape(**order["down"]))
+                shapes = Shape(**order["up"]), Shape(**order["down"])
+                return await self._add(order["name"], order["port"], *shapes, order["nat"])
             case "started":
                 self._hosts[order["name"]].pids.append(order["pid"])
             case "link":
@@ -71,8 +74,8 @@ class Relay:
 
     # ------------------------------------------------------------
 
-    async def _add(self, name: str, port: int, up: Shape, down: Shape) -> dict[str, Any]:
-        host = self._hosts[name] = Host(name, port, self._pipe(up), self._pipe(down))
+    async def _add(self, name: str, port: int, up: Shape, down: Shape, nat: bool) -> dict[str, Any]:
+        host = self._hosts[name] = Host(name, port, self._pipe(up), self._pipe(down), nat)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -94,6 +97,8 @@ class Relay:
 
     async def _carry(self, to: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from somebody to `to`, until both ends of it have ended."""
+        if to.nat:
+            return
         source = await asyncio.to_thread(self._who_dials, writer.get_extra_info("peername")[1])
         if source is None:  # it has gone meanwhile
             return

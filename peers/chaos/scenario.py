@@ -14,6 +14,7 @@ from peers.chaos.holders import LEADER, stage_named
 from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, names, nearest
+from swarm.compute.pace import Pace
 
 BOOTSTRAP = "bootstrap"
 MAX_HOSTS = 200
@@ -28,6 +29,8 @@ class HostPlan:
     name: str
     up: Shape = UNLIMITED
     down: Shape = UNLIMITED
+    nat: bool = False
+    """It is behind a router: nobody can open a connection to it; it can, to others."""
     disk: int | None = None
     """Bytes; None: the real disk."""
     clock_s: float = 0.0
@@ -125,6 +128,8 @@ class Scenario:
     """Seconds after the first step; None: when the run does."""
     patience_s: float
     """How long nothing may be logged by any coordinator."""
+    pace: Pace | None = None
+    """What peers compute no faster than; None: as fast as they can."""
 
     @property
     def bootstrap(self) -> bool:
@@ -174,6 +179,7 @@ def read(table: Table, path: Path) -> Scenario:
         expect=_expectations(table.table("expect")),
         ends_s=table.take("ends", quantity.span),
         patience_s=table.take("patience", quantity.span, DEFAULT_PATIENCE_S),
+        pace=table.take("pace", _pace),
     )
     table.close()
     _check(scenario)
@@ -200,6 +206,7 @@ def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | Non
             name,
             Shape(row.take("up", quantity.rate, up)),
             Shape(row.take("down", quantity.rate, down)),
+            row.take("nat", quantity.yes, False),
             row.take("disk", quantity.size),
             row.take("clock", quantity.seconds, 0.0),
             row.take("options", names, ()),
@@ -286,6 +293,9 @@ def _check(scenario: Scenario) -> None:
         for host in fault.who if fault.kind == "join" else ():
             if host in scenario.peers or host in (*scenario.coordinators, BOOTSTRAP):
                 raise ScenarioError(f"fault {fault.name!r}: {host} is there from the start; name one that is not")
+    for name in (*scenario.coordinators, BOOTSTRAP):
+        if name in scenario.hosts and scenario.hosts[name].nat:
+            raise ScenarioError(f"hosts.{name}.nat: all peers dial it, so it must be reached")
     afters = [expected.after for expected in scenario.expect.events] + [end.after for end in scenario.expect.ends]
     for after in afters:
         if after is not None and after not in faults:
@@ -307,6 +317,16 @@ def _coordinators(value: object) -> tuple[str, ...]:
     if number % 2 == 0:
         raise ScenarioError(f"coordinators = {number}: an odd number, since a majority decides")
     return (COORDINATOR, *(f"{COORDINATOR}{n}" for n in range(2, number + 1)))
+
+
+def _pace(value: object) -> Pace:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ScenarioError(f"pace = {value!r}: a microbatch's forward and backward, such as ['100ms', '200ms']")
+    forward_s, backward_s = (quantity.span(part) for part in value)
+    try:
+        return Pace(forward_s, backward_s)
+    except ValueError as error:
+        raise ScenarioError(f"pace = {value!r}: {error}") from None
 
 
 def _rows(value: object) -> tuple[int, ...]:

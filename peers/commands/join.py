@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 
 from peers.home import PEER_HOME
-from peers.options import Announce, Bootstrap, Device, Json, MaxMemory, MaxRate, Threads, parse_bytes
+from peers.options import Announce, Bootstrap, Device, Json, MaxMemory, MaxRate, Threads, parse_bytes, parse_pace
 from peers.options import Home as HomeOption
 from peers.stage.patience import DEFAULT_PATIENCE_S
+from swarm.compute.pace import Pace
 
 
 def command(
@@ -77,6 +78,10 @@ def command(
     fault: Annotated[
         list[str] | None, typer.Option("--fault", help="For rehearsals: kill@EVENT:COUNT, see docs.", hidden=True)
     ] = None,
+    pace: Annotated[
+        Pace | None,
+        typer.Option("--pace", parser=parse_pace, help="For rehearsals: compute no faster than this.", hidden=True),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Take part in a run: hold the stage that needs a peer most, or stand by until one is lost.
@@ -124,6 +129,7 @@ def command(
         listeners=(print_json if as_json else Progress(console),),
         faults=tuple(Fault.parse(text) for text in fault or ()),
         accept=accept,
+        pace=pace,
     )
 
     def of_seat(number: int) -> JoinOptions:

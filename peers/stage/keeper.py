@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -94,7 +94,9 @@ class Keeper:
         self._fetch_pieces = fetch_pieces
         self._incoming = folder.with_name("incoming")
         self._incoming.mkdir(parents=True, exist_ok=True)
-        self.applied(manifest.run.steps)  # what another process has left
+        _remove(self._incoming.glob("sums-*"))  # what another process has left
+        self._removing: asyncio.Future[None] | None = None
+        """A thread that removes old sums."""
         self._sums: Gathering | None = None
         """Of the step whose sums are fetched now."""
         self._wrong: dict[int, bytes] = {}
@@ -208,33 +210,30 @@ class Keeper:
         parameters = parameter_shapes(self._manifest.model, action.stage)
         limit = shard_limit(parameters)
         gathering = self._gathering(Kind.STATE, action.stage, action.version, limit, action.donors)
-        for other in self._incoming.glob("state-*"):
-            if other != gathering.path:
-                other.unlink(missing_ok=True)
-        path = await gathering.run()
-        shard = await asyncio.to_thread(self._parse, path, action.stage)
-        path.unlink(missing_ok=True)
+        others = [other for other in self._incoming.glob("state-*") if other != gathering.path]
+        await asyncio.to_thread(_remove, others)
+        shard = await asyncio.to_thread(self._parse, await gathering.run(), action.stage)
         check_meta(shard.meta, "the donors", run_hash=self._run_hash, stage=action.stage, version=action.version)
         return shard
 
     def _parse(self, path: Path, stage: int) -> Shard:
-        """Raises StateError: then the file is of no use."""
-        try:
-            return parse_shard(bytearray(path.read_bytes()), "the donors", shapes=self._shapes(stage))
-        except StateError:
-            path.unlink(missing_ok=True)
-            raise
+        """Read into memory; the file is of no use any more. Raises StateError, OSError."""
+        raw = bytearray(path.read_bytes())
+        path.unlink()
+        return parse_shard(raw, "the donors", shapes=self._shapes(stage))
 
     async def fetch_sums(self, action: FetchSums) -> bool:
         """Carry out a FetchSums. False: it is under way, and goes on with these donors. Raises StateError, OSError."""
-        running = self._sums
-        if running is not None and (running.stage, running.version) == (action.stage, action.step):
-            running.donors = action.donors
-            return False
+        if self._removing is not None:  # the same step may have been here before a rollback
+            await asyncio.shield(self._removing)
         async with self._making:  # a LoadState that was ordered before
             engine = self.engine
         if engine is None or self.stage != action.stage:
             raise StateError("sums", f"this peer does not hold stage {action.stage} any more")
+        running = self._sums
+        if running is not None and (running.stage, running.version) == (action.stage, action.step):
+            running.donors = action.donors
+            return False
         largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
         limit = SumsFile.limit(max(engine.buckets, engine.whole_buckets), largest)
         gathering = self._gathering(Kind.SUMS, action.stage, action.step, limit, action.donors)
@@ -262,9 +261,9 @@ class Keeper:
 
     def applied(self, step: int) -> None:
         """Sums of steps up to this one are of no use any more."""
-        for path in self._incoming.glob("sums-*"):
-            if int(path.name.rsplit("-", 1)[1]) <= step:
-                path.unlink(missing_ok=True)
+        old = [path for path in self._incoming.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
+        if old:
+            self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
 
     def note_sums(self, action: StoreSum | CancelReduce | Apply) -> None:
         """What becomes of the sums of this stage, which may be lent."""
@@ -401,6 +400,12 @@ class Keeper:
     async def close(self) -> None:
         if self.engine is not None:
             await asyncio.to_thread(self.engine.close)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """For a thread: a busy disk takes seconds to let a large file go."""
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 @dataclass(slots=True, eq=False)

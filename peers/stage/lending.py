@@ -202,7 +202,8 @@ class Lending:
     def _forget(self, step: int) -> None:
         lent = self._sums.pop(step)
         if _is_here(lent) and (path := lent.result().path) is not None:
-            path.unlink(missing_ok=True)
+            # in a thread: a busy disk takes seconds to let a large file go
+            asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
 
 
 def _is_here(lent: _Making) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 
 from peers.directory import Directory
@@ -28,6 +29,8 @@ from peers.stage.twin import check_note, is_of_a_twin, leave_note
 from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
+from swarm.compute.pace import Pace
+from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
 from swarm.data.reader import visits
 from swarm.events import (
@@ -95,6 +98,8 @@ class JoinOptions:
     faults: tuple[Fault, ...] = ()
     accept: Callable[[SignedManifest], bool] = field(default=lambda signed: True)
     """Asked when the invite was a bare address: is this the organiser you mean?"""
+    pace: Pace | None = None
+    """To compute no faster than; it stands for the machine's speed, which is not measured then."""
     engine: Callable[..., StageEngine] = StageEngine
     """What computes; the benchmarks put an emulated one here."""
 
@@ -133,8 +138,10 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         retention = Retention(home.path / "retention", options.retention_bytes)
         needs = (await asyncio.to_thread(dry_run, manifest)).stages
 
+        kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
+
         def new_engine(stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
-            return options.engine(
+            return kind(
                 manifest,
                 stage,
                 post=post,
@@ -254,7 +261,9 @@ async def _means(
     if options.max_rate is not None:
         up = float(options.max_rate)
     speed, capacity, measured = None, options.capacity, False
-    if capacity is None:
+    if capacity is None and options.pace is not None:
+        capacity = options.pace.capacity(manifest.model.stages)
+    elif capacity is None:
         try:
             speed, measured = await asyncio.to_thread(kept.speed, manifest, options.device, options.threads)
         except RuntimeError as error:

@@ -62,6 +62,7 @@ ComputeAction = (
 
 _JOIN_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
+_Action = TypeVar("_Action", Forward, Backward)
 _log = logging.getLogger(__name__)
 
 
@@ -210,7 +211,7 @@ class StageEngine:
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_TIMEOUT_S)
 
-    # ------------------------------------------------ for the emulated engine to replace
+    # ------------------------------------------------ for emulated and paced engines to replace
 
     def _layout(self) -> Layout:
         return Layout.of_stage(self._manifest.model, self._index)
@@ -223,6 +224,9 @@ class StageEngine:
             graph_budget_bytes=self._graph_budget_bytes,
             initialised=initialised,
         )
+
+    def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
+        return run(action)
 
     # ------------------------------------------------ any thread
 
@@ -286,9 +290,9 @@ class StageEngine:
             case Discard():
                 stage.discard(action)
             case Forward():
-                return _timed(stage.forward, action)
+                return self._timed(stage.forward, action)
             case Backward():
-                return _timed(stage.backward, action)
+                return self._timed(stage.backward, action)
             case EncodePart():
                 return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action))
             case SumBucket():
@@ -304,6 +308,13 @@ class StageEngine:
             case SettleBases():
                 stage.bases.settle(action)
         return None
+
+    def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
+        start = time.perf_counter()
+        done = self._compute(run, action)
+        if isinstance(done, ForwardDone | BackwardDone):
+            return dataclasses.replace(done, seconds=time.perf_counter() - start)
+        return done
 
     def _held(self) -> Stage:
         if self._stage is None:
@@ -344,14 +355,6 @@ def failure(action: ComputeAction, error: Exception) -> ComputeFailed:
     return ComputeFailed(
         *_subject(action), f"{type(action).__name__}: {error or type(error).__name__}", nonfinite=unsendable
     )
-
-
-def _timed(compute: Callable, action: Forward | Backward) -> PeerInput:
-    start = time.perf_counter()
-    done = compute(action)
-    if isinstance(done, ForwardDone | BackwardDone):
-        return dataclasses.replace(done, seconds=time.perf_counter() - start)
-    return done
 
 
 def _forwards(task: object, given_up: Discard) -> bool:

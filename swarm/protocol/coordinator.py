@@ -18,6 +18,7 @@ from swarm.events import (
     RunFinished,
     RunPaused,
     StepAborted,
+    SwarmSplit,
 )
 from swarm.protocol.actions import (
     ArchiveStored,
@@ -44,6 +45,7 @@ from swarm.protocol.departures import Departures
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassKind, Term
+from swarm.protocol.islands import islands
 from swarm.protocol.ladders import Ladders
 from swarm.protocol.members import Member, Members
 from swarm.protocol.mending import GiveUp
@@ -113,6 +115,8 @@ class CoordinatorCore:
         """Set while OPEN and DECIDING."""
         self._out = Outbox(actor)
         self._experience = Experience()
+        self._islands: tuple[tuple[Actor, ...], ...] = ()
+        """Groups that do not reach each other, as last found; one group is all right."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
         capacities = Capacities(settings.stages, settings.stage_memory)
@@ -203,8 +207,7 @@ class CoordinatorCore:
             case Status():
                 self._on_status(member, message, now)
             case Unreachable(_, other):
-                if self.open_pass is not None and self.open_pass.includes(sender, other):
-                    self._experience.unreachable(sender, other, self.history.version)
+                self._on_unreachable(sender, other)
             case Leave(reason=reason):
                 self._lose(member, f"left: {reason.removeprefix('left: ')}", now)
             case Want() | Done() | Prepared() | Released() | Result() | Failed():
@@ -241,6 +244,17 @@ class CoordinatorCore:
             if leaves:
                 self.open_pass.drain(now)
             self._settle(now)
+
+    def _on_unreachable(self, one: Actor, other: Actor) -> None:
+        if self.open_pass is None or not self.open_pass.includes(one, other):
+            return
+        version = self.history.version
+        self._experience.unreachable(one, other, version)
+        actors = (actor for table in self.open_pass.ledger.tables for actor in table.roster)
+        groups = islands(actors, self._experience.blocked(version))
+        if len(groups) > 1 and groups != self._islands:
+            self._out.emit(SwarmSplit([[str(actor) for actor in group] for group in groups]))
+        self._islands = groups
 
     def _lose(self, member: Member, reason: str, now: float) -> None:
         self.members.remove(member.actor)

@@ -32,7 +32,8 @@ with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
 """
 TALK = """
 import socket, sys
-talk = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+talk = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3)
+talk.settimeout(None)
 talk.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 print("ready", flush=True)
 for line in sys.stdin:
@@ -102,12 +103,29 @@ def internet(request: pytest.FixtureRequest) -> Iterator[Internet]:
 @pytest.fixture
 def talk(internet: Internet) -> Iterator[Talk]:
     access = Shape(rate=RATE)
-    places = {name: internet.add(HostPlan(name, up=access, down=access)) for name in "ab"}
+    yield from talking(internet, {name: HostPlan(name, up=access, down=access) for name in "ab"})
+
+
+def talking(internet: Internet, hosts: dict[str, HostPlan]) -> Iterator[Talk]:
+    places = {name: internet.add(host) for name, host in hosts.items()}
     port = int(next(word for word in places["b"].joining if word.startswith("--port=")).partition("=")[2])
     announced = [word for word in places["b"].joining if word.startswith("--announce=")]
     front = int(announced[0].rpartition("/")[2]) if announced else port
     with ExitStack() as stack:
         yield Talk(stack, internet, places, port, front)
+
+
+def test_who_is_behind_a_router_reaches_others(internet: Internet) -> None:
+    for talk in talking(internet, {"a": HostPlan("a", nat=True), "b": HostPlan("b")}):
+        assert talk.there_and_back_s(RATE) < 5.0
+
+
+def test_who_is_behind_a_router_is_not_reached(internet: Internet) -> None:
+    with pytest.raises((AssertionError, OSError)):
+        for talk in talking(internet, {"a": HostPlan("a"), "b": HostPlan("b", nat=True)}):
+            talk.send(10)
+            assert talk.answers_within(10 * DELAY_S)
+            talk.wait()
 
 
 def test_a_link_takes_its_time_and_carries_its_rate(talk: Talk) -> None:

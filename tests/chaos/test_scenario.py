@@ -9,9 +9,11 @@ import pytest
 from peers.chaos.pipe import Shape
 from peers.chaos.scenario import load
 from peers.chaos.table import ScenarioError
+from swarm.compute.pace import Pace
 
 GOOD = """
 peers = 2
+pace = ["100ms", 0.2]
 [network]
 up = "80Mbit"
 delay = "25ms"
@@ -43,6 +45,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
     scenario = load(written(tmp_path, GOOD))
     assert scenario.peers == ("p0", "p1")
     assert set(scenario.hosts) == {"coordinator", "p0", "p1"}
+    assert scenario.pace == Pace(0.1, 0.2)
     assert scenario.hosts["p0"].up == Shape(rate=10_000_000)
     assert scenario.network.links[0].pairs == {("p0", "p1"), ("p0", "coordinator")}
     assert [fault.name for fault in scenario.faults] == ["cut", "cut, over"]
@@ -54,6 +57,9 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
     [
         ("peers = 2", "peer = 2", "peers is missing"),
         ("peers = 2", "peers = 2\nsteps = 3", "steps is unknown"),
+        ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = '1s'", "a microbatch's forward and backward"),
+        ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = ['1s', '-1s']", "'-1s' is negative"),
+        ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = ['1s', '1h']", "from 0 to 600"),
         ('do = "cut"', 'do = "cutt"', "did you mean cut"),
         ('who = "p0"', 'who = "p7"', "'p7' is no host"),
         ('who = "p0"', "", "who is missing"),
@@ -65,6 +71,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
         ('event = "PeerLost"\nwhere = { actor', 'event = "PeerLost"\nwhere = { actr', "actr is no field of PeerLost"),
         ('loss = "5%"', 'loss = "500%"', "is not a share"),
         ('up = "80Mbit"', 'up = "80 apples"', "network.up"),
+        ("[[link]]", "[hosts.coordinator]\nnat = true\n[[link]]", "hosts.coordinator.nat: all peers dial it"),
         ('delay = "25ms"', 'dealy = "25ms"', "did you mean delay"),
         ('do = "cut"', 'do = "fill"', "would fill the real disk"),
         ('do = "cut"', 'do = "join"', "is not taken back"),

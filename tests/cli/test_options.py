@@ -3,7 +3,8 @@
 import pytest
 import typer
 
-from peers.options import parse_bytes, parse_rate
+from peers.options import parse_bytes, parse_pace, parse_rate
+from swarm.compute.pace import Pace
 
 
 def test_sizes():
@@ -23,3 +24,10 @@ def test_rates():
     for little in ("0MB", "63kbit", "1bit"):
         with pytest.raises(typer.BadParameter, match="is less than 64kbit"):
             parse_rate(little)
+
+
+def test_paces():
+    assert parse_pace("0.1,0.25") == Pace(0.1, 0.25)
+    for bad in ("", "1", "1,2,3", "-1,0", "0,nan", "0,1e9", "fast,slow"):
+        with pytest.raises(typer.BadParameter, match="is not a pace"):
+            parse_pace(bad)

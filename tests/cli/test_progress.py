@@ -117,6 +117,7 @@ def example(kind: type[e.Event]) -> e.Event:
         "str": "text",
         "list[int]": [1, 2],
         "list[str]": ["a"],
+        "list[list[str]]": [["a"], ["b"]],
         "dict[str, int]": {"a": 1},
     }
     values |= {"int | None": None, "float | None": 0.5, "str | None": None, "bool": True}

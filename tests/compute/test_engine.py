@@ -13,6 +13,8 @@ from swarm.compute.body import BodyFormat, BodyKind, FrameError
 from swarm.compute.emulated import EmulatedEngine
 from swarm.compute.engine import StageEngine
 from swarm.compute.optimizer import StateError
+from swarm.compute.pace import Pace
+from swarm.compute.paced import PacedEngine
 from swarm.models.kinds import build_stage
 from swarm.protocol.actions import (
     AppliedStep,
@@ -404,3 +406,18 @@ def test_an_emulated_stage_makes_frames_of_the_real_size(start, make_manifest, c
     body = a.format.pack_tokens(PassKind.GENERATE, IDS[:1, :7])
     frame = a.ask(Forward(prompts, PassKind.GENERATE, 0, body), ForwardDone)
     assert a.format.unpack_forward(1, frame.payload, PassKind.GENERATE).kind is BodyKind.PROMPT
+
+
+def test_a_paced_stage_computes_the_same_no_faster(start):
+    a, paced = start(0), start(0, engine=PacedEngine, pace=Pace(0.05, 0.1))
+    last = start(1, engine=PacedEngine, pace=Pace(0.05, 0.1))
+    for driver in (a, paced, last):
+        driver.begin()
+    sent = a.ask(Forward(STEP, TRAIN, 0, tokens(a)), ForwardDone)
+    slower = paced.ask(Forward(STEP, TRAIN, 0, tokens(a)), ForwardDone)
+    assert slower.payload == sent.payload and slower.seconds >= 0.05
+    gradient = last.ask(Forward(STEP, TRAIN, 0, sent.payload), BackwardDone)
+    assert gradient.seconds >= 0.15, "the last stage goes back at once"
+    assert paced.ask(Backward(STEP, 0, gradient.payload), BackwardDone).seconds >= 0.1
+    a.ask(Backward(STEP, 0, gradient.payload), BackwardDone)
+    assert paced.reduce_alone() == a.reduce_alone()

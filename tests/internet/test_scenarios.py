@@ -20,6 +20,7 @@ IN_CI = (
     "hang-and-partition",
     "kills",
     "last-replica",
+    "nat",
     "partition",
     "slow-peer",
     "soak-short",

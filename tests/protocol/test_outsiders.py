@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from swarm.events import CheckpointRefused, RunPaused
+from swarm.events import CheckpointRefused, RunPaused, SwarmSplit
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
     ArchiveStored,
@@ -250,6 +250,14 @@ def test_a_stranger_blocks_no_pair() -> None:
     assert run.core._experience.blocked(0) == {frozenset((ONE, TWO))}
     run.core._experience.unreachable(ONE, THREE, 100)
     assert len(run.core._experience._blocked) == 1, "what is over is forgotten"
+
+
+def test_who_cannot_reach_each_other_at_all_is_named_once() -> None:
+    run = Run(settings())
+    run.load(ONE, TWO)
+    apart = SwarmSplit([[str(ONE)], [str(TWO)]])
+    assert Emit(apart) in run.hear(ONE, m.Unreachable(run.pass_id, TWO))
+    assert Emit(apart) not in run.hear(TWO, m.Unreachable(run.pass_id, ONE))
 
 
 @pytest.mark.parametrize("pace", [math.nan, math.inf, -1.0, 0.0, 1e-320])

@@ -1,0 +1,22 @@
+"""Plays scenarios of `swarm-peer chaos` for the benchmarks that measure real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+Report = dict[str, Any]
+"""A report of `swarm-peer chaos --json`."""
+
+
+def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:
+    """The reports as they come; what happens is shown on stderr. Homes and logs lie in `folder`, by scenario."""
+    words = ["chaos", *map(str, scenarios), "--json", "--dir", str(folder)]
+    with subprocess.Popen([sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True) as chaos:
+        assert chaos.stdout is not None
+        for line in chaos.stdout:
+            yield json.loads(line)

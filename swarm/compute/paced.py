@@ -1,0 +1,51 @@
+"""An engine that computes no faster than a slower machine would: for rehearsals with more peers than there are cores.
+
+What is computed is real, and so are states, sums and digests; what is left of a microbatch's time is slept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from swarm.compute.engine import StageEngine
+from swarm.compute.pace import Pace, wait
+from swarm.manifest import RunManifest
+from swarm.protocol.actions import Backward, Forward, PeerInput
+from swarm.protocol.ids import PassKind
+
+_Action = TypeVar("_Action", Forward, Backward)
+
+
+class PacedEngine(StageEngine):
+    """`StageEngine` at a pace. Where it computes slower than that it waits for nothing."""
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        stage: int,
+        *,
+        pace: Pace,
+        post: Callable[[PeerInput], None],
+        device: str = "cpu",
+        threads: int = 1,
+        graph_budget_bytes: int = 1 << 30,
+    ) -> None:
+        self._pace = pace
+        self._last = stage == manifest.model.stages - 1
+        super().__init__(
+            manifest, stage, post=post, device=device, threads=threads, graph_budget_bytes=graph_budget_bytes
+        )
+
+    def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
+        began = time.perf_counter()
+        done = super()._compute(run, action)
+        wait(self._seconds(action) - (time.perf_counter() - began))
+        return done
+
+    def _seconds(self, action: Forward | Backward) -> float:
+        if isinstance(action, Backward):
+            return self._pace.backward_s
+        both = self._last and action.kind is PassKind.TRAIN  # the last stage goes back at once
+        return self._pace.forward_s + (self._pace.backward_s if both else 0.0)
