@@ -215,6 +215,7 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
         "load_s": loaded - gathered_at,
         "catching_up_and_waiting_s": caught_up - loaded,
         "first_microbatch_s": useful - caught_up,
+        "until_loaded_s": loaded - spawned_at,
         "total_s": useful - spawned_at,
     }
 
