@@ -32,7 +32,7 @@ EVENTS: dict[str, str] = {
     "of a step. Seconds until the index was known, and for the pieces; bytes by donor.",
     "PieceRefused": "A donor sent a piece, or an index, that is not what the others have. It is not asked again.",
     "SwarmSplit": "The peers of the open step fall into groups of which nobody reaches anybody of another, as when all "
-    "are behind home routers.",
+    "are behind home routers. What they have for each other goes through the coordinator.",
     "CatchUpForecast": "A peer takes up a stage while others train. `can`: its link brings the `nbytes` of a step's "
     "sums in less time than a step takes. Said by both sides, where link and step are measured.",
     "CatchUpFailed": "A peer misses the sums of a step for good, and loads a newer version.",

@@ -99,8 +99,8 @@ def _describe(event: e.Event) -> str:
         case e.SwarmSplit(groups):
             between = " and ".join(", ".join(group) for group in groups)
             return (
-                f"nothing passes between {between}: none of these reaches one of the others, so no step can be "
-                "decided. One that everybody reaches is enough: a public address, or a forwarded port and --announce"
+                f"nobody of {between} reaches one of the others: what they have for each other goes through the "
+                "coordinator. One peer that all reach would do: a public address, or a forwarded port and --announce"
             )
         case e.CatchUpForecast():
             sums = (

@@ -158,7 +158,7 @@ class PieceRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class SwarmSplit(Event):
-    """The open step's peers fall into groups that cannot reach each other: it cannot be decided like this."""
+    """The open step's peers fall into groups that cannot reach each other: the coordinator passes on what they have."""
 
     groups: list[list[str]]
 

@@ -30,6 +30,7 @@ from peers.run_network import run_network
 from peers.stage_sizes import stage_sizes
 from peers.state_request import StateRequest
 from swarm.compute.ladders import ladders
+from swarm.compute.payload import largest_payload
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
@@ -177,7 +178,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             log,
             notice=notice,
             check_frame=_no_payloads,
-            max_payload=0,
+            max_payload=largest_payload(manifest),  # of what it passes on between peers that cannot reach each other
             ending=lambda: core.phase is Phase.FINISHED,
             max_rate=options.max_rate,
             coordinators=manifest.coordinator.group,
@@ -281,7 +282,7 @@ def _files(archive: Archive, version: int) -> tuple[str, ...]:
 
 
 def _no_payloads(message: object) -> None:
-    raise StateError("a frame", "the coordinator takes no frames")
+    raise StateError("a frame", "the coordinator takes no frames for itself")
 
 
 async def _async(chunks: Iterable[bytes]) -> AsyncGenerator[Buffer, None]:

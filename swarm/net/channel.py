@@ -95,6 +95,11 @@ class Outgoing:
         self._queue.append(message)
         self._wake.set()
 
+    @property
+    def waiting(self) -> int:
+        """Messages that are queued."""
+        return len(self._queue)
+
     def is_sending(self, message: m.Message) -> bool:
         """Whether this frame or part is on its way out, and nothing but its turn is waited for."""
         flowing = self._stream is not None and not self._stream.held_up

@@ -83,6 +83,11 @@ class Link:
         outgoing = self._channels.get(channel_of(message))
         return outgoing is not None and outgoing.is_sending(message)
 
+    def waiting(self, message: m.Message) -> int:
+        """How many messages wait before this one."""
+        outgoing = self._channels.get(channel_of(message))
+        return 0 if outgoing is None else outgoing.waiting
+
     @property
     def open(self) -> bool:
         """Whether a stream to the actor is open."""

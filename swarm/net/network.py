@@ -39,6 +39,8 @@ from swarm.protocol.ids import Actor
 
 MAX_STREAMS_PER_PEER = 64
 """Streams a peer may have open to us: five channels, and some bulk transfers at once."""
+MAX_PASSED_ON = 256
+"""Messages on one channel to one peer that others have passed on through us."""
 FIRST_TURN_S = 0.25
 REDIAL_TURN_S = 0.05
 """How long the higher peer id leaves it to the lower one to dial: at first more than a round trip; later little, since
@@ -150,11 +152,15 @@ class Network:
     def send(self, actor: Actor, message: m.Message) -> None:
         """Queue a message for an actor. Never blocks; dropped once the actor is lost for longer than the grace.
 
-        What is asked for on a detour, but only waits for its turn on the straight way, is not sent twice.
+        What is asked for on a detour, but only waits for its turn on the straight way, is not sent twice. Of what is
+        passed on for others only so much is held here; the rest is dropped, to be asked for again.
         """
         if isinstance(message, m.Relay):
             straight = self._links.get(message.destination)
             if straight is not None and straight.is_sending(message.message):
+                return
+            if message.origin != self.me and self._link(actor).waiting(message) >= MAX_PASSED_ON:
+                self._drop(actor, 1, "too much is being passed on to it")
                 return
         self._link(actor).send(message)
 

@@ -30,6 +30,7 @@ from swarm.protocol.actions import (
     PassClosed,
     Received,
     RecordWritten,
+    Send,
     Stop,
     TermWritten,
     Tick,
@@ -59,6 +60,7 @@ from swarm.protocol.messages import (
     Leave,
     Message,
     Prepared,
+    Relay,
     Released,
     Result,
     Status,
@@ -206,6 +208,9 @@ class CoordinatorCore:
                 member.join(message)
             case Status():
                 self._on_status(member, message, now)
+            case Relay(origin, destination, _):
+                if origin == sender and self.open_pass is not None and self.open_pass.includes(origin, destination):
+                    self._out.add(Send(destination, message))
             case Unreachable(_, other):
                 self._on_unreachable(sender, other)
             case Leave(reason=reason):

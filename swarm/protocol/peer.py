@@ -200,9 +200,10 @@ class PeerCore:
         return min(due + self._farewell.deadlines())
 
     def _deadlines(self, now: float) -> None:
-        for other in self._reach.given_up(now):
-            if self.stint is not None:
-                self.stint.go_around(other, now)
+        over = self._reach.given_up(now)
+        if over and self.stint is not None:
+            self.stint.go_around(over, now)
+        for other in over:
             if self.allegiance.group == (other,):  # of several, another one may soon lead
                 self._farewell.abandoned()
         if self.stint is not None:

@@ -6,7 +6,7 @@ the attempt to reduce that was made under the old table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from swarm.events import PeerFenced, ReduceCancelled, ReduceStarted, StagePrepared
 from swarm.protocol.actions import (
@@ -87,9 +87,7 @@ class Stint:
             out=out,
             now=now,
         )
-        self.walk.unreachable.update(unreachable)
-        for other in unreachable:
-            self.go_around(other, now)
+        self.go_around(tuple(unreachable), now)
 
     def leave(self) -> None:
         """The pass is over here."""
@@ -241,19 +239,22 @@ class Stint:
         if self.reduction is not None and other in self.reduction.siblings:
             self.reduction.ask_again()
 
-    def go_around(self, other: Actor, now: float) -> None:
-        """`other` does not come back. If it is dead an amendment follows; until then a sibling may reach it."""
-        self.walk.unreachable.add(other)
-        if other == self._coordinator or not self.serves(other):
-            return
-        via = self.walk.detour(other)
-        if via is None:
-            return
-        self._out.routes[other] = via
-        self.walk.report_unreachable(other, via, "connection lost")
-        self.walk.ask_again(now, of=other)
-        if self.reduction is not None and other in self.reduction.siblings:
-            self.reduction.ask_again()
+    def go_around(self, others: Collection[Actor], now: float) -> None:
+        """They do not come back. If one is dead an amendment follows; until then somebody else may reach it."""
+        self.walk.unreachable.update(others)
+        routes = self._out.routes
+        stranded = [to for to, via in routes.items() if via in others and to not in others]
+        for other in (*others, *stranded):
+            if other == self._coordinator or not self.serves(other):
+                continue
+            via = self.walk.detour(other)
+            if via is None:
+                continue
+            routes[other] = via
+            self.walk.report_unreachable(other, via, "connection lost")
+            self.walk.ask_again(now, of=other)
+            if self.reduction is not None and other in self.reduction.siblings:
+                self.reduction.ask_again()
 
     def tick(self, now: float) -> None:
         """Ask again for what is overdue."""

@@ -219,7 +219,10 @@ class Walk:
         return min(self._asked.deadlines(self._lacking()).values(), default=None)
 
     def detour(self, other: Actor) -> Actor | None:
-        """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer that is told of both."""
+        """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer that is told of both.
+
+        The coordinator, which all reach, if nobody else is left: its line is for more than this.
+        """
         there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
         if there is None:
             return None
@@ -227,7 +230,7 @@ class Walk:
         for actor in (*self.table.roster, *self.tables[there].roster, *others):
             if actor not in (self.me, other) and actor not in self.unreachable:
                 return actor
-        return None
+        return self.coordinator if self.coordinator not in self.unreachable else None
 
     def report_unreachable(self, other: Actor, via: Actor, reason: str) -> None:
         if other not in self._reported:

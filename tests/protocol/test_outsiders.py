@@ -252,6 +252,15 @@ def test_a_stranger_blocks_no_pair() -> None:
     assert len(run.core._experience._blocked) == 1, "what is over is forgotten"
 
 
+def test_the_coordinator_passes_on_between_members_of_the_pass_alone() -> None:
+    run = Run(settings())
+    run.load(ONE, TWO)
+    want = m.Want(())
+    assert Send(TWO, m.Relay(ONE, TWO, want)) in run.hear(ONE, m.Relay(ONE, TWO, want))
+    for sender, origin, destination in ((STRANGER, STRANGER, TWO), (ONE, ONE, STRANGER), (ONE, TWO, ONE)):
+        assert not sent(run.hear(sender, m.Relay(origin, destination, want)), m.Relay)
+
+
 def test_who_cannot_reach_each_other_at_all_is_named_once() -> None:
     run = Run(settings())
     run.load(ONE, TWO)

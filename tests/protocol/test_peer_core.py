@@ -207,6 +207,17 @@ def test_no_detour_goes_through_somebody_unreachable() -> None:
     assert vias == {str(LATER)}
 
 
+def test_the_coordinator_is_the_last_detour() -> None:
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST,))
+    for lost in (LAST, OTHER):
+        peer.take(LinkLost(lost))
+    peer.now += 1.0
+    orders = peer.take(Tick())
+    vias = {e.via for e in events(orders, RouteChanged) if isinstance(e, RouteChanged)}
+    assert vias == {str(COORDINATOR)}
+
+
 def test_parts_of_outsiders_are_not_kept() -> None:
     peer = Peer()
     peer.open((ME, OTHER), (LAST,))
