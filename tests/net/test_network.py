@@ -193,6 +193,24 @@ async def test_a_payload_that_is_only_passed_on_is_not_judged_here(pair: Pair) -
     assert (await pair.two.next_of(pair.two.refused_frames))[0] == a.me
 
 
+async def test_only_so_much_is_held_of_what_is_passed_on_for_others(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.net.network.MAX_PASSED_ON", 2)
+    a, b = await pair.start()
+    third = Actor("third", 1)
+    parts = [m.ReducePart(PartKey(Attempt(PASS, StageIndex(0), 1), n, third), 1, b"x") for n in range(5)]
+    for part in parts:
+        a.send(b.me, m.Relay(third, b.me, part))
+    assert a.dropped[b.me] == 3
+    mine = [replace(part, key=replace(part.key, contributor=a.me)) for part in parts]
+    for part in mine:
+        a.send(b.me, m.Relay(a.me, b.me, part))
+    assert a.dropped[b.me] == 3, "what is its own is not limited"
+    arrived = [(await pair.two.next_of(pair.two.messages))[1].message for _ in range(7)]
+    assert arrived == [*parts[:2], *mine]
+
+
 @pytest.mark.parametrize(("header", "payload"), [(2**32 - 1, 0), (0, 2**32 - 1), (10, (64 << 20) + 1), (1 << 17, 0)])
 async def test_an_oversized_announcement_is_refused_before_anything_is_allocated(
     pair: Pair, header: int, payload: int
