@@ -14,6 +14,8 @@ def islands(actors: Iterable[Actor], blocked: Collection[Pair]) -> tuple[tuple[A
     Within a group each reaches each, perhaps through others.
     """
     left = sorted(actors)
+    if left and len(blocked) < len(left) - 1:  # too few to cut off even one: the usual case, in a large swarm
+        return (tuple(left),)
     found = []
     while left:
         group, left = [left[0]], left[1:]
