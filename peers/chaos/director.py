@@ -124,7 +124,7 @@ class Director:
         self._churning: Churning | None = None
         self._run_file = folder / "RUN.toml"
         self._heard_at = 0.0
-        self._noticed: set[tuple[str, int]] = set()
+        self._noticed: set[tuple[str, float]] = set()
         self._sets: list[str] = []
         """Overrides of the run."""
         self._entry: tuple[str, ...] = ()
@@ -294,9 +294,9 @@ class Director:
     def _command(self, name: str, argv: list[str], seconds: float, good: tuple[int, ...] = (0,)) -> str:
         """Run a command to its end on this machine and return what it printed. Raises ScenarioFailed."""
         output = self._folder / f"{name}.txt"
-        pid = self._nursery.start(argv, output)
+        child = self._nursery.start(argv, output)
         deadline = time.time() + seconds
-        while (code := self._nursery.code(pid)) is None and time.time() < deadline:
+        while (code := child.code) is None and time.time() < deadline:
             time.sleep(_POLL_S)
         text = output.read_text(errors="replace")
         if code not in good:
@@ -326,9 +326,9 @@ class Director:
         """What nobody ordered is an accident, unless the scenario allows it."""
         for name, machine in self._machines.items():
             code = machine.code
-            if code is None or (name, machine.pid) in self._noticed:
+            if code is None or (name, machine.started_at) in self._noticed:
                 continue
-            self._noticed.add((name, machine.pid))
+            self._noticed.add((name, machine.started_at))
             self._played.ends.append(Ended(name, time.time(), code))
             if machine.ended and code != 0:
                 self._tell(f"{name} ended with {code} by itself")

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from peers.chaos import clock
-from peers.chaos.nursery import Nursery
+from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
 from peers.home import Home
 from swarm.events import Event, ProcessStarted
@@ -49,7 +49,7 @@ class Machine:
         self.home = Home(folder / "homes" / name)
         self.output = folder / f"{name}.txt"
         self.disk = disk
-        self.pid = 0
+        self._child: Child | None = None
         self.started_at = 0.0
         self.argv: tuple[str, ...] = ()
         self.log: list[Seen] = []
@@ -66,24 +66,29 @@ class Machine:
 
     def start(self, argv: Sequence[str]) -> None:
         """Run `swarm-peer ARGV… --home …`. Its life before must have ended."""
-        assert self.code is not None or not self.pid, f"{self.name} runs already"
+        assert not self.running, f"{self.name} runs already"
         self.home.path.mkdir(parents=True, exist_ok=True)
         self.argv = (*argv, "--home", str(self.home.path))
         self.ordered_to_end = False
         self.started_at = time.time()
-        self.pid = self._nursery.start(self.argv, self.output, namespace=self._namespace, clock=self._clock)
+        self._child = self._nursery.start(self.argv, self.output, namespace=self._namespace, clock=self._clock)
 
     def restart(self) -> None:
         self.start(self.argv[:-2])
 
     @property
+    def pid(self) -> int:
+        """Of its last life; 0 when it has never run."""
+        return 0 if self._child is None else self._child.pid
+
+    @property
     def code(self) -> int | None:
         """Exit code of its last life; None while it runs, or when it has never run."""
-        return self._nursery.code(self.pid) if self.pid else None
+        return None if self._child is None else self._child.code
 
     @property
     def running(self) -> bool:
-        return bool(self.pid) and self.code is None
+        return self._child is not None and self._child.code is None
 
     @property
     def ended(self) -> bool:

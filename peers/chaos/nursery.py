@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -50,6 +51,15 @@ _WARM = (
 _PR_SET_PDEATHSIG = 1
 
 
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process of the nursery. Process ids come round again within the hour: its end is known here, not by its id."""
+
+    pid: int
+    code: int | None = None
+    """Of its end, negative for a signal; None while it lives."""
+
+
 class Nursery:
     """The side of who wants processes. Made in the main thread: the nursery dies with the thread that made it."""
 
@@ -62,8 +72,8 @@ class Nursery:
             start_new_session=True,  # Ctrl-C is for who made it
             env=os.environ | single,
         )
-        self._codes: dict[int, int] = {}
-        self._started: list[int] = []
+        self._living: dict[int, Child] = {}
+        self._started: list[Child] = []
         self._changed = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
         with self._changed:
@@ -80,8 +90,8 @@ class Nursery:
 
     def start(
         self, argv: Sequence[str], output: Path, *, namespace: str | None = None, clock: Path | None = None
-    ) -> int:
-        """Fork a process that runs `swarm-peer ARGV…`; returns its process id.
+    ) -> Child:
+        """Fork a process that runs `swarm-peer ARGV…`.
 
         `namespace`: path of a network namespace to live in. `clock`: file that says how far its clock is off.
         """
@@ -93,10 +103,6 @@ class Nursery:
             self._process.stdin.flush()
             assert self._changed.wait_for(lambda: self._started, _START_S), "the nursery does not answer"
             return self._started.pop()
-
-    def code(self, pid: int) -> int | None:
-        """Exit code of an ended process, negative for a signal; None while it lives."""
-        return self._codes.get(pid)
 
     def close(self) -> None:
         """All its processes die at once."""
@@ -110,9 +116,11 @@ class Nursery:
             answer = json.loads(line)
             with self._changed:
                 if "ended" in answer:
-                    self._codes[answer["ended"]] = answer["code"]
+                    self._living.pop(answer["ended"]).code = answer["code"]
                 else:
-                    self._started.append(next(iter(answer.values())))
+                    child = Child(next(iter(answer.values())))
+                    self._living[child.pid] = child
+                    self._started.append(child)
                 self._changed.notify_all()
 
 

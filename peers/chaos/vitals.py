@@ -44,7 +44,8 @@ class Vitals:
     """`sample` often; it measures every two seconds."""
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
+        self._samples: dict[tuple[str, float], list[Sample]] = defaultdict(list)
+        """By host and start of its process."""
         self._next_at = 0.0
 
     def sample(self, machines: Iterable[Machine], now: float) -> None:
@@ -54,7 +55,7 @@ class Vitals:
         for machine in machines:
             if machine.running and now - machine.started_at > _YOUTH_S:
                 with contextlib.suppress(psutil.Error):
-                    self._samples[machine.name, machine.pid].append(_measure(machine.pid, now))
+                    self._samples[machine.name, machine.started_at].append(_measure(machine.pid, now))
 
     def growth(self) -> list[Growth]:
         """Of each process that was measured often enough to have three thirds, the longest lives first."""

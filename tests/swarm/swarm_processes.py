@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import psutil
 
-from peers.chaos.nursery import Nursery
+from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
 from peers.home import Home
 from peers.verdict import archived_digests
@@ -41,9 +41,9 @@ class Process:
     home: Path
     output: Path
     nursery: Nursery
-    pid: int = 0
     namespace: str | None = None
     """Of an emulated internet; None: it lives on this machine's."""
+    _child: Child | None = None
     _known: list[tuple[float, Event]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -51,11 +51,17 @@ class Process:
 
     def start(self, argv: Sequence[str]) -> None:
         self.home.parent.mkdir(parents=True, exist_ok=True)
-        self.pid = self.nursery.start([*argv, "--home", str(self.home)], self.output, namespace=self.namespace)
+        self._child = self.nursery.start([*argv, "--home", str(self.home)], self.output, namespace=self.namespace)
+
+    @property
+    def pid(self) -> int:
+        """Of its last life; 0 when it has never run."""
+        return 0 if self._child is None else self._child.pid
 
     @property
     def code(self) -> int | None:
-        return self.nursery.code(self.pid)
+        """Of its last life; None while it runs, or when it has never run."""
+        return None if self._child is None else self._child.code
 
     def signal(self, number: signal.Signals) -> None:
         if self.pid and self.code is None:  # process id 0 would be our own process group
