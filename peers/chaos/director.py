@@ -46,6 +46,7 @@ _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
 _REFERENCE_S = 600.0
+"""At least; a play of hours has made more steps, and they are computed again for as long as it took."""
 
 
 class ScenarioFailed(RuntimeError):
@@ -237,7 +238,8 @@ class Director:
         against = str((finished or self._coordinators)[0].home.path)
         words = ["reference", str(self._run_file), *self._sets, "--against", against, "--threads", "1", "--json"]
         try:
-            told = self._command("reference", words, _REFERENCE_S, good=(0, 3))
+            seconds = max(_REFERENCE_S, self._played.ended_at - self._played.first_step_at)
+            told = self._command("reference", words, seconds, good=(0, 3))
         except ScenarioFailed as error:
             self._played.accidents.append(str(error))
             return
