@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swarm.compute.pace import MOST_S, Pace
+from swarm.compute.least_pace import MOST_S, LeastPace
 from swarm.net.uplink import LEAST_RATE
 
 
@@ -36,11 +36,11 @@ def parse_rate(text: str) -> int:
     return rate
 
 
-def parse_pace(text: str) -> Pace:
+def parse_pace(text: str) -> LeastPace:
     """The pace of `0.1,0.2`: seconds of a microbatch's forward and backward. Raises typer.BadParameter."""
     try:
         forward_s, backward_s = map(float, text.split(","))
-        return Pace(forward_s, backward_s)
+        return LeastPace(forward_s, backward_s)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is not a pace: write the seconds of a microbatch's forward and backward, such as 0.1,0.2; at "

@@ -14,7 +14,7 @@ from peers.chaos.holders import LEADER, stage_named
 from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, names, nearest
-from swarm.compute.pace import Pace
+from swarm.compute.least_pace import LeastPace
 
 BOOTSTRAP = "bootstrap"
 MAX_HOSTS = 200
@@ -128,7 +128,7 @@ class Scenario:
     """Seconds after the first step; None: when the run does."""
     patience_s: float
     """How long nothing may be logged by any coordinator."""
-    pace: Pace | None = None
+    pace: LeastPace | None = None
     """What peers compute no faster than; None: as fast as they can."""
 
     @property
@@ -319,12 +319,12 @@ def _coordinators(value: object) -> tuple[str, ...]:
     return (COORDINATOR, *(f"{COORDINATOR}{n}" for n in range(2, number + 1)))
 
 
-def _pace(value: object) -> Pace:
+def _pace(value: object) -> LeastPace:
     if not isinstance(value, list) or len(value) != 2:
         raise ScenarioError(f"pace = {value!r}: a microbatch's forward and backward, such as ['100ms', '200ms']")
     forward_s, backward_s = (quantity.span(part) for part in value)
     try:
-        return Pace(forward_s, backward_s)
+        return LeastPace(forward_s, backward_s)
     except ValueError as error:
         raise ScenarioError(f"pace = {value!r}: {error}") from None
 

@@ -12,7 +12,7 @@ from peers.home import PEER_HOME
 from peers.options import Announce, Bootstrap, Device, Json, MaxMemory, MaxRate, Threads, parse_bytes, parse_pace
 from peers.options import Home as HomeOption
 from peers.stage.patience import DEFAULT_PATIENCE_S
-from swarm.compute.pace import Pace
+from swarm.compute.least_pace import LeastPace
 
 
 def command(
@@ -79,7 +79,7 @@ def command(
         list[str] | None, typer.Option("--fault", help="For rehearsals: kill@EVENT:COUNT, see docs.", hidden=True)
     ] = None,
     pace: Annotated[
-        Pace | None,
+        LeastPace | None,
         typer.Option("--pace", parser=parse_pace, help="For rehearsals: compute no faster than this.", hidden=True),
     ] = None,
     as_json: Json = False,

@@ -29,7 +29,7 @@ from peers.stage.twin import check_note, is_of_a_twin, leave_note
 from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
-from swarm.compute.pace import Pace
+from swarm.compute.least_pace import LeastPace
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
 from swarm.data.reader import visits
@@ -98,7 +98,7 @@ class JoinOptions:
     faults: tuple[Fault, ...] = ()
     accept: Callable[[SignedManifest], bool] = field(default=lambda signed: True)
     """Asked when the invite was a bare address: is this the organiser you mean?"""
-    pace: Pace | None = None
+    pace: LeastPace | None = None
     """To compute no faster than; it stands for the machine's speed, which is not measured then."""
     engine: Callable[..., StageEngine] = StageEngine
     """What computes; the benchmarks put an emulated one here."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from swarm.compute.engine import StageEngine
-from swarm.compute.pace import Pace, wait
+from swarm.compute.least_pace import LeastPace, wait
 from swarm.manifest import RunManifest
 from swarm.protocol.actions import Backward, Forward, PeerInput
 from swarm.protocol.ids import PassKind
@@ -26,7 +26,7 @@ class PacedEngine(StageEngine):
         manifest: RunManifest,
         stage: int,
         *,
-        pace: Pace,
+        pace: LeastPace,
         post: Callable[[PeerInput], None],
         device: str = "cpu",
         threads: int = 1,

@@ -9,7 +9,7 @@ import pytest
 from peers.chaos.pipe import Shape
 from peers.chaos.scenario import load
 from peers.chaos.table import ScenarioError
-from swarm.compute.pace import Pace
+from swarm.compute.least_pace import LeastPace
 
 GOOD = """
 peers = 2
@@ -45,7 +45,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
     scenario = load(written(tmp_path, GOOD))
     assert scenario.peers == ("p0", "p1")
     assert set(scenario.hosts) == {"coordinator", "p0", "p1"}
-    assert scenario.pace == Pace(0.1, 0.2)
+    assert scenario.pace == LeastPace(0.1, 0.2)
     assert scenario.hosts["p0"].up == Shape(rate=10_000_000)
     assert scenario.network.links[0].pairs == {("p0", "p1"), ("p0", "coordinator")}
     assert [fault.name for fault in scenario.faults] == ["cut", "cut, over"]

@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from peers.options import parse_bytes, parse_pace, parse_rate
-from swarm.compute.pace import Pace
+from swarm.compute.least_pace import LeastPace
 
 
 def test_sizes():
@@ -27,7 +27,7 @@ def test_rates():
 
 
 def test_paces():
-    assert parse_pace("0.1,0.25") == Pace(0.1, 0.25)
+    assert parse_pace("0.1,0.25") == LeastPace(0.1, 0.25)
     for bad in ("", "1", "1,2,3", "-1,0", "0,nan", "0,1e9", "fast,slow"):
         with pytest.raises(typer.BadParameter, match="is not a pace"):
             parse_pace(bad)

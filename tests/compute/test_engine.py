@@ -12,8 +12,8 @@ from swarm.compute import packing
 from swarm.compute.body import BodyFormat, BodyKind, FrameError
 from swarm.compute.emulated import EmulatedEngine
 from swarm.compute.engine import StageEngine
+from swarm.compute.least_pace import LeastPace
 from swarm.compute.optimizer import StateError
-from swarm.compute.pace import Pace
 from swarm.compute.paced import PacedEngine
 from swarm.models.kinds import build_stage
 from swarm.protocol.actions import (
@@ -409,8 +409,8 @@ def test_an_emulated_stage_makes_frames_of_the_real_size(start, make_manifest, c
 
 
 def test_a_paced_stage_computes_the_same_no_faster(start):
-    a, paced = start(0), start(0, engine=PacedEngine, pace=Pace(0.05, 0.1))
-    last = start(1, engine=PacedEngine, pace=Pace(0.05, 0.1))
+    a, paced = start(0), start(0, engine=PacedEngine, pace=LeastPace(0.05, 0.1))
+    last = start(1, engine=PacedEngine, pace=LeastPace(0.05, 0.1))
     for driver in (a, paced, last):
         driver.begin()
     sent = a.ask(Forward(STEP, TRAIN, 0, tokens(a)), ForwardDone)

@@ -1,4 +1,4 @@
-"""Pace: how long a microbatch takes at least, for rehearsals of slower machines. No torch here."""
+"""The least pace: how long a microbatch takes at least, for rehearsals of slower machines. No torch here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STOPPED_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LeastPace:
     """The least seconds of one microbatch's forward and backward through a stage, at most `MOST_S`.
 
     0: as fast as the machine can. Raises ValueError for others.

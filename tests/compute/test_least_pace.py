@@ -1,11 +1,11 @@
-"""Pace: a slower machine in rehearsals; and a stopped process does not get on with its sleep."""
+"""The least pace: a slower machine in rehearsals; and a stopped process does not get on with its sleep."""
 
 from __future__ import annotations
 
 import pytest
 
-from swarm.compute import pace
-from swarm.compute.pace import Pace, wait
+from swarm.compute import least_pace
+from swarm.compute.least_pace import LeastPace, wait
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 
 def test_time_stopped_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock({2: 0.001, 5: 10.0})  # a little late, and stopped for ten seconds
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(least_pace, "time", clock)
     wait(0.1)
     assert clock.now == pytest.approx(10.1)
 
@@ -34,10 +34,10 @@ def test_time_stopped_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_who_is_late_already_does_not_wait(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     clock = Clock({})
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(least_pace, "time", clock)
     wait(seconds)
     assert not clock.sleeps
 
 
 def test_capacity_is_of_a_whole_model() -> None:
-    assert Pace(0.1, 0.4).capacity(stages=4) == pytest.approx(0.5)
+    assert LeastPace(0.1, 0.4).capacity(stages=4) == pytest.approx(0.5)
