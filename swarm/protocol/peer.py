@@ -259,6 +259,8 @@ class PeerCore:
             case Fenced(pass_id, reason):
                 if (stint := self._stint_of(pass_id, sender, message)) is not None:
                     stint.fence(reason)
+            case Decide(term=term) if term < self.holding.term:
+                pass  # told before the state held here was ordered: that history may have been rolled back
             case Decide(decision=decision, finished=finished):
                 self._finished = self._finished or finished
                 self._apply_if_prepared(decision)

@@ -218,6 +218,18 @@ def test_the_coordinator_is_the_last_detour() -> None:
     assert vias == {str(COORDINATOR)}
 
 
+def test_a_decision_of_before_a_rollback_is_not_waited_for() -> None:
+    peer = Peer()
+    peer.told(m.Assign(Term(3), StageIndex(0), 0))  # in a new term, the first version again
+    peer.take(StateLoaded(StageIndex(0), 0, 1))
+    outcomes = (m.StageOutcome(0, "d"), m.StageOutcome(0, "e"))
+    late = m.Decide(m.Decision(Term(1), StepNumber(0), 1.0, 1.0, 2, 1.0, outcomes), Term(1), finished=True)
+    assert not [order for order in peer.told(late) if isinstance(order, Stop)]
+    tables = (m.StageTable(0, (ME,), (0, 0)), m.StageTable(0, (LAST,), (0, 0)))
+    peer.told(m.Open(PassId(Term(3), StepNumber(0)), PassKind.TRAIN, tables, None))
+    assert peer.core.stint is not None, "it begins"
+
+
 def test_parts_of_outsiders_are_not_kept() -> None:
     peer = Peer()
     peer.open((ME, OTHER), (LAST,))
