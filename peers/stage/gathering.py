@@ -35,8 +35,7 @@ _OTHERS_S = 1.0
 """How long the other donors have for their index once the first has told it."""
 _PAUSE_S = 0.25
 _FIRST_LOOK_S = 0.025
-"""Until donors that have it not yet are asked again, at first: what is just decided is there at once. Then a quarter of
-what was waited for already, so that little is waited in vain."""
+"""Until donors that have it not yet are asked again, at first: what is just decided is there at once."""
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
 """Failures in a row after which a donor counts no more."""
@@ -123,7 +122,7 @@ class Gathering:
 
     async def _find_index(self) -> Index:
         """What most of the donors tell who answer within a second of the first."""
-        began = time.monotonic()
+        pause = _FIRST_LOOK_S
         while True:
             asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
             try:
@@ -138,8 +137,8 @@ class Gathering:
             without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
             if len(without) >= len(self._usable()):
                 raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps it for others")
-            waited = time.monotonic() - began
-            await asyncio.sleep(min(max(_FIRST_LOOK_S, waited / 4), _LONGEST_PAUSE_S))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _ask_index(self, actor: Actor) -> tuple[Actor, bytes | None]:
         """What a donor says: the index, NOT_YET, NOT_KEPT; None if it says nothing."""
