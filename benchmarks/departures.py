@@ -113,7 +113,7 @@ def _row(departures: str, trace: Preemptions, report: Report, hour_s: float) -> 
     calm = sorted(step["seconds"] for step in steps[1:first])
     usual = calm[len(calm) // 2]
     decided, elapsed = len(steps) - 1 - first, ends[-1] - ends[first]
-    capacity = _capacity(trace, (ends[first] - CALM_S) * HOUR_S / hour_s, (ends[-1] - CALM_S) * HOUR_S / hour_s)
+    capacity = trace.capacity((ends[first] - CALM_S) * HOUR_S / hour_s, (ends[-1] - CALM_S) * HOUR_S / hour_s)
     return {
         "departures": departures,
         "seconds": round(elapsed, 1),
@@ -127,17 +127,6 @@ def _row(departures: str, trace: Preemptions, report: Report, hour_s: float) -> 
         "equal": report["equal"],
         "failures": report["failures"],
     }
-
-
-def _capacity(trace: Preemptions, first_s: float, last_s: float) -> float:
-    """Mean number of nodes between two moments of the trace ÷ that at the start."""
-    there, since, total = trace.nodes, first_s, 0.0
-    for change in trace.changes:
-        at = min(max(change.at_s, first_s), last_s)
-        total += there * (at - since)
-        since = at
-        there += len(change.come) - len(change.go)
-    return (total + there * (last_s - since)) / (trace.nodes * (last_s - first_s))
 
 
 if __name__ == "__main__":

@@ -102,18 +102,7 @@ def _run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
 
 def _capacity(plan: FleetPlan, trace: Preemptions, first: float, last: float) -> float:
     """Mean over time of the speeds of all that are there ÷ that of those at the start."""
-
-    def speed(number: int) -> float:
-        return machine(number, plan.seed, 10, plan.spread, plan.uplinks).speed
-
-    there = start = sum(map(speed, range(trace.nodes)))
-    since, total = first, 0.0
-    for change in trace.changes:
-        at = min(max(change.at_s, first), last)
-        total += there * (at - since)
-        since = at
-        there += sum(map(speed, change.come)) - sum(map(speed, change.go))
-    return (total + there * (last - since)) / (start * (last - first))
+    return trace.capacity(first, last, lambda number: machine(number, plan.seed, 10, plan.spread, plan.uplinks).speed)
 
 
 def _weigh(sender: Actor, receiver: Actor, message: Message) -> int:

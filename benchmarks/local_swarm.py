@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -54,26 +54,15 @@ class LocalSwarm:
         self.coordinator = self._start(command, "coordinator", self._namespaces[0])
         self._await(invite)
         for words in self._commands:
-            self.join(words)
+            self._join(words)
         return self
 
-    def join(self, words: Sequence[str]) -> str:
-        """Start one more peer; returns its name. Later than the others, it lives on the loopback interface."""
+    def _join(self, words: Sequence[str]) -> None:
         number = len(self.peers)
         invite = (self.folder / "invite").read_text().strip()
         self.spawned_at.append(time.time())
         command = [*words, invite, "--home", str(self.folder / f"peer-{number}")]
-        place = self._namespaces[number + 1] if number < len(self._commands) else None
-        self.peers.append(self._start(command, f"peer-{number}", place))
-        return f"peer-{number}"
-
-    def wait_for(self, reached: Callable[[list[tuple[float, Event]]], bool], timeout: float) -> None:
-        """Until the coordinator's events are as they should be. Raises RuntimeError."""
-        deadline = time.monotonic() + timeout
-        while not reached(self.events()):
-            if time.monotonic() > deadline:
-                raise RuntimeError(self._failure("coordinator", None))
-            time.sleep(0.1)
+        self.peers.append(self._start(command, f"peer-{number}", self._namespaces[number + 1]))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

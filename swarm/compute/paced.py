@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace, wait
@@ -21,22 +21,11 @@ _Action = TypeVar("_Action", Forward, Backward)
 class PacedEngine(StageEngine):
     """`StageEngine` at a pace. Where it computes slower than that it waits for nothing."""
 
-    def __init__(
-        self,
-        manifest: RunManifest,
-        stage: int,
-        *,
-        pace: LeastPace,
-        post: Callable[[PeerInput], None],
-        device: str = "cpu",
-        threads: int = 1,
-        graph_budget_bytes: int = 1 << 30,
-    ) -> None:
+    def __init__(self, manifest: RunManifest, stage: int, *, pace: LeastPace, **options: Any) -> None:
+        """`options`: those of StageEngine."""
         self._pace = pace
         self._last = stage == manifest.model.stages - 1
-        super().__init__(
-            manifest, stage, post=post, device=device, threads=threads, graph_budget_bytes=graph_budget_bytes
-        )
+        super().__init__(manifest, stage, **options)
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         began = time.perf_counter()

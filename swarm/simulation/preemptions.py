@@ -10,6 +10,7 @@ of nodes back to its target.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -53,6 +54,17 @@ class Preemptions:
             total += there * (change.at_s - since)
             there, since = there + len(change.come) - len(change.go), change.at_s
         return (total + there * (self.seconds - since)) / HOUR_S
+
+    def capacity(self, first_s: float, last_s: float, of: Callable[[int], float] = lambda node: 1.0) -> float:
+        """What nodes do that are there, as a mean between two moments ÷ that at the start. `of`: what each one does."""
+        there = start = sum(map(of, range(self.nodes)))
+        since, total = first_s, 0.0
+        for change in self.changes:
+            at = min(max(change.at_s, first_s), last_s)
+            total += there * (at - since)
+            since = at
+            there += sum(map(of, change.come)) - sum(map(of, change.go))
+        return (total + there * (last_s - since)) / (start * (last_s - first_s))
 
 
 def preemptions(
