@@ -21,7 +21,7 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
-from swarm.protocol.messages import CodecPair, Decision, Entry, LinkRate, Message, Offer, Payload
+from swarm.protocol.messages import CodecPair, Decision, Entry, Join, LinkRate, Message, Offer, Payload, Status
 
 # ---------------------------------------------------------------- inputs of both cores
 
@@ -32,6 +32,14 @@ class Received:
 
     sender: Actor
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The newest that a peer said of itself while another coordinator led. It may have got further since."""
+
+    sender: Actor
+    report: Join | Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +268,9 @@ PeerInput = (
     | Fetched
     | LeaveRequested
 )
-CoordinatorInput = Received | LinkLost | LinkUp | Tick | RecordWritten | TermWritten | ArchiveStored | LeaveRequested
+CoordinatorInput = (
+    Received | Recalled | LinkLost | LinkUp | Tick | RecordWritten | TermWritten | ArchiveStored | LeaveRequested
+)
 GroupInput = Received | LinkLost | LinkUp | Tick | GroupWritten | ArchiveStored | LeaveRequested
 
 # ---------------------------------------------------------------- actions of both cores

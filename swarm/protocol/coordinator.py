@@ -28,6 +28,7 @@ from swarm.protocol.actions import (
     LinkLost,
     LinkUp,
     PassClosed,
+    Recalled,
     Received,
     RecordWritten,
     Send,
@@ -156,6 +157,10 @@ class CoordinatorCore:
         match event:
             case Received(sender, message):
                 self._on_message(sender, message, now)
+            case Recalled(sender, report):
+                self._on_message(sender, report, now)
+                if (member := self.members.get(sender)) is not None:
+                    member.recalled = True
             case LinkLost(other):
                 if (member := self.members.get(other)) is not None and member.lost_at is None:
                     member.lost_at = now

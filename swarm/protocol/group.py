@@ -32,6 +32,7 @@ from swarm.protocol.actions import (
     LeaveRequested,
     LinkLost,
     LinkUp,
+    Recalled,
     Received,
     RecordWritten,
     Send,
@@ -235,7 +236,7 @@ class GroupMember:
         self._ending_since = None
         for peer, (at, report) in list(self._reports.items()):
             if now - at < _FRESH * self.settings.heartbeat_s:
-                self._tell_core(Received(peer, report), now)
+                self._tell_core(Recalled(peer, report), now)
 
     def _compare_audience(self, now: float) -> None:
         """A leader that for long hears less than half of the peers that another one hears makes room."""

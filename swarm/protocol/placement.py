@@ -166,6 +166,10 @@ class Placement:
                         self.rebalancing.recruit(StageIndex(stage), now)
             else:
                 self._missing(stage, crew, found, now)
+            if unheard := [m for m in needy if self._may_have_prepared(m)]:
+                needy = [m for m in needy if m not in unheard]
+                found.ready = False
+                self._ask_to_apply(unheard, now)
             entering: list[Member] = []
             if staying:
                 entering = [m for m in needy if self._enters(m)]
@@ -218,6 +222,10 @@ class Placement:
                 needy.append(member)
         return holders, coming, needy
 
+    def _may_have_prepared(self, member: Member) -> bool:
+        """Whether it lacks the last decision alone, and may have its sums: it told only who led then."""
+        return member.recalled and self._history.decision is not None and member.version == self._history.version - 1
+
     def _has(self, member: Member) -> bool:
         return member.version == self._history.version or member.can_apply(self._history.decision)
 
@@ -237,10 +245,8 @@ class Placement:
         """Tell who can apply the decision to do so, and who lacks the version where to get it. Repeated while open."""
         history = self._history
         gaps = needy or self._handing_on or history.version == self._settings.steps
-        if history.decision is not None and gaps:
-            for member in coming:  # otherwise the next Open carries it
-                if self._tell(member, now):
-                    self._out.send(member.actor, Decide(history.decision, history.term))
+        if gaps:
+            self._ask_to_apply(coming, now)  # otherwise the next Open carries the decision
         for i, member in enumerate(needy):
             if not holders and not (history.restorable and not coming):
                 continue
@@ -261,6 +267,12 @@ class Placement:
             give = None if initialised else source
             order = Assign(history.term, StageIndex(stage), history.version, give, from_archive, member.move_number)
             self._out.send(member.actor, order)
+
+    def _ask_to_apply(self, members: Iterable[Member], now: float) -> None:
+        history = self._history
+        for member in members:
+            if history.decision is not None and self._tell(member, now):
+                self._out.send(member.actor, Decide(history.decision, history.term))
 
     def ask_to_save(self, now: float) -> None:
         """Tell the last decision again to those who hold its version and have not saved it."""

@@ -25,6 +25,7 @@ from swarm.protocol.coordinator import Phase
 from swarm.protocol.group import GroupMember
 from swarm.protocol.group_log import Standing, Stored
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
+from swarm.protocol.settings import Settings
 from swarm.simulation.scenario import small_settings
 
 ME, TWO, THREE = (Actor(f"c{i}", 0) for i in range(3))
@@ -36,9 +37,14 @@ SETTINGS = small_settings(stages=1, microbatches=2, steps=4, replicas=1)
 class Desk:
     """One member whose disk is as quick as you like; the others say what the test has them say."""
 
-    def __init__(self, stored: Stored | None = None, holds: dict[int, tuple[str, ...]] | None = None) -> None:
+    def __init__(
+        self,
+        stored: Stored | None = None,
+        holds: dict[int, tuple[str, ...]] | None = None,
+        settings: Settings = SETTINGS,
+    ) -> None:
         self.now = 0.0
-        self.member = GroupMember(ME, GROUP, SETTINGS, stored or Stored(), holds or {})
+        self.member = GroupMember(ME, GROUP, settings, stored or Stored(), holds or {})
         self.writes: list[WriteGroup] = []
         self.tell(Tick())
 
@@ -56,6 +62,9 @@ class Desk:
     def lead(self) -> list[GroupAction]:
         """Long enough alone, and with the vote of another, this member leads; that one has all it is sent."""
         self.now += 10 * SETTINGS.heartbeat_s
+        return self.lead_at_once()
+
+    def lead_at_once(self) -> list[GroupAction]:
         self.tell(Tick())
         ballot = self.member.record.ballot + 1
         self.hear(TWO, m.Vote(ballot, True, binding=False))
@@ -242,3 +251,18 @@ def test_ctrl_c_ends_this_member_alone() -> None:
     desk.lead()
     orders = desk.tell(LeaveRequested("interrupted"))
     assert Stop("interrupted") in orders and not sent(orders, m.Adjourn)
+
+
+def test_who_may_have_prepared_the_last_step_is_told_of_the_decision_before_a_state() -> None:
+    """What it told the leader that died, no other knows: its last report to all is from before."""
+    decision = m.Decision(Term(1), StepNumber(0), 1.0, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
+    settings = small_settings(stages=1, microbatches=2, steps=4, replicas=2)
+    desk = Desk(Stored(1, "c1", 2, Standing(1, decision), ((1, 2),)), settings=settings)
+    other = Actor("other", 1)
+    desk.now = 9 * SETTINGS.heartbeat_s
+    desk.hear(other, m.Status(other, StageIndex(0), 1, sequence=1, state_term=1))
+    desk.hear(PEER, m.Status(PEER, StageIndex(0), 0, sequence=1, state_term=1))
+    orders = desk.lead_at_once()
+    assert sent(orders, m.Decide, PEER) and not sent(orders, m.Assign, PEER) and not sent(orders, m.Open)
+    orders = desk.hear(PEER, m.Status(PEER, StageIndex(0), 0, sequence=2, state_term=1))
+    assert sent(orders, m.Assign, PEER), "it has nothing prepared"
