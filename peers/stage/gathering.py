@@ -262,6 +262,8 @@ class Gathering:
                         return  # another donor was quicker
         if piece == NOT_KEPT:
             run.donor.failures = _GONE
+        elif run.left:  # not yet, or cut short
+            run.donor.failures += 1
 
     def _usable(self) -> list[Actor]:
         return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]

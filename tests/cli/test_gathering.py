@@ -30,6 +30,8 @@ class Donors:
         """Pieces"""
         self.not_yet: dict[Actor, int] = {}
         """How often the index is still to come."""
+        self.without: set[Actor] = set()
+        """Who has nothing to send yet but the index."""
         self.asked: list[tuple[Actor, PieceRequest]] = []
 
     async def fetch(self, actor: Actor, raw: bytes, limit: int) -> AsyncGenerator[bytes, None]:
@@ -47,6 +49,8 @@ class Donors:
             yield NOT_YET
         elif not request.count:
             yield Index.of([data]).encode()
+        elif actor in self.without:
+            yield NOT_YET
         else:
             for number in range(request.first, request.first + request.count):
                 await asyncio.sleep(self.delay_s.get(actor, 0.0))
@@ -120,6 +124,15 @@ async def test_an_index_that_is_to_come_is_waited_for_and_one_that_nobody_keeps_
     nothing, _ = gathering(Donors(), tmp_path, ONE, TWO)
     with pytest.raises(Unavailable, match="state 7: no donor keeps it for others"):
         await nothing.run()
+
+
+async def test_who_has_nothing_to_send_yet_is_not_asked_without_pause(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.without = {TWO}
+    donors.delay_s = {ONE: 0.02}
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert 1 <= sum(bool(request.count) for actor, request in donors.asked if actor == TWO) <= 4
 
 
 async def test_nothing_larger_than_it_can_be_is_taken(tmp_path: Path) -> None:
