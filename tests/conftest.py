@@ -4,9 +4,14 @@ import signal
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.append(str(Path(__file__).parent / "harness"))  # what tests of several folders share
+
+# how long an example takes says how busy the machine is
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

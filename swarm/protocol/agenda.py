@@ -8,7 +8,7 @@ from dataclasses import replace
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
-from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
+from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
 from swarm.protocol.residuals import Rosters
@@ -17,7 +17,7 @@ from swarm.protocol.weights import Weights
 from swarm.protocol.wiring import wire
 
 ENTERING_WEIGHT = 0.25
-"""Of who comes into a roster before it has the last decision: its share is to be done however late it begins."""
+"""Of who comes into a roster before it has the last decision, or later: its share is to be done all the same."""
 
 
 class Agenda:
@@ -115,6 +115,12 @@ class Agenda:
         )
         ledger.entering = frozenset(entering)
         return ledger
+
+    def weight(self, actor: Actor, ledger: Ledger, stage: StageIndex) -> float | None:
+        """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
+        if self._settings.averages_compressed and self._rosters.carried(ledger.pass_id, stage, (actor,)) != (-1,):
+            return None
+        return min(ENTERING_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor])[actor])
 
     def completed(self, kind: PassKind) -> None:
         """A forward-only pass has its result."""

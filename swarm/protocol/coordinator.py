@@ -253,7 +253,22 @@ class CoordinatorCore:
             self.open_pass.on_status(status, now)
             if leaves:
                 self.open_pass.drain(now)
+            self._enter(member, now)
             self._settle(now)
+
+    def _enter(self, member: Member, now: float) -> None:
+        """Who has caught up with the open step need not wait for the next one."""
+        actor, stage, rebalancing = member.actor, member.stage, self._placement.rebalancing
+        if self.open_pass is None or stage is None or not self.open_pass.lets_in(member):
+            return
+        if member.leaving_since is not None or member.enters_from > self.history.version:
+            return
+        ledger = self.open_pass.ledger
+        if self._experience.probation.strikes(actor.peer) or len(ledger.tables[stage].roster) >= rebalancing.most:
+            return
+        weight = self._agenda.weight(actor, ledger, stage)
+        if weight is not None and self.open_pass.enter(actor, stage, weight, now):
+            rebalancing.opened([actor], now)
 
     def _on_unreachable(self, one: Actor, other: Actor) -> None:
         if self.open_pass is None or not self.open_pass.includes(one, other):

@@ -71,6 +71,10 @@ class Ledger:
         """As in Open."""
         self.step_s = step_s
         """As in Open."""
+        self.served: set[Actor] = set()
+        """Who has, or had, a part in the pass. Nobody comes into it twice."""
+        self.entrants: set[Actor] = set()
+        """Who came into a roster while the pass was open."""
         self.listeners: tuple[Listener, ...] = ()
         """As in Open: who they are may change while the pass is open (`listen`)."""
         self._listens: dict[Actor, frozenset[int]] = {}
@@ -127,6 +131,7 @@ class Ledger:
         """Take down who does what in a stage."""
         self._shares[stage] = table.shares()
         self._stage_of |= dict.fromkeys(table.roster, stage)
+        self.served.update(table.roster)
         self._busy[stage] = {actor for actor in table.roster if self.unfinished(actor)}
 
     # ------------------------------------------------------------ who
@@ -135,6 +140,13 @@ class Ledger:
         """These listen, and no others."""
         self.listeners = listeners
         self._listens = {each.actor: self._near[each.stage] for each in listeners}
+
+    def enter(self, actor: Actor, weight: float, now: float) -> None:
+        """It listened, and is to come into its stage's next table. It has had no time to do anything yet."""
+        self.entrants.add(actor)
+        self.weights[actor] = weight
+        self.progress_at[actor] = self.moved_at[actor] = now
+        self.listen(tuple(each for each in self.listeners if each.actor != actor))
 
     def stage_of(self, actor: Actor) -> int | None:
         return self._stage_of.get(actor)
@@ -155,6 +167,11 @@ class Ledger:
     def concerned(self, stage: int) -> list[int]:
         """Whom a table of `stage` concerns, and whose tables concern it: those near it, and who shares parameters."""
         return [s for s in range(len(self.tables)) if is_near(s, stage) or s == self._partner(stage)]
+
+    def reduces_with(self, stage: int) -> list[int]:
+        """The stage, and the one that shares parameters with it: a new table of either voids the reduces of both."""
+        partner = self._partner(stage)
+        return [stage] if partner is None else [stage, partner]
 
     def stages_near(self, actor: Actor) -> frozenset[int]:
         """Whose tables an actor is told: those that concern its stage, and the one it listens to."""
@@ -298,10 +315,9 @@ class Ledger:
         for actor in before.roster:
             del self._stage_of[actor]
         self._take(stage, table)
-        for concerned in (stage, self._partner(stage)):
-            if concerned is not None:
-                self.prepared[concerned] = {}
-                self._answers[concerned] = Counter()
+        for concerned in self.reduces_with(stage):
+            self.prepared[concerned] = {}
+            self._answers[concerned] = Counter()
         self.sealed_at.pop(stage, None)
         for actor in before.roster:
             self.releasing.pop(actor, None)
@@ -315,7 +331,7 @@ class Ledger:
 
     def sealed_since(self, stage: int) -> float | None:
         """Since when all that the stage's reduce is made of is accumulated. None: it is not."""
-        stages = [s for s in (stage, self._partner(stage)) if s is not None]
+        stages = self.reduces_with(stage)
         return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
 
     # ------------------------------------------------------------ deciding

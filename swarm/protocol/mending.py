@@ -16,7 +16,7 @@ from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Strikes, Suspicion
-from swarm.protocol.wiring import amend
+from swarm.protocol.wiring import amend, enlarge, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,43 @@ class Mending:
             self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
             leaving = self._members.leaving()
             reason = f"{sender} is slow and released {len(moved)} microbatches"
-            takers: list[Actor] = []
+            takers = [a for a in table.roster if a in ledger.entrants and not ledger.assigned_to(a)]
             if sender in leaving:
                 reason = f"{sender} is leaving and hands on {len(moved)} microbatches"
+            elif takers:
+                reason = f"{takers[0]} takes over {len(moved)} microbatches of {sender}"
             else:
                 takers = self._suspicion.takers(self._members, ledger, sender, now)
                 ledger.released[stage].update(moved)
             self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason)
+
+    # ------------------------------------------------------------ those who come
+
+    def enter(self, actor: Actor, stage: StageIndex, weight: float, now: float) -> bool:
+        """Have one who holds the version do some of what is left for its stage, if that is enough for one more.
+
+        Only while nobody there is done: who is, reduces, and would have to begin anew. What it is to do is asked of the
+        sibling that has most left, as of a slow one.
+        """
+        ledger = self._ledger
+        table = ledger.tables[stage]
+        left = {a: ledger.unfinished(a) for s in ledger.reduces_with(stage) for a in ledger.tables[s].roster}
+        if not all(left[a] for a in left if ledger.has_work(a)):
+            return False
+        busy = [a for a in table.roster if left[a] and a not in ledger.releasing]
+        if not busy:
+            return False
+        giver = max(busy, key=lambda a: len(left[a]) / ledger.weights[a])
+        weights = [ledger.weights[a] for a in table.roster if left[a]]
+        count = min(shares([*weights, weight], sum(len(left[a]) for a in table.roster))[-1], len(left[giver]) - 1)
+        if count < 1:
+            return False
+        ledger.enter(actor, weight, now)
+        self._publish(stage, enlarge(table, actor), f"{actor} has caught up, and has a part in what is left")
+        self.tell(actor, now)
+        ledger.releasing[giver] = tuple(left[giver][-count:])
+        self._out.send(giver, Release(ledger.pass_id, ledger.tables[stage].number, ledger.releasing[giver]))
+        return True
 
     # ------------------------------------------------------------ those who leave
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from swarm.events import PassOpened, StepDecided, StepMeasured
 from swarm.protocol.experience import Experience
-from swarm.protocol.ids import Actor, FrameKey, Key, Microbatch, PassKind
+from swarm.protocol.ids import Actor, FrameKey, Key, Microbatch, PassKind, StageIndex
 from swarm.protocol.ledger import Ledger
-from swarm.protocol.members import Members
+from swarm.protocol.members import Member, Members
 from swarm.protocol.mending import GiveUp, Mending, Suspect
 from swarm.protocol.messages import (
     Decision,
@@ -124,6 +124,19 @@ class OpenPass:
         donors = [actor for stage in {each.stage for each in new} for actor in self.ledger.tables[stage].roster]
         for actor in (*donors, *(each.actor for each in new)):
             self._mending.tell(actor, now)
+
+    def lets_in(self, member: Member) -> bool:
+        """Whether somebody who had no part so far listens, and has caught up with this step."""
+        ledger = self.ledger
+        if self.outcome is not None or ledger.kind is not PassKind.TRAIN or member.actor in ledger.served:
+            return False
+        if member.version != ledger.pass_id.version or not member.has_heard(ledger.pass_id):
+            return False
+        return any(each.actor == member.actor and each.stage == member.stage for each in ledger.listeners)
+
+    def enter(self, actor: Actor, stage: StageIndex, weight: float, now: float) -> bool:
+        """Give it a part in what is left of the step. False if there is not enough left."""
+        return self._mending.enter(actor, stage, weight, now)
 
     @property
     def closed(self) -> list[int]:

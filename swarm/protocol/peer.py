@@ -380,6 +380,8 @@ class PeerCore:
         if self._opening is not None and self._opening.pass_id <= pass_id:
             self._opening = None  # fenced before it had begun
         if self.stint is not None and pass_id == self.stint.pass_id:
+            if message.tables[mine.stage].number < self.stint.walk.numbers[mine.stage]:
+                return  # told before it came into the pass
             self.stint.fence("it listens now")  # as the others know; what told it so was lost
         if message.decision is not None:
             self._apply_if_prepared(message.decision)

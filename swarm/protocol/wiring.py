@@ -114,6 +114,12 @@ def amend(
     return StageTable(table.number + 1, roster, tuple(assignment), carried)
 
 
+def enlarge(table: StageTable, actor: Actor) -> StageTable:
+    """The next table: `actor` is in the roster too, without any microbatch and without residuals."""
+    carried = (*table.carried, -1) if table.carried else ()
+    return StageTable(table.number + 1, (*table.roster, actor), table.assignment, carried)
+
+
 class Wheel:
     """Smooth weighted round-robin: each turn every weight is added, the fullest is taken and pays the total."""
 
