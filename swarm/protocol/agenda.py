@@ -17,7 +17,9 @@ from swarm.protocol.weights import Weights
 from swarm.protocol.wiring import wire
 
 ENTERING_WEIGHT = 0.25
-"""Of who comes into a roster before it has the last decision, or later: its share is to be done all the same."""
+"""Of who comes into a roster before it has the last decision: its share is to be done however late it begins."""
+LATE_WEIGHT = 0.5
+"""Of who comes into it later: it can begin at once, but its inputs have yet to come."""
 
 
 class Agenda:
@@ -120,7 +122,7 @@ class Agenda:
         """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
         if self._settings.averages_compressed and self._rosters.carried(ledger.pass_id, stage, (actor,)) != (-1,):
             return None
-        return min(ENTERING_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor])[actor])
+        return min(LATE_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor])[actor])
 
     def completed(self, kind: PassKind) -> None:
         """A forward-only pass has its result."""

@@ -192,6 +192,8 @@ class PeerCore:
         if (report := self._reporter.report(self.holding, self.stint, self._catching_up, self._pace, now)) is not None:
             for coordinator in self.allegiance.group if beat else (self.coordinator,):
                 self._out.send(coordinator, report)
+        if beat and self.stint is not None:
+            self.stint.walk.tell_results_again()
 
     def next_wakeup(self) -> float:
         due = [self._reporter.next_at, *self._reach.deadlines()]

@@ -92,6 +92,8 @@ class Walk:
         self._asked = Asked(waits, budget_s)
         self._retained = Retained(out)
         self._reported: set[Actor] = set()
+        self._results: list[Result] = []
+        """What was told of this pass, if it is forward-only."""
         for m in sorted(self.tables[stage].assigned_to(me)):
             self.work[m] = Work()
         self.pull(now)
@@ -330,10 +332,16 @@ class Walk:
         work = self.work.get(done.microbatch)
         if work is None or work.phase is not Phase.SUBMITTED:
             return
-        self._out.send(self.coordinator, Result(self.pass_id, done.microbatch, done.loss_sum, done.token))
+        self._results.append(Result(self.pass_id, done.microbatch, done.loss_sum, done.token))
+        self._out.send(self.coordinator, self._results[-1])
         self._finish(done.microbatch, work)
         self._submit()
         self.pull(now)
+
+    def tell_results_again(self) -> None:
+        """One that was lost would be waited for until the pass is given up."""
+        for result in self._results:
+            self._out.send(self.coordinator, result)
 
     def on_backward_done(self, done: BackwardDone, now: float) -> None:
         m = done.microbatch

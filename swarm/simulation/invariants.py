@@ -504,7 +504,7 @@ class Watch:
         needed = len(self.decisions)
         for stage in range(world.settings.stages):
             if not any(
-                process.stage == stage and process.disturbed_at < settled and process.version in (needed, needed - 1)
+                process.stage == stage and process.disturbed_at < settled and process.can_hold(needed)
                 for process in world.alive()
                 if process.role != "coordinator"
             ):

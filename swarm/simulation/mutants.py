@@ -555,6 +555,10 @@ def _moved_before_drained() -> list[Patch]:
     return [(CoordinatorCore, "_deadlines", move_now)]
 
 
+def _results_told_once() -> list[Patch]:
+    return [(Walk, "tell_results_again", lambda self: None)]
+
+
 MUTANTS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -584,6 +588,7 @@ MUTANTS = (
     Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),
     Mutant("in the roster too early", "who begins a pass holds its version", _in_the_roster_too_early, "joining"),
     Mutant("copied too late", "a copy is of the version that was asked for", _copied_too_late, "joining"),
+    Mutant("results told once", "whatever is waited for is told again", _results_told_once, "joining", 390),
     Mutant("choice unrecorded", "a decision says what its step crossed with", _choice_unrecorded, "auto"),
     Mutant("let go at once", "who is leaving stays until its part in the step is decided", _let_go_at_once, "leave"),
     Mutant("last copy let go", "who holds a stage alone hands it on before it goes", _last_copy_let_go, "leave"),

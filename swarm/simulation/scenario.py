@@ -132,6 +132,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         max_replicas=0 if moves or (seed % 3 == 0 and not _stands_by(first)) else None,
     )
     arrivals: tuple[float, ...] = ()
+    if joining and seed % 3 == 1:  # steps in whose midst somebody who has caught up still finds something to do
+        settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
     if joining:
         spares += rng.choice((1, 2, 3))
         arrivals = tuple(0.1 + 1.1 * rng.random() for _ in range(spares))

@@ -144,6 +144,12 @@ class SimPeer(Process):
         if self.alive:
             self.world.on_phase("joining", self)
 
+    def can_hold(self, version: int) -> bool:
+        """Whether it holds this version, or needs only to be told of the last decision."""
+        stint = self.core.stint
+        prepared = stint is not None and stint.prepared is not None
+        return self.version == version or (self.version == version - 1 and prepared)
+
     def swallow(self, what: str, until: float) -> None:
         """A black hole: it goes on saying that it is there, and nothing comes of what it accepts.
 
