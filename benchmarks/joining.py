@@ -9,7 +9,8 @@ decided, the joiners are started, all at once.
     bound = start-up + 1.15 × state bytes ÷ link
 
 Start-up is from the process's start until the peer is told its stage; it includes measuring the link. Incumbents' rate:
-the usual step, the median of those before, over the median of the steps that were open while states came.
+the usual step, the median of those before, over the median of the steps that were open while states came. A stage with
+one replica more reduces for longer: `step_after_s` is the median of the steps that began when all were of use.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
     rate = parse_rate(options.link)
     nbytes = max(event.nbytes for event in states)
     medians = {key: round(statistics.median(part[key] for part in parts), 2) for key in parts[0]}
-    usual, during = _step_seconds(coordinator, logs, options.before)
+    usual, during, after = _step_seconds(coordinator, logs, options.before)
     return {
         "joiners": joiners,
         "averaging": averaging,
@@ -154,6 +155,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
         "bound_s": round(medians["start_up_s"] + 1.15 * nbytes / rate, 2),
         "step_s": round(usual, 2),
         "step_while_joining_s": round(during, 2),
+        "step_after_s": None if after is None else round(after, 2),
         "incumbents_rate": round(usual / during, 3),
         "donors": len(load),
         "donor_load_max_over_mean": round(max(load.values()) * len(load) / sum(load.values()), 2),
@@ -220,8 +222,9 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
     }
 
 
-def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[float, float]:
-    """Medians: of the steps before anybody joined, and of those that were open while a state was on its way."""
+def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[float, float, float | None]:
+    """Medians: of the steps before anybody joined, of those that were open while a state was on its way, and of those
+    that began when all were of use, if any did."""
     opened = {e.pass_id.rsplit(":", 1)[1]: at for at, e in coordinator if isinstance(e, PassOpened)}
     steps = [(e.step, opened[str(e.step)], at) for at, e in coordinator if isinstance(e, StepDecided)]
     gathered = [(at, e) for log in logs.values() for at, e in log if isinstance(e, Gathered) and _is_state(e)]
@@ -229,7 +232,9 @@ def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[
     ended = max(at for at, _ in gathered)
     usual = [end - start for step, start, end in steps if 1 <= step < before]
     during = [end - start for step, start, end in steps if start < ended and end > began]
-    return statistics.median(usual), statistics.median(during)
+    useful = max(next(at for at, event in log if isinstance(event, MicrobatchAccumulated)) for log in logs.values())
+    after = [end - start for _, start, end in steps if start > useful]
+    return statistics.median(usual), statistics.median(during), statistics.median(after) if after else None
 
 
 def _is_state(event: Gathered) -> bool:
