@@ -1,10 +1,11 @@
 """What it takes to join while the others train: time to the first useful microbatch, in parts, and what others lose.
 
-    python -m benchmarks.joining [--dim 1024] [--joiners 1] [--averaging none,powersgd:4] [--link 80Mbit]
+    python -m benchmarks.joining [--dim 1024] [--joiners 1] [--averaging none,powersgd:4] [--link 80Mbit] [--after-s 0]
 
 As root. 2 stages × 2 peers on an emulated internet, every peer with `--link` up and down and 50 ms there and back; they
 compute the real model at the pace of `--forward-ms` and `--backward-ms` for a microbatch. When `--before` steps are
-decided, the joiners are started, all at once.
+decided, and `--after-s` later, the joiners are started, all at once: when a state comes in a step, and what else is on
+the lines then, depends on it.
 
     bound = start-up + 1.15 × state bytes ÷ link
 
@@ -33,6 +34,7 @@ from swarm.events import (
     PassOpened,
     PeerJoined,
     ProcessStarted,
+    StageAmended,
     StateFetched,
     StepApplied,
     StepDecided,
@@ -93,6 +95,7 @@ name = "join"
 do = "join"
 who = {names}
 after_step = {before}
+after = "{after_s:g}s"
 
 [expect]
 equal = {equal}
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--averaging", default="none,powersgd:4")
     parser.add_argument("--joiners", default="1")
     parser.add_argument("--before", type=int, default=3, help="steps before anybody joins; the first is not counted")
+    parser.add_argument("--after-s", default="0", help="seconds; several with commas between: a play with each")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--memory", default="4GB", help="of each peer, to plan with")
     parser.add_argument("--equal", action="store_true", help="compare with one process at the end; takes as long again")
@@ -121,16 +125,17 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     with folder_with_corpus("joining", vocab_size=500) as folder:
-        for joiners, averaging in itertools.product(options.joiners.split(","), options.averaging.split(",")):
-            rows.append(_row(folder, options, int(joiners), averaging))
+        listed = (options.joiners.split(","), options.averaging.split(","), options.after_s.split(","))
+        for joiners, averaging, after_s in itertools.product(*listed):
+            rows.append(_row(folder, options, int(joiners), averaging, float(after_s)))
             print(json.dumps(rows[-1]), flush=True)
             write_results(options.out, "joining", rows=rows)
 
 
-def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str) -> dict[str, object]:
-    name = f"joining-{joiners}-{averaging.replace(':', '-')}"
+def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str, after_s: float) -> dict[str, object]:
+    name = f"joining-{joiners}-{averaging.replace(':', '-')}-{after_s:g}"
     names = [f"j{number}" for number in range(joiners)]
-    _write(folder, name, options, names, averaging)
+    _write(folder, name, options, names, averaging, after_s)
     (report,) = play([folder / f"{name}.toml"], folder / "played")
     if not report["good"]:
         raise SystemExit("\n".join(report["failures"]))
@@ -149,6 +154,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
     return {
         "joiners": joiners,
         "averaging": averaging,
+        "after_s": after_s,
         "state_MB": round(nbytes / 1e6, 1),
         "bytes_over_rate_s": round(nbytes / rate, 2),
         **medians,
@@ -159,11 +165,16 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
         "incumbents_rate": round(usual / during, 3),
         "donors": len(load),
         "donor_load_max_over_mean": round(max(load.values()) * len(load) / sum(load.values()), 2),
+        "in_the_midst": sum(
+            isinstance(event, StageAmended) and "caught up" in event.reason for _, event in coordinator
+        ),
         "equal": report["equal"],
     }
 
 
-def _write(folder: Path, name: str, options: argparse.Namespace, names: list[str], averaging: str) -> None:
+def _write(
+    folder: Path, name: str, options: argparse.Namespace, names: list[str], averaging: str, after_s: float
+) -> None:
     """The run and its scenario, `folder`/NAME.toml."""
     run = RUN.format(
         steps=options.steps,
@@ -186,6 +197,7 @@ def _write(folder: Path, name: str, options: argparse.Namespace, names: list[str
         hosts="\n".join(hosts),
         names=json.dumps(names),
         before=options.before,
+        after_s=after_s,
         equal=str(options.equal).lower(),
     )
     (folder / f"{name}.toml").write_text(scenario)

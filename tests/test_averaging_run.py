@@ -128,9 +128,9 @@ def test_who_dies_when_all_others_are_prepared_has_added_its_share_but_carries_n
     (stage,) = {peer.core.holding.stage for actor, peer in swarm.peers.items() if actor.peer == victims[0].peer}
     assert not [event for event in swarm.events if isinstance(event, PeerFenced)], "decided without it"
     places = carried(swarm, stage)
-    assert places[2] == BOTH and places[3] in ((0,), (1,)), "its shares are in the step, its memory is not"
-    back = next(each for each in places[4:] if len(each) == 2)
-    assert sorted(back) == [-1, 0], "it listens to a step, and then begins with nothing"
+    assert places[2] == BOTH and places[3] != BOTH, "its shares are in the step, its memory is not"
+    back = next(each for each in places[3:] if len(each) == 2)
+    assert min(back) == -1 < max(back), "it begins with nothing: in the midst of the next step, or in a later one"
     assert swarm.digests() == swarm.reference()
 
 
@@ -186,7 +186,9 @@ def test_a_peer_that_has_lost_its_residuals_says_so_and_is_not_used(run, monkeyp
     monkeypatch.setattr(Carry, "of", forgetful)
     swarm = run(averaged(), hook=hook)
     assert said == ["lacks the residuals of step 2, which the pass builds on"]
-    assert sorted(carried(swarm)[5]) == [-1, 0], "it listens to a step, and begins anew"
+    assert len(carried(swarm)[3]) == 1, "it is fenced"
+    back = next(each for each in carried(swarm)[4:] if len(each) == 2)
+    assert sorted(back) == [-1, 0], "it listens, and begins anew"
     assert swarm.digests() == swarm.reference()
 
 

@@ -262,7 +262,9 @@ class Gathering:
                         return  # another donor was quicker
         if piece == NOT_KEPT:
             run.donor.failures = _GONE
-        elif run.left:  # not yet, or cut short
+        elif piece == NOT_YET:
+            run.donor.failures = min(run.donor.failures + 1, _GONE - 1)
+        elif run.left:  # cut short
             run.donor.failures += 1
 
     def _usable(self) -> list[Actor]:

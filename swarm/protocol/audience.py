@@ -36,8 +36,9 @@ class Audience:
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None and m.leaving_since is None]
             idle = [m for m in crew if m.actor not in busy]
-            known = [m for m in idle if self._goes_on(m, pass_id)]
-            new = [m for m in idle if m not in known]
+            goes_on = [self._goes_on(m, pass_id) for m in idle]
+            known = [m for m, goes in zip(idle, goes_on, strict=True) if goes]
+            new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
             places = max(0, self._rebalancing.most - len(rosters[stage]) - sum(not m.given_up for m in known))
             here = [self._known(m) for m in known]
             if stage not in closed:

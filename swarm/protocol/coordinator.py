@@ -160,7 +160,7 @@ class CoordinatorCore:
             case Recalled(sender, report):
                 self._on_message(sender, report, now)
                 if (member := self.members.get(sender)) is not None:
-                    member.recalled = True
+                    member.recalled_at = now
             case LinkLost(other):
                 if (member := self.members.get(other)) is not None and member.lost_at is None:
                     member.lost_at = now
@@ -258,17 +258,19 @@ class CoordinatorCore:
 
     def _enter(self, member: Member, now: float) -> None:
         """Who has caught up with the open step need not wait for the next one."""
-        actor, stage, rebalancing = member.actor, member.stage, self._placement.rebalancing
+        actor, stage, most = member.actor, member.stage, self._placement.rebalancing.most
         if self.open_pass is None or stage is None or not self.open_pass.lets_in(member):
             return
         if member.leaving_since is not None or member.enters_from > self.history.version:
             return
         ledger = self.open_pass.ledger
-        if self._experience.probation.strikes(actor.peer) or len(ledger.tables[stage].roster) >= rebalancing.most:
+        if self._experience.probation.strikes(actor.peer) or len(ledger.tables[stage].roster) >= most:
+            return
+        if not self.open_pass.has_room(stage, now):
             return
         weight = self._agenda.weight(actor, ledger, stage)
-        if weight is not None and self.open_pass.enter(actor, stage, weight, now):
-            rebalancing.opened([actor], now)
+        if weight is not None:
+            self.open_pass.ask_for(actor, stage, weight, now)
 
     def _on_unreachable(self, one: Actor, other: Actor) -> None:
         if self.open_pass is None or not self.open_pass.includes(one, other):

@@ -73,8 +73,8 @@ class Ledger:
         """As in Open."""
         self.served: set[Actor] = set()
         """Who has, or had, a part in the pass. Nobody comes into it twice."""
-        self.entrants: set[Actor] = set()
-        """Who came into a roster while the pass was open."""
+        self.entrants: dict[Actor, Actor] = {}
+        """Who is to have what somebody is asked to release, by whom: a listener that has caught up."""
         self.listeners: tuple[Listener, ...] = ()
         """As in Open: who they are may change while the pass is open (`listen`)."""
         self._listens: dict[Actor, frozenset[int]] = {}
@@ -141,12 +141,15 @@ class Ledger:
         self.listeners = listeners
         self._listens = {each.actor: self._near[each.stage] for each in listeners}
 
-    def enter(self, actor: Actor, weight: float, now: float) -> None:
-        """It listened, and is to come into its stage's next table. It has had no time to do anything yet."""
-        self.entrants.add(actor)
-        self.weights[actor] = weight
+    def enter(self, actor: Actor, now: float) -> None:
+        """It listened, and comes into its stage's next table. It has had no time to do anything yet."""
         self.progress_at[actor] = self.moved_at[actor] = now
         self.listen(tuple(each for each in self.listeners if each.actor != actor))
+
+    def unbegun(self, actor: Actor) -> list[Microbatch]:
+        """What is assigned to an actor that has not forwarded it, as far as is known."""
+        forwarded = self._forwarded.get(actor, 0)
+        return [m for m in self.unfinished(actor) if not forwarded >> m & 1]
 
     def stage_of(self, actor: Actor) -> int | None:
         return self._stage_of.get(actor)
@@ -321,6 +324,7 @@ class Ledger:
         self.sealed_at.pop(stage, None)
         for actor in before.roster:
             self.releasing.pop(actor, None)
+            self.entrants.pop(actor, None)
         moved = [m for m in range(self._microbatches) if before.assignee(m) != table.assignee(m)]
         if stage == 0:
             for m in moved:

@@ -40,8 +40,8 @@ class Member:
     standing_by: bool = False
     introduced: bool = False
     """It has said (Join, Status) what it holds: before that it is not placed. It may hold a state from before."""
-    recalled: bool = False
-    """All that is known of it was said while another coordinator led."""
+    recalled_at: float | None = None
+    """When all that is known of it was taken over from the time in which another coordinator led."""
     lost_at: float | None = None
     """When its connection broke; None while connected."""
     assigned: tuple[int, int] | None = None
@@ -124,8 +124,8 @@ class Member:
         if report.sequence <= self.sequence:
             return False
         self.sequence = report.sequence
-        if self.recalled:
-            self.recalled, self.told_at = False, -1.0
+        if self.recalled_at is not None:
+            self.recalled_at, self.told_at = None, -1.0
         return True
 
     def join(self, join: Join) -> None:

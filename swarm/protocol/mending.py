@@ -6,6 +6,7 @@ the pass: an actor to be excluded (`Suspect`), or that the pass must be given up
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
@@ -47,6 +48,8 @@ class Mending:
         self._suspicion = Suspicion(settings)
         self._openings: dict[frozenset[int], Open] = {}
         """By the stages whose tables concern them, what peers are told while the tables stay as they are."""
+        self._entered_at: dict[int, float] = {}
+        """When something was last asked for, by stage, for one who has caught up."""
 
     # ------------------------------------------------------------ the dead
 
@@ -97,47 +100,74 @@ class Mending:
         del ledger.releasing[sender]
         table = ledger.tables[stage]
         moved = [m for m in given if m in ledger.assigned_to(sender)]
-        if moved and len(table.roster) > 1:
+        if moved and (len(table.roster) > 1 or sender in ledger.entrants):
             self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
             leaving = self._members.leaving()
             reason = f"{sender} is slow and released {len(moved)} microbatches"
-            takers = [a for a in table.roster if a in ledger.entrants and not ledger.assigned_to(a)]
-            if sender in leaving:
+            takers: list[Actor] = []
+            entrant = self._comes_in(sender, now)
+            if entrant is not None:
+                reason = f"{entrant} has caught up, and takes over {len(moved)} microbatches of {sender}"
+                table, takers = enlarge(table, entrant), [entrant]
+            elif sender in leaving:
                 reason = f"{sender} is leaving and hands on {len(moved)} microbatches"
-            elif takers:
-                reason = f"{takers[0]} takes over {len(moved)} microbatches of {sender}"
             else:
                 takers = self._suspicion.takers(self._members, ledger, sender, now)
                 ledger.released[stage].update(moved)
             self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason)
+            if entrant is not None:
+                self.tell(entrant, now)
 
     # ------------------------------------------------------------ those who come
 
-    def enter(self, actor: Actor, stage: StageIndex, weight: float, now: float) -> bool:
-        """Have one who holds the version do some of what is left for its stage, if that is enough for one more.
+    def has_room(self, stage: int, now: float) -> bool:
+        """Whether somebody who has caught up may come into a stage in the midst of the pass.
 
-        Only while nobody there is done: who is, reduces, and would have to begin anew. What it is to do is asked of the
-        sibling that has most left, as of a slow one.
+        Only while nobody there is done: who is, reduces, and would have to begin anew. One at a time, and seldom: the
+        stage and its neighbours hear of each.
+        """
+        ledger = self._ledger
+        if now - self._entered_at.get(stage, -math.inf) < self._settings.heartbeat_s:
+            return False
+        if any(actor in ledger.releasing for actor in ledger.tables[stage].roster):
+            return False
+        rosters = [ledger.tables[s].roster for s in ledger.reduces_with(stage)]
+        return all(ledger.unfinished(a) for roster in rosters for a in roster if ledger.has_work(a))
+
+    def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
+        """Ask the sibling that has most left for what `entrant` is to do; with the answer it comes into the table.
+
+        As much as lets all end together, and no more than is not begun.
         """
         ledger = self._ledger
         table = ledger.tables[stage]
-        left = {a: ledger.unfinished(a) for s in ledger.reduces_with(stage) for a in ledger.tables[s].roster}
-        if not all(left[a] for a in left if ledger.has_work(a)):
-            return False
-        busy = [a for a in table.roster if left[a] and a not in ledger.releasing]
-        if not busy:
-            return False
-        giver = max(busy, key=lambda a: len(left[a]) / ledger.weights[a])
-        weights = [ledger.weights[a] for a in table.roster if left[a]]
-        count = min(shares([*weights, weight], sum(len(left[a]) for a in table.roster))[-1], len(left[giver]) - 1)
-        if count < 1:
-            return False
-        ledger.enter(actor, weight, now)
-        self._publish(stage, enlarge(table, actor), f"{actor} has caught up, and has a part in what is left")
-        self.tell(actor, now)
-        ledger.releasing[giver] = tuple(left[giver][-count:])
-        self._out.send(giver, Release(ledger.pass_id, ledger.tables[stage].number, ledger.releasing[giver]))
-        return True
+        left = {a: ledger.unfinished(a) for a in table.roster if ledger.unfinished(a)}
+        giver = max(left, key=lambda a: len(left[a]) / ledger.weights[a])
+        share = shares([*(ledger.weights[a] for a in left), weight], sum(map(len, left.values())))[-1]
+        spared = ledger.unbegun(giver)[-share:] if share else []
+        if len(spared) == len(left[giver]):
+            del spared[:1]
+        if not spared:
+            return
+        self._entered_at[stage] = now
+        ledger.weights[entrant] = weight
+        ledger.entrants[giver] = entrant
+        ledger.releasing[giver] = tuple(spared)
+        self._out.send(giver, Release(ledger.pass_id, table.number, tuple(spared)))
+
+    def _comes_in(self, giver: Actor, now: float) -> Actor | None:
+        """Who is to have what `giver` has released, if it still listens, at the version of the pass."""
+        ledger = self._ledger
+        entrant = ledger.entrants.pop(giver, None)
+        member = self._members.get(entrant) if entrant is not None else None
+        if entrant is None or member is None or member.version != ledger.pass_id.version:
+            return None
+        if member.leaving_since is not None or member.stage != ledger.stage_of(giver):
+            return None
+        if all(each.actor != entrant for each in ledger.listeners):
+            return None
+        ledger.enter(entrant, now)
+        return entrant
 
     # ------------------------------------------------------------ those who leave
 
@@ -224,7 +254,7 @@ class Mending:
             self._tell_if_behind(actor, numbers, now)
         for listener in ledger.listeners:
             member = self._members.get(listener.actor)
-            if member is not None and not member.has_heard(ledger.pass_id) and member.lost_at is None:
+            if member is not None and member.lost_at is None and not self._listens(member):
                 self._tell_again(member, now)
         if (late := self._too_late()) is not None:
             late.came_late(ledger.pass_id.version)
@@ -245,6 +275,12 @@ class Mending:
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
         return None
+
+    def _listens(self, member: Member) -> bool:
+        """Whether it says that it was told to listen, and not that it has a part in the pass: it may have had one."""
+        status = member.status
+        takes_part = status is not None and status.pass_id == self._ledger.pass_id and not status.fenced
+        return member.has_heard(self._ledger.pass_id) and not takes_part
 
     def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
         """`numbers`: of the tables that it is told, as they are."""

@@ -134,9 +134,12 @@ class OpenPass:
             return False
         return any(each.actor == member.actor and each.stage == member.stage for each in ledger.listeners)
 
-    def enter(self, actor: Actor, stage: StageIndex, weight: float, now: float) -> bool:
-        """Give it a part in what is left of the step. False if there is not enough left."""
-        return self._mending.enter(actor, stage, weight, now)
+    def has_room(self, stage: StageIndex, now: float) -> bool:
+        return self._mending.has_room(stage, now)
+
+    def ask_for(self, actor: Actor, stage: StageIndex, weight: float, now: float) -> None:
+        """Give it a part in what is left of the step, if that is enough."""
+        self._mending.ask_for(actor, stage, weight, now)
 
     @property
     def closed(self) -> list[int]:

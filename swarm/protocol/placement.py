@@ -20,6 +20,9 @@ from swarm.protocol.probation import Probation
 from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.settings import Settings
 
+RECALLED_BEATS = 4
+"""Heartbeats in which a new leader waits for the first word of a peer that has reported to all before."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewTerm:
@@ -166,8 +169,8 @@ class Placement:
                         self.rebalancing.recruit(StageIndex(stage), now)
             else:
                 self._missing(stage, crew, found, now)
-            if unheard := [m for m in needy if self._may_have_prepared(m)]:
-                needy = [m for m in needy if m not in unheard]
+            if unheard := [m for m in needy if self._may_be_further(m, now)]:
+                needy = [m for m in needy if not self._may_be_further(m, now)]
                 found.ready = False
                 self._ask_to_apply(unheard, now)
             entering: list[Member] = []
@@ -222,9 +225,12 @@ class Placement:
                 needy.append(member)
         return holders, coming, needy
 
-    def _may_have_prepared(self, member: Member) -> bool:
-        """Whether it lacks the last decision alone, and may have its sums: it told only who led then."""
-        return member.recalled and self._history.decision is not None and member.version == self._history.version - 1
+    def _may_be_further(self, member: Member, now: float) -> bool:
+        """Whether it may have got further since it was last heard: between heartbeats it told only who led then."""
+        since = member.recalled_at
+        if since is None or member.status is None:
+            return False
+        return now - since < RECALLED_BEATS * self._settings.heartbeat_s
 
     def _has(self, member: Member) -> bool:
         return member.version == self._history.version or member.can_apply(self._history.decision)

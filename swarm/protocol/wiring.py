@@ -8,6 +8,7 @@ go to different replicas, and one that takes long over a microbatch begins early
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heapreplace
 
 from swarm.protocol.ids import Actor, Microbatch
@@ -115,9 +116,9 @@ def amend(
 
 
 def enlarge(table: StageTable, actor: Actor) -> StageTable:
-    """The next table: `actor` is in the roster too, without any microbatch and without residuals."""
+    """The same table with `actor` in the roster too, without any microbatch and without residuals: to be amended."""
     carried = (*table.carried, -1) if table.carried else ()
-    return StageTable(table.number + 1, (*table.roster, actor), table.assignment, carried)
+    return replace(table, roster=(*table.roster, actor), carried=carried)
 
 
 class Wheel:

@@ -8,6 +8,7 @@ from one_stage import ONE, STAGE, THREE, TWO, Run, sent, settings
 
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Microbatch
+from swarm.protocol.ledger import Ledger
 
 
 class Entrance(Run):
@@ -19,9 +20,13 @@ class Entrance(Run):
         self.hear(THREE, m.Join(THREE))
 
     @property
-    def table(self) -> m.StageTable:
+    def ledger(self) -> Ledger:
         assert self.core.open_pass is not None
-        return self.core.open_pass.ledger.tables[0]
+        return self.core.open_pass.ledger
+
+    @property
+    def table(self) -> m.StageTable:
+        return self.ledger.tables[0]
 
     def caught_up(self, actor: Actor = THREE) -> list[object]:
         self.sequence += 1
@@ -34,49 +39,70 @@ class Entrance(Run):
         self.hear(actor, m.Status(actor, STAGE, 0, self.pass_id, numbers, bits, sequence=self.sequence, state_term=1))
 
 
+def released(run: Entrance, orders: list[object], *microbatches: int) -> list[object]:
+    """What is done about the answer to the only Release among these; without `microbatches`: all that was asked for."""
+    ((giver, asked),) = [(o.to, o.message) for o in orders if isinstance(getattr(o, "message", None), m.Release)]
+    given = tuple(Microbatch(which) for which in microbatches) or asked.microbatches
+    return run.hear(giver, m.Released(run.pass_id, asked.number, given))
+
+
 def test_it_is_given_what_a_sibling_has_not_begun() -> None:
     run = Entrance()
-    assert [each.actor for each in run.core.open_pass.ledger.listeners] == [THREE]
-    orders = run.caught_up()
-    assert run.table.roster == (ONE, TWO, THREE) and run.table.number == 1
-    (opened,) = sent(orders, m.Open, THREE)
-    assert opened.tables[0] == run.table and not opened.listeners
-    ((giver, asked),) = [(o.to, o.message) for o in orders if isinstance(getattr(o, "message", None), m.Release)]
-    assert set(asked.microbatches) < run.table.assigned_to(giver) and asked.number == 1
-    orders = run.hear(giver, m.Released(run.pass_id, 1, asked.microbatches))
-    assert run.table.assigned_to(THREE) == set(asked.microbatches)
+    assert [each.actor for each in run.ledger.listeners] == [THREE]
+    asked = run.caught_up()
+    assert run.table.roster == (ONE, TWO) and not sent(run.caught_up(), m.Release), "once"
+    ((giver, release),) = [(o.to, o.message) for o in asked if isinstance(getattr(o, "message", None), m.Release)]
+    assert set(release.microbatches) < run.table.assigned_to(giver)
+    orders = released(run, asked)
+    assert run.table.roster == (ONE, TWO, THREE) and run.table.assigned_to(THREE) == set(release.microbatches)
+    opened = sent(orders, m.Open, THREE)[-1]
+    assert isinstance(opened, m.Open) and opened.tables[0] == run.table and not opened.listeners
     assert {order.to for order in orders if isinstance(getattr(order, "message", None), m.Amend)} == {ONE, TWO, THREE}
 
 
 def test_it_comes_into_a_pass_once() -> None:
     run = Entrance()
-    run.caught_up()
+    released(run, run.caught_up())
+    assert run.core.open_pass is not None
     run.core.open_pass.exclude(THREE, "it is gone")
-    assert run.table.roster == (ONE, TWO)
-    run.caught_up()
-    assert run.table.roster == (ONE, TWO)
+    run.now += 2.0
+    assert run.table.roster == (ONE, TWO) and not sent(run.caught_up(), m.Release)
 
 
 def test_nobody_comes_in_where_a_sibling_is_done_or_little_is_left() -> None:
     done = Entrance()
     done.done(ONE, *done.table.assigned_to(ONE))
-    done.caught_up()
-    little = Entrance(microbatches=4)
-    little.caught_up()
-    assert done.table.roster == little.table.roster == (ONE, TWO)
+    assert not sent(done.caught_up(), m.Release)
+    assert not sent(Entrance(microbatches=4).caught_up(), m.Release)
 
 
 def test_nobody_comes_in_without_the_version() -> None:
     run = Entrance()
     run.sequence += 1
-    run.hear(THREE, m.Status(THREE, STAGE, None, heard=run.pass_id, loading=0, state_term=1, sequence=run.sequence))
-    assert run.table.roster == (ONE, TWO)
+    status = m.Status(THREE, STAGE, None, heard=run.pass_id, loading=0, state_term=1, sequence=run.sequence)
+    assert not sent(run.hear(THREE, status), m.Release)
 
 
-def test_if_all_is_begun_it_adds_nothing_and_takes_part_in_the_reduce() -> None:
+def test_what_is_forwarded_stays_where_it_is() -> None:
     run = Entrance()
-    run.caught_up()
-    (giver,) = run.core.open_pass.ledger.releasing
-    run.hear(giver, m.Released(run.pass_id, 1, ()))
-    assert run.table.roster == (ONE, TWO, THREE) and not run.table.assigned_to(THREE)
-    assert Microbatch(0) in run.table.assigned_to(ONE) | run.table.assigned_to(TWO)
+    for actor in (ONE, TWO):
+        run.sequence += 1
+        bits = sum(1 << which for which in run.table.assigned_to(actor))
+        run.hear(actor, m.Status(actor, STAGE, 0, run.pass_id, (0,), sequence=run.sequence, forwarded=bits))
+    assert not sent(run.caught_up(), m.Release)
+
+
+def test_who_is_gone_when_the_answer_comes_gets_nothing() -> None:
+    run = Entrance()
+    asked = run.caught_up()
+    run.hear(THREE, m.Leave(THREE, "its owner wants it back"))
+    released(run, asked)
+    assert run.table.roster == (ONE, TWO) and run.table.number == 1, "what was given up is a sibling's"
+
+
+def test_if_all_is_begun_it_stays_out() -> None:
+    run = Entrance()
+    asked = run.caught_up()
+    ((giver, release),) = [(o.to, o.message) for o in asked if isinstance(getattr(o, "message", None), m.Release)]
+    run.hear(giver, m.Released(run.pass_id, release.number, ()))
+    assert run.table.roster == (ONE, TWO) and run.table.number == 0
