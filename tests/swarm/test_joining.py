@@ -66,7 +66,7 @@ def test_a_peer_that_joins_makes_nobody_wait(
     assert forecast.actor == told.actor == p4.actor and forecast.nbytes == told.nbytes
     assert forecast.can, "nothing limits what it receives"
     at, state = state_of(p4)
-    assert len(state.by_donor) == 2 and state.refetched == 0
+    assert p4.of(StateFetched)[0].source == "2 replicas" and state.refetched == 0
     assert decided_while(swarm, p4.at(CatchUpForecast), at) >= 2, "it took longer than a step"
     assert [e for e in p4.of(Gathered) if e.what.startswith("sums")], "what was decided meanwhile"
     first = p4.of(StateFetched)[0].version
