@@ -95,7 +95,7 @@ name = "join"
 do = "join"
 who = {names}
 after_step = {before}
-after = "{after_s:g}s"
+at = "{after_s:g}s"
 
 [expect]
 equal = {equal}
