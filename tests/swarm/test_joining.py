@@ -107,7 +107,7 @@ def came(peer: Process) -> int:
 
 
 def test_many_join_at_once(make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:
-    swarm = running(make_swarm, 30, "swarm.replicas=7", "batch.microbatches=16")
+    swarm = running(make_swarm, 22, "swarm.replicas=7", "batch.microbatches=16")
     names = [f"n{number}" for number in range(10)]
     for name in names:
         swarm.join(name, SLOW)
