@@ -258,19 +258,17 @@ class CoordinatorCore:
 
     def _enter(self, member: Member, now: float) -> None:
         """Who has caught up with the open step need not wait for the next one."""
-        actor, stage, most = member.actor, member.stage, self._placement.rebalancing.most
-        if self.open_pass is None or stage is None or not self.open_pass.lets_in(member):
+        actor, stage, step = member.actor, member.stage, self.open_pass
+        if step is None or step.outcome is not None or stage is None or not step.entering.lets_in(member):
             return
-        if member.leaving_since is not None or member.enters_from > self.history.version:
+        if member.enters_from > self.history.version or self._experience.probation.strikes(actor.peer):
             return
-        ledger = self.open_pass.ledger
-        if self._experience.probation.strikes(actor.peer) or len(ledger.tables[stage].roster) >= most:
+        full = len(step.ledger.tables[stage].roster) >= self._placement.rebalancing.most
+        if full or not step.entering.has_room(stage, now):
             return
-        if not self.open_pass.has_room(stage, now):
-            return
-        weight = self._agenda.weight(actor, ledger, stage)
+        weight = self._agenda.weight(actor, step.ledger, stage)
         if weight is not None:
-            self.open_pass.ask_for(actor, stage, weight, now)
+            step.entering.ask_for(actor, stage, weight, now)
 
     def _on_unreachable(self, one: Actor, other: Actor) -> None:
         if self.open_pass is None or not self.open_pass.includes(one, other):

@@ -6,10 +6,10 @@ the pass: an actor to be excluded (`Suspect`), or that the pass must be given up
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
+from swarm.protocol.entering import Entering
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
@@ -17,7 +17,7 @@ from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Strikes, Suspicion
-from swarm.protocol.wiring import amend, enlarge, shares
+from swarm.protocol.wiring import amend, enlarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,15 @@ class GiveUp:
 class Mending:
     """Of one pass. It changes the ledger's tables; the pass asks it, and decides whether there is anything to mend."""
 
-    def __init__(self, ledger: Ledger, members: Members, settings: Settings, out: Outbox) -> None:
+    def __init__(self, ledger: Ledger, members: Members, settings: Settings, out: Outbox, entering: Entering) -> None:
         self._ledger = ledger
+        self._entering = entering
         self._members = members
         self._settings = settings
         self._out = out
         self._suspicion = Suspicion(settings)
         self._openings: dict[frozenset[int], Open] = {}
         """By the stages whose tables concern them, what peers are told while the tables stay as they are."""
-        self._entered_at: dict[int, float] = {}
-        """When something was last asked for, by stage, for one who has caught up."""
 
     # ------------------------------------------------------------ the dead
 
@@ -100,13 +99,14 @@ class Mending:
         del ledger.releasing[sender]
         table = ledger.tables[stage]
         moved = [m for m in given if m in ledger.assigned_to(sender)]
-        if moved and (len(table.roster) > 1 or sender in ledger.entrants):
+        entrant = self._entering.who_asked(sender)
+        if moved:
             self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
             leaving = self._members.leaving()
             reason = f"{sender} is slow and released {len(moved)} microbatches"
             takers: list[Actor] = []
-            entrant = self._comes_in(sender, now)
             if entrant is not None:
+                ledger.enter(entrant, now)
                 reason = f"{entrant} has caught up, and takes over {len(moved)} microbatches of {sender}"
                 table, takers = enlarge(table, entrant), [entrant]
             elif sender in leaving:
@@ -117,57 +117,6 @@ class Mending:
             self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason)
             if entrant is not None:
                 self.tell(entrant, now)
-
-    # ------------------------------------------------------------ those who come
-
-    def has_room(self, stage: int, now: float) -> bool:
-        """Whether somebody who has caught up may come into a stage in the midst of the pass.
-
-        Only while nobody there is done: who is, reduces, and would have to begin anew. One at a time, and seldom: the
-        stage and its neighbours hear of each.
-        """
-        ledger = self._ledger
-        if now - self._entered_at.get(stage, -math.inf) < self._settings.heartbeat_s:
-            return False
-        if any(actor in ledger.releasing for actor in ledger.tables[stage].roster):
-            return False
-        rosters = [ledger.tables[s].roster for s in ledger.reduces_with(stage)]
-        return all(ledger.unfinished(a) for roster in rosters for a in roster if ledger.has_work(a))
-
-    def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
-        """Ask the sibling that has most left for what `entrant` is to do; with the answer it comes into the table.
-
-        As much as lets all end together, and no more than is not begun.
-        """
-        ledger = self._ledger
-        table = ledger.tables[stage]
-        left = {a: ledger.unfinished(a) for a in table.roster if ledger.unfinished(a)}
-        giver = max(left, key=lambda a: len(left[a]) / ledger.weights[a])
-        share = shares([*(ledger.weights[a] for a in left), weight], sum(map(len, left.values())))[-1]
-        spared = ledger.unbegun(giver)[-share:] if share else []
-        if len(spared) == len(left[giver]):
-            del spared[:1]
-        if not spared:
-            return
-        self._entered_at[stage] = now
-        ledger.weights[entrant] = weight
-        ledger.entrants[giver] = entrant
-        ledger.releasing[giver] = tuple(spared)
-        self._out.send(giver, Release(ledger.pass_id, table.number, tuple(spared)))
-
-    def _comes_in(self, giver: Actor, now: float) -> Actor | None:
-        """Who is to have what `giver` has released, if it still listens, at the version of the pass."""
-        ledger = self._ledger
-        entrant = ledger.entrants.pop(giver, None)
-        member = self._members.get(entrant) if entrant is not None else None
-        if entrant is None or member is None or member.version != ledger.pass_id.version:
-            return None
-        if member.leaving_since is not None or member.stage != ledger.stage_of(giver):
-            return None
-        if all(each.actor != entrant for each in ledger.listeners):
-            return None
-        ledger.enter(entrant, now)
-        return entrant
 
     # ------------------------------------------------------------ those who leave
 

@@ -10,10 +10,11 @@ import math
 from dataclasses import dataclass
 
 from swarm.events import PassOpened, StepDecided, StepMeasured
+from swarm.protocol.entering import Entering
 from swarm.protocol.experience import Experience
-from swarm.protocol.ids import Actor, FrameKey, Key, Microbatch, PassKind, StageIndex
+from swarm.protocol.ids import Actor, FrameKey, Key, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
-from swarm.protocol.members import Member, Members
+from swarm.protocol.members import Members
 from swarm.protocol.mending import GiveUp, Mending, Suspect
 from swarm.protocol.messages import (
     Decision,
@@ -70,7 +71,8 @@ class OpenPass:
         self._settings = settings
         self._experience = experience
         self._out = out
-        self._mending = Mending(ledger, members, settings, out)
+        self.entering = Entering(ledger, members, settings, out)
+        self._mending = Mending(ledger, members, settings, out, self.entering)
         if ledger.kind is PassKind.TRAIN:
             replicas = [len(table.roster) for table in ledger.tables]
             out.emit(PassOpened(str(ledger.pass_id), ledger.kind.value, replicas))
@@ -124,22 +126,6 @@ class OpenPass:
         donors = [actor for stage in {each.stage for each in new} for actor in self.ledger.tables[stage].roster]
         for actor in (*donors, *(each.actor for each in new)):
             self._mending.tell(actor, now)
-
-    def lets_in(self, member: Member) -> bool:
-        """Whether somebody who had no part so far listens, and has caught up with this step."""
-        ledger = self.ledger
-        if self.outcome is not None or ledger.kind is not PassKind.TRAIN or member.actor in ledger.served:
-            return False
-        if member.version != ledger.pass_id.version or not member.has_heard(ledger.pass_id):
-            return False
-        return any(each.actor == member.actor and each.stage == member.stage for each in ledger.listeners)
-
-    def has_room(self, stage: StageIndex, now: float) -> bool:
-        return self._mending.has_room(stage, now)
-
-    def ask_for(self, actor: Actor, stage: StageIndex, weight: float, now: float) -> None:
-        """Give it a part in what is left of the step, if that is enough."""
-        self._mending.ask_for(actor, stage, weight, now)
 
     @property
     def closed(self) -> list[int]:

@@ -49,22 +49,22 @@ class Preemptions:
     @property
     def node_hours(self) -> float:
         """How long nodes were there, all together."""
-        there, since, total = self.nodes, 0.0, 0.0
-        for change in self.changes:
-            total += there * (change.at_s - since)
-            there, since = there + len(change.come) - len(change.go), change.at_s
-        return (total + there * (self.seconds - since)) / HOUR_S
+        return self._summed(0.0, self.seconds) / HOUR_S
 
     def capacity(self, first_s: float, last_s: float, of: Callable[[int], float] = lambda node: 1.0) -> float:
         """What nodes do that are there, as a mean between two moments ÷ that at the start. `of`: what each one does."""
-        there = start = sum(map(of, range(self.nodes)))
+        return self._summed(first_s, last_s, of) / (sum(map(of, range(self.nodes))) * (last_s - first_s))
+
+    def _summed(self, first_s: float, last_s: float, of: Callable[[int], float] = lambda node: 1.0) -> float:
+        """The same, summed over the time between."""
+        there = sum(map(of, range(self.nodes)))
         since, total = first_s, 0.0
         for change in self.changes:
             at = min(max(change.at_s, first_s), last_s)
             total += there * (at - since)
             since = at
             there += sum(map(of, change.come)) - sum(map(of, change.go))
-        return (total + there * (last_s - since)) / (start * (last_s - first_s))
+        return total + there * (last_s - since)
 
 
 def preemptions(

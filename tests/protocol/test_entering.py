@@ -7,7 +7,7 @@ from dataclasses import replace
 from one_stage import ONE, STAGE, THREE, TWO, Run, sent, settings
 
 from swarm.protocol import messages as m
-from swarm.protocol.ids import Actor, Microbatch
+from swarm.protocol.ids import Actor
 from swarm.protocol.ledger import Ledger
 
 
@@ -39,11 +39,16 @@ class Entrance(Run):
         self.hear(actor, m.Status(actor, STAGE, 0, self.pass_id, numbers, bits, sequence=self.sequence, state_term=1))
 
 
-def released(run: Entrance, orders: list[object], *microbatches: int) -> list[object]:
-    """What is done about the answer to the only Release among these; without `microbatches`: all that was asked for."""
+def asked_of(orders: list[object]) -> tuple[Actor, m.Release]:
+    """The only Release among these, and to whom it is sent."""
     ((giver, asked),) = [(o.to, o.message) for o in orders if isinstance(getattr(o, "message", None), m.Release)]
-    given = tuple(Microbatch(which) for which in microbatches) or asked.microbatches
-    return run.hear(giver, m.Released(run.pass_id, asked.number, given))
+    return giver, asked
+
+
+def released(run: Entrance, orders: list[object]) -> list[object]:
+    """What is done when all is given up that is asked for here."""
+    giver, asked = asked_of(orders)
+    return run.hear(giver, m.Released(run.pass_id, asked.number, asked.microbatches))
 
 
 def test_it_is_given_what_a_sibling_has_not_begun() -> None:
@@ -51,7 +56,7 @@ def test_it_is_given_what_a_sibling_has_not_begun() -> None:
     assert [each.actor for each in run.ledger.listeners] == [THREE]
     asked = run.caught_up()
     assert run.table.roster == (ONE, TWO) and not sent(run.caught_up(), m.Release), "once"
-    ((giver, release),) = [(o.to, o.message) for o in asked if isinstance(getattr(o, "message", None), m.Release)]
+    giver, release = asked_of(asked)
     assert set(release.microbatches) < run.table.assigned_to(giver)
     orders = released(run, asked)
     assert run.table.roster == (ONE, TWO, THREE) and run.table.assigned_to(THREE) == set(release.microbatches)
@@ -103,6 +108,6 @@ def test_who_is_gone_when_the_answer_comes_gets_nothing() -> None:
 def test_if_all_is_begun_it_stays_out() -> None:
     run = Entrance()
     asked = run.caught_up()
-    ((giver, release),) = [(o.to, o.message) for o in asked if isinstance(getattr(o, "message", None), m.Release)]
+    giver, release = asked_of(asked)
     run.hear(giver, m.Released(run.pass_id, release.number, ()))
     assert run.table.roster == (ONE, TWO) and run.table.number == 0
