@@ -19,6 +19,7 @@ from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord
+from peers.coordinator.twins import Twins
 from peers.core_loop import INTERRUPTED
 from peers.directory import Directory
 from peers.fault import Fault
@@ -198,16 +199,12 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
                 raise BulkError(str(error)) from None
             return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(iter_file_chunks(checkpoint, run_hash)))
 
-        told: set[Actor] = set()
+        def on_twins(older: Actor, newest: Actor) -> None:
+            """The older one was refused by name; the newer one is told too."""
+            log.append(DuplicateIdentity(str(older), str(newest)))
+            network.send(newest, Twin(older.incarnation))
 
-        def on_stale(older: Actor, newest: Actor) -> None:
-            """Two machines have one key. The older one is refused by name; the newer one is told too."""
-            if newest in core.known and older not in told:
-                told.add(older)
-                log.append(DuplicateIdentity(str(older), str(newest)))
-                network.send(newest, Twin(older.incarnation))
-
-        network.admission.on_stale = on_stale
+        network.admission.on_stale = Twins(on_twins).refused
         network.serve(serve)
         driver.attach(network)
         known = addresses_by_peer(() if invite is None else invite.addresses)

@@ -1,0 +1,31 @@
+"""Two machines with one key, as a coordinator sees them: an older process says hello after a newer one has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.protocol.ids import Actor
+
+_MOST = 1024
+"""Older processes that are remembered: keys cost a stranger nothing."""
+
+
+class Twins:
+    """Tells of each older process once, at its first refusal: there is no second, for it leaves then.
+
+    That may be before the newer one has joined: it has said hello, and its Join is on the way.
+    """
+
+    def __init__(self, tell: Callable[[Actor, Actor], None]) -> None:
+        """`tell(older, newest)`."""
+        self._tell = tell
+        self._told: dict[Actor, None] = {}
+
+    def refused(self, older: Actor, newest: Actor) -> None:
+        """For `Admission.on_stale`."""
+        if older in self._told:
+            return
+        if len(self._told) >= _MOST:
+            del self._told[next(iter(self._told))]
+        self._told[older] = None
+        self._tell(older, newest)
