@@ -19,9 +19,9 @@ from swarm.manifest import MAX_MANIFEST_BYTES, SignedManifest
 from swarm.net.daemon import NotReady
 from swarm.net.handshake import Channel, Introduction, Role, introduce
 from swarm.net.host import DialError, Host
+from swarm.net.lane import Lane
 from swarm.net.proto import link_pb2
 from swarm.net.stream import Stream, StreamClosed
-from swarm.net.uplink import Lane
 from swarm.net.wire import MAX_TEXT, Buffer, WireError
 from swarm.protocol.ids import Actor
 
@@ -176,7 +176,7 @@ async def answer(
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
-    `lane`: where chunks wait for their turn, if this process has a limit; `urgent`: where those of urgent answers do.
+    `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
     They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
 
     Raises StreamClosed and WireError when the asker goes, takes nothing for IDLE_TIMEOUT_S or less than LEAST_TAKEN, or

@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
+from swarm.net.courtesy import Courtesy
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel, Refusal, Refused
+from swarm.net.lane import Lane
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
-from swarm.net.uplink import Lane
+from swarm.net.uplink import Uplink
 from swarm.net.wire import Encoder, WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction
@@ -29,7 +31,16 @@ WEIGHTS: dict[Channel, float | None] = {
     Channel.REDUCE: 3.0,
     Channel.BULK: 1.0,
 }
-"""How a limited uplink is shared (see uplink.py). A gradient frees a slot two hops on; state is in nobody's way."""
+"""How a line that is full is shared. A gradient frees a slot two hops on; state is in nobody's way."""
+
+
+def lanes_of(max_rate: float | None) -> dict[Channel, Lane]:
+    """Where each channel's pieces wait for their turn. `max_rate`: bytes a second; None: as fast as the line is."""
+    if max_rate is not None:
+        uplink = Uplink(max_rate)
+        return {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
+    courtesy = Courtesy()
+    return {channel: courtesy.lane(weight, channel is Channel.BULK) for channel, weight in WEIGHTS.items() if weight}
 
 
 def channel_of(message: m.Message) -> Channel:

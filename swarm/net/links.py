@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from swarm.net.channel import Outgoing, Reports, channel_of
 from swarm.net.handshake import Channel
+from swarm.net.lane import Lane
 from swarm.net.stream import Stream
-from swarm.net.uplink import Lane
 from swarm.net.wire import WireError
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
@@ -48,7 +48,7 @@ class Link:
         grace_s: float,
         lanes: Mapping[Channel, Lane] | None = None,
     ) -> None:
-        """`lanes`: of an uplink with a limit."""
+        """`lanes`: where messages wait for their turn, by channel."""
         self.actor = actor
         self.hopeless: str | None = None
         """Why this actor will never be reached again: it was replaced, or it refuses us."""

@@ -18,14 +18,13 @@ from swarm.manifest import SignedManifest
 from swarm.net import bulk
 from swarm.net.addresses import AddressError
 from swarm.net.bulk import PROTOCOL, Answers, BulkHandler, Transfer
-from swarm.net.channel import WEIGHTS, channel_of
+from swarm.net.channel import channel_of, lanes_of
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
-from swarm.net.uplink import Lane, Uplink
 from swarm.net.wire import (
     MAX_DATA_HEADER,
     MAX_HEADER,
@@ -115,10 +114,7 @@ class Network:
         self._on_dropped = on_dropped
         self._max_payload = max_payload
         self._reconnect_grace_s = reconnect_grace_s
-        self._lanes: dict[Channel, Lane] = {}
-        if max_rate is not None:
-            uplink = Uplink(max_rate)
-            self._lanes = {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
+        self._lanes = lanes_of(max_rate)
         self._handler: BulkHandler | None = None
         self._answers = Answers()
         self._links: dict[Actor, Link] = {}

@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Any, cast
 
-from swarm.net.uplink import MAX_PIECE, Lane
+from swarm.net.lane import MAX_PIECE, Lane
 from swarm.net.wire import Buffer, check_lengths
 
 CHUNK = MAX_PIECE
@@ -90,7 +90,7 @@ class Stream(asyncio.BufferedProtocol):
     async def write_frame(self, header: bytes, payload: Buffer = b"", lane: Lane | None = None) -> None:
         """Write one frame; returns when the transport holds at most one chunk of it. Raises StreamClosed.
 
-        `lane`: where each piece waits for its turn, if this process has a limit.
+        `lane`: where each piece waits for its turn.
         """
         view = memoryview(payload)
         head = memoryview(_PREFIX.pack(len(header), len(view)) + header)
@@ -99,9 +99,14 @@ class Stream(asyncio.BufferedProtocol):
         for part in (head, view):
             for offset in range(0, len(part), size):
                 piece = part[offset : offset + size]
-                if lane is not None:
-                    await lane.take(frame, len(piece))
-                await self.write(piece)
+                if lane is None:
+                    await self.write(piece)
+                    continue
+                await lane.take(frame, len(piece))
+                try:
+                    await self.write(piece)
+                finally:
+                    lane.wrote(len(piece))
 
     async def write(self, data: Buffer) -> None:
         if self._ended is not None or self._transport is None or self._transport.is_closing():

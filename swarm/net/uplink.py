@@ -19,11 +19,12 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from swarm.net.lane import MAX_PIECE
+
 LEAST_RATE = 8000
 """Bytes a second. With less, not even heartbeats and the address book get through."""
 BURST_S = 0.1
 """What may leave at once, in seconds of the rate: so long the process may sleep without losing some of its share."""
-MAX_PIECE = 256 << 10
 
 _LEAST_BURST = 4096
 _PIECES = 4  # in a burst
@@ -135,9 +136,9 @@ class Uplink:
         self._frames = itertools.count()
         self._next: asyncio.Handle | None = None
 
-    def lane(self, weight: float | None) -> Lane:
+    def lane(self, weight: float | None) -> LimitedLane:
         """A kind of traffic. `weight` None: urgent."""
-        return Lane(self, weight)
+        return LimitedLane(self, weight)
 
     def frame(self) -> int:
         """The number of a frame that begins now."""
@@ -146,7 +147,7 @@ class Uplink:
     def charge(self, nbytes: int) -> None:
         self._bucket.charge(nbytes, self._clock())
 
-    async def take(self, lane: Lane, frame: int, nbytes: int) -> None:
+    async def take(self, lane: LimitedLane, frame: int, nbytes: int) -> None:
         """Wait for the turn of a piece."""
         turn = asyncio.get_running_loop().create_future()
         self._line.join(lane, frame, nbytes, turn)
@@ -166,15 +167,15 @@ class Uplink:
             if not self._bucket.take(request.nbytes, now):
                 self._next = loop.call_later(self._bucket.wait(request.nbytes, now), self._serve)
                 return
-            assert isinstance(lane, Lane) and lane.weight is not None
+            assert isinstance(lane, LimitedLane) and lane.weight is not None
             self._line.serve(lane, lane.weight).set_result(None)
             # in the loop's next round: first the one served asks for its next piece, else its lane would look empty
             self._next = loop.call_soon(self._serve)
             return
 
 
-class Lane:
-    """What one kind of traffic asks for its pieces."""
+class LimitedLane:
+    """What one kind of traffic asks for its pieces under a limit. Implements Lane."""
 
     def __init__(self, uplink: Uplink, weight: float | None) -> None:
         self._uplink = uplink
@@ -191,3 +192,6 @@ class Lane:
             self._uplink.charge(nbytes)
         else:
             await self._uplink.take(self, frame, nbytes)
+
+    def wrote(self, nbytes: int) -> None:
+        """It was paid for before."""

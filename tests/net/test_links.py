@@ -9,9 +9,9 @@ import pytest
 from swarm.net import channel
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel
+from swarm.net.lane import Lane
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import Stream
-from swarm.net.uplink import Lane
 from swarm.net.wire import Buffer, Decoder
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term

@@ -183,6 +183,15 @@ class Swarm:
             self.join(name, *(options or {}).get(name, ()))
             self.coordinator.wait_for(PeerJoined, known + 1)
 
+    def rejoin(self, name: str, sibling: str) -> None:
+        """Start a killed peer again while its `sibling`, which stops itself, stands still: so there are steps left."""
+        assert self.peers[name].wait_end() == -signal.SIGKILL
+        self.peers[sibling].wait_stopped()
+        known = len(self.coordinator.of(PeerJoined))
+        self.join(name)
+        self.coordinator.wait_for(PeerJoined, known + 1)
+        self.peers[sibling].resume()
+
     @property
     def invite(self) -> str:
         return self._invite_file.read_text().strip()

@@ -94,12 +94,7 @@ def restart_coordinator(swarm: Swarm) -> None:
 
 
 def restart_p0(swarm: Swarm) -> None:
-    p0, p2 = swarm.peers["p0"], swarm.peers["p2"]
-    assert p0.wait_end() == -signal.SIGKILL
-    known = len(swarm.coordinator.of(PeerJoined))
-    swarm.join("p0")
-    swarm.coordinator.wait_for(PeerJoined, known + 1)
-    p2.resume()
+    swarm.rejoin("p0", sibling="p2")
 
 
 def continue_p0_when_it_is_lost(swarm: Swarm) -> None:

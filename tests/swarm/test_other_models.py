@@ -1,7 +1,6 @@
 """Other models than the plain one: a peer is killed and starts again; the answer is still that of the reference."""
 
 from collections.abc import Callable
-from signal import SIGKILL
 
 from conftest import MakeSwarm
 from swarm_processes import Swarm
@@ -18,13 +17,12 @@ Reference = Callable[[Swarm], tuple[str, ...]]
 
 def survive_a_kill(make_swarm: MakeSwarm, reference: Reference, *sets: str) -> tuple[Swarm, Archive]:
     """A whole run with int8 in which p1 of stage 1 is killed and comes back. Its archive is of the right subspace."""
-    swarm = make_swarm("int8", *sets, "run.steps=25")  # for p1 to come back to
+    swarm = make_swarm("int8", *sets, "run.steps=25", "timing.step_budget_s=600")
     swarm.coordinate()
-    fault = f"--fault=kill@MicrobatchAccumulated:2,pass_id={HIT}"
-    swarm.join_stages(("p0", "p1", "p2", "p3"), {"p1": (fault,)})
+    killed = f"--fault=kill@MicrobatchAccumulated:2,pass_id={HIT}"
+    swarm.join_stages(("p0", "p1", "p2", "p3"), {"p1": (killed,), "p3": ("--fault=stop@StepApplied,step=4",)})
+    swarm.rejoin("p1", sibling="p3")
     p1 = swarm.peers["p1"]
-    assert p1.wait_end() == -SIGKILL
-    swarm.join("p1")
     swarm.finish()
     (fence,) = swarm.coordinator.of(PeerFenced, pass_id=HIT)
     assert (fence.actor, fence.stage) == (p1.of(ProcessStarted)[0].actor, 1)
