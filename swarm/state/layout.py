@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any, Protocol
 
 from swarm.state.error import StateError
@@ -84,7 +85,7 @@ def head_bytes(metadata: Mapping[str, str], shapes: Shapes) -> bytes:
     return LENGTH.pack(len(head)) + head
 
 
-def head_length(raw: bytes | bytearray | memoryview, where: str) -> int:
+def head_length(raw: bytes | bytearray | memoryview | mmap, where: str) -> int:
     """Bytes of the JSON head that follow the first 8. Raises StateError naming `where`."""
     if len(raw) < LENGTH.size:
         raise StateError(where, f"{len(raw)} bytes is too short for a shard")

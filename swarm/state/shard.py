@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 
 import torch
@@ -121,7 +122,7 @@ def read_shard(
     return shard
 
 
-def parse_shard(buffer: bytearray, where: str, *, shapes: Shapes | None = None) -> Shard:
+def parse_shard(buffer: bytearray | mmap, where: str, *, shapes: Shapes | None = None) -> Shard:
     """The shard in `buffer`, whose memory the tensors share.
 
     Checks layout, names, `shapes` if given, that all values are finite and second moments not negative.

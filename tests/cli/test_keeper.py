@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from swarm.net.bulk import PATIENCE_S, BulkError
 from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.state.error import StateError
+from swarm.state.pieces import Index
 
 ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
 
@@ -115,6 +117,20 @@ async def test_an_order_that_replaces_another_gets_the_engine_that_is_kept(tmp_p
     used = await second
     await asyncio.get_running_loop().shutdown_default_executor()  # all threads are done
     assert used is keeper.engine and len(made) == 1  # type: ignore[comparison-overlap]
+
+
+async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(0), tmp_path)
+
+    async def nothing(donor: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
+        async def index() -> AsyncGenerator[bytes, None]:
+            yield Index(0, ()).encode()
+
+        return index()
+
+    keeper._fetch_pieces = nothing
+    with pytest.raises(StateError, match="the donors: a state of no bytes"):
+        await keeper.load(LoadState(StageIndex(0), 3, None, False, (ONE, TWO)))
 
 
 async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Path) -> None:
