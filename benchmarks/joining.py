@@ -165,9 +165,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
         "incumbents_rate": round(usual / during, 3),
         "donors": len(load),
         "donor_load_max_over_mean": round(max(load.values()) * len(load) / sum(load.values()), 2),
-        "in_the_midst": sum(
-            isinstance(event, StageAmended) and "caught up" in event.reason for _, event in coordinator
-        ),
+        "in_the_midst": sum(isinstance(e, StageAmended) and e.entrant is not None for _, e in coordinator),
         "equal": report["equal"],
     }
 

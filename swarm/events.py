@@ -285,6 +285,7 @@ class StageAmended(Event):
     number: int
     moved: list[int]
     reason: str
+    entrant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

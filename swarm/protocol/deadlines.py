@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW = 64
-_LEAST_SILENCE = 1 / 12
+_LEAST_SILENCE = 1 / 15
 """Of the step budget."""
 
 
@@ -42,7 +42,7 @@ def deadline(observed: Observed, budget_s: float, *, multiple: float, low: float
 
 
 def silence_deadline(gaps: Observed, budget_s: float, heartbeat_s: float) -> float:
-    """How long a peer may say nothing: 4 × the usual gap, at least a twelfth of the budget, at most a quarter."""
+    """How long a peer may say nothing: 4 × the usual gap, at least a fifteenth of the budget, at most a quarter."""
     usual = deadline(gaps, budget_s, multiple=4.0, low=_LEAST_SILENCE, high=1 / 4)
     return max(usual, 3 * heartbeat_s)
 

@@ -78,12 +78,13 @@ class Mending:
         self._publish(stage, table, f"{actor} is fenced: {reason}")
         return None
 
-    def _publish(self, stage: int, table: StageTable, reason: str) -> None:
-        """Give a stage a new table and tell all whom it concerns."""
+    def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
+        """Give a stage a new table, in which `entrant` is new, and tell all whom it concerns."""
         ledger = self._ledger
         moved = ledger.amend(stage, table)
         self._openings.clear()
-        self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason))
+        new = None if entrant is None else str(entrant)
+        self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason, new))
         for near in ledger.concerned(stage):
             for actor in ledger.tables[near].roster:
                 self._out.send(actor, Amend(ledger.pass_id, StageIndex(stage), table, reason))
@@ -114,7 +115,7 @@ class Mending:
             else:
                 takers = self._suspicion.takers(self._members, ledger, sender, now)
                 ledger.released[stage].update(moved)
-            self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason)
+            self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason, entrant)
             if entrant is not None:
                 self.tell(entrant, now)
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from one_stage import ONE, STAGE, THREE, TWO, Run, sent, settings
 
+from swarm.events import StageAmended
 from swarm.protocol import messages as m
+from swarm.protocol.actions import Emit
 from swarm.protocol.ids import Actor
 from swarm.protocol.ledger import Ledger
 
@@ -63,6 +65,8 @@ def test_it_is_given_what_a_sibling_has_not_begun() -> None:
     opened = sent(orders, m.Open, THREE)[-1]
     assert isinstance(opened, m.Open) and opened.tables[0] == run.table and not opened.listeners
     assert {order.to for order in orders if isinstance(getattr(order, "message", None), m.Amend)} == {ONE, TWO, THREE}
+    events = [order.event for order in orders if isinstance(order, Emit)]
+    assert [e.entrant for e in events if isinstance(e, StageAmended)] == [str(THREE)]
 
 
 def test_it_comes_into_a_pass_once() -> None:
