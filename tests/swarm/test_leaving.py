@@ -183,7 +183,7 @@ def test_a_second_interrupt_ends_a_peer_at_once(make_swarm: MakeSwarm, reference
     interrupted(p0)
     p0.wait_for(PeerLeaving)
     p0.signal(signal.SIGINT)
-    assert p0.wait_end(1.0) == -signal.SIGINT
+    assert p0.wait_end(SURE_S) == -signal.SIGINT
     swarm.coordinator.wait_for(PeerFenced, actor=p0.actor)
     p1.signal(signal.SIGCONT)
     swarm.finish(names=("p1", "p2", "p3"))
