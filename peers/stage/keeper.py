@@ -6,12 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import aclosing
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import Protocol
 
 from peers.piece_request import Kind, PieceRequest
+from peers.stage.copies import Copies
 from peers.stage.gathering import Fetch as FetchPieces
 from peers.stage.gathering import Gathering
 from peers.stage.lending import Lending
@@ -24,7 +25,6 @@ from swarm.compute.reduction import largest_exact
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
 from swarm.manifest import RunManifest
 from swarm.models.kinds import parameter_shapes
-from swarm.net.bulk import is_overdue
 from swarm.protocol.actions import (
     Apply,
     CancelReduce,
@@ -44,18 +44,11 @@ from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
 from swarm.state.layout import ShardMeta, check_meta, shard_limit, state_shapes
 from swarm.state.pieces import SumsFile
-from swarm.state.shard import Shard, Tensors, parse_shard
-from swarm.state.transfer import ShardReceiver, iter_chunks, iter_file_chunks
+from swarm.state.shard import Shard, parse_shard
+from swarm.state.transfer import ShardReceiver, iter_file_chunks
 
 _NAME_LENGTH = 16
 """Digits of the run hash that name a run's folder."""
-MAX_SNAPSHOTS = 2
-"""Copies of the state at once: of the version that most come for, and of one that somebody is still busy with."""
-COPYING = 0.1
-"""The part of its time that the compute thread may spend on such copies, so that nobody can keep it from training."""
-MAX_REST_S = 10.0
-PAUSE_S = 2.0
-"""Who leaves a copy before its end is not given another one at once."""
 
 Fetch = Callable[[Actor, bytes], AsyncIterator[bytes]]
 
@@ -105,11 +98,7 @@ class Keeper:
         """{step: the index of sums that were not what was decided}"""
         self._fetched = 0
         self._told_at = 0.0
-        self._snapshots: dict[int, _Snapshot] = {}
-        """By version, while they are fetched."""
-        self._next_copy_at = 0.0
-        self._broke_off: dict[str, float] = {}
-        """{peer id: when}, for PAUSE_S"""
+        self._copies = Copies(self._run_hash)
         self.engine: StageEngine | None = None
         self.stage: int | None = None
         self._making = asyncio.Lock()
@@ -203,7 +192,7 @@ class Keeper:
 
     def _forget(self) -> None:
         """Another state is loaded. What was copied may be of a history that was rolled back: versions count anew."""
-        self._snapshots.clear()
+        self._copies.forget()
         self.lending.clear()
 
     # ------------------------------------------------------------ while others train
@@ -291,19 +280,14 @@ class Keeper:
         assert self.engine is not None and self.stage is not None
         now = time.monotonic()
         copying = order.pass_id.version in order.versions and order.pass_id.version not in self.lending.copies
-        self.lending.lend(order, self.stage, self.engine, now >= self._next_copy_at)
+        self.lending.lend(order, self.stage, self.engine, self._copies.may_be_taken(now))
         if copying and (taken := self.lending.taken(order.pass_id.version)) is not None:
-            taken.add_done_callback(lambda _: self._rest(now))
+            taken.add_done_callback(lambda _: self._copies.rest(now))
 
     async def answer(self, request: PieceRequest) -> bytes:
         """What is lent, or why not: as Lending.answer."""
         version = None if self.engine is None else self.engine.version
         return await self.lending.answer(request, self.stage, version)
-
-    def _rest(self, began: float) -> None:
-        """A copy was taken: the next one is not before ten times as long has passed."""
-        now = time.monotonic()
-        self._next_copy_at = now + min(MAX_REST_S, (now - began) / COPYING)
 
     def _gathering(self, kind: Kind, stage: int, version: int, limit: int, donors: tuple[Actor, ...]) -> Gathering:
         path = self._incoming / f"{kind.value}-{stage}-{version}"
@@ -354,56 +338,9 @@ class Keeper:
         if engine is None or self.stage != request.stage or engine.version != request.version:
             held = None if engine is None else engine.version
             raise StateError("state", f"asked for stage {request.stage} version {request.version}, holds {held}")
-        now = time.monotonic()
-        self._broke_off = {peer: at for peer, at in self._broke_off.items() if now - at < PAUSE_S}
-        if requester.peer in self._broke_off:
-            raise StateError("state", f"the last copy for you was left before its end: ask again in {PAUSE_S:g} s")
-        snapshot = self._snapshot(engine, request, now)
-        reading = _Reading(now)
-        snapshot.readings.append(reading)
-        try:
-            chunks = iter_chunks(*await asyncio.shield(snapshot.taking))
-            yield await asyncio.to_thread(next, chunks)  # hashes the whole
-            for chunk in chunks:
-                reading.nbytes += len(chunk)
+        async with aclosing(self._copies.serve(engine, request, requester)) as chunks:
+            async for chunk in chunks:
                 yield chunk
-                if snapshot.given_up:
-                    raise StateError("state", "others ask for a newer version: this copy took too long")
-        except GeneratorExit:
-            self._broke_off[requester.peer] = time.monotonic()
-            raise
-        finally:
-            snapshot.readings.remove(reading)
-            if not snapshot.readings and self._snapshots.get(request.version) is snapshot:
-                del self._snapshots[request.version]
-
-    def _snapshot(self, engine: StageEngine, request: StateRequest, now: float) -> _Snapshot:
-        """The copy of that version; a new one if there is room. Raises StateError."""
-        snapshot = self._snapshots.get(request.version)
-        if snapshot is not None:
-            return snapshot
-        if len(self._snapshots) >= MAX_SNAPSHOTS:
-            overdue = [version for version, each in self._snapshots.items() if each.is_overdue(now)]
-            if not overdue:
-                raise StateError("state", f"{MAX_SNAPSHOTS} versions are being fetched: ask another replica")
-            self._snapshots.pop(min(overdue)).given_up = True
-        taking = asyncio.create_task(self._take(engine, request.stage, request.version))
-        snapshot = self._snapshots[request.version] = _Snapshot(taking)
-        return snapshot
-
-    async def _take(self, engine: StageEngine, stage: int, version: int) -> tuple[Tensors, ShardMeta]:
-        if (rest := self._next_copy_at - time.monotonic()) > 0:
-            await asyncio.sleep(rest)
-        began, held = time.monotonic(), engine.version
-        if held == version:
-            state = await asyncio.wrap_future(engine.snapshot())
-            now, held = time.monotonic(), state.version
-            self._next_copy_at = now + min(MAX_REST_S, (now - began) / COPYING)
-        if held != version:
-            raise StateError("state", f"version {version} is over, this peer is at {held}")
-        digest = await asyncio.to_thread(state.digest)
-        meta = ShardMeta(self._run_hash, stage, version, state.updates, state.chain, digest, state.subspace_id)
-        return state.tensors, meta
 
     async def close(self) -> None:
         if self.engine is not None:
@@ -414,27 +351,6 @@ def _remove(paths: Iterable[Path]) -> None:
     """For a thread: a busy disk takes seconds to let a large file go."""
     for path in paths:
         path.unlink(missing_ok=True)
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """One who fetches a copy."""
-
-    began: float
-    nbytes: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Snapshot:
-    """One copy of the state, for all who fetch that version at the same time."""
-
-    taking: asyncio.Task[tuple[Tensors, ShardMeta]]
-    readings: list[_Reading] = field(default_factory=list)
-    given_up: bool = False
-    """Its readers are too slow, and others wait."""
-
-    def is_overdue(self, now: float) -> bool:
-        return all(is_overdue(now - each.began, each.nbytes / max(now - each.began, 1e-9)) for each in self.readings)
 
 
 def _state(shard: Shard) -> StageState:

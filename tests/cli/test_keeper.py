@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from peers.stage import keeper as keeper_module
-from peers.stage import process
-from peers.stage.keeper import MAX_REST_S, PAUSE_S, Keeper
+from peers.stage import copies, process
+from peers.stage.copies import MAX_REST_S, PAUSE_S
+from peers.stage.keeper import Keeper
 from peers.state_request import StateRequest
 from swarm.compute.optimizer import StageState
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
@@ -161,8 +161,8 @@ class Clock:
             self.now += seconds
 
         engine.snapshot = copied  # type: ignore[method-assign]
-        monkeypatch.setattr(keeper_module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(keeper_module.asyncio, "sleep", sleep)
+        monkeypatch.setattr(copies.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(copies.asyncio, "sleep", sleep)
 
 
 async def test_at_most_two_copies_are_held_and_the_slow_make_room(
@@ -180,7 +180,7 @@ async def test_at_most_two_copies_are_held_and_the_slow_make_room(
         await anext(keeper.serve(StateRequest(0, 9), THREE))
     assert engine.snapshots == 2
     clock.now += PATIENCE_S + 1.0
-    assert await anext(keeper.serve(StateRequest(0, 9), THREE)) and sorted(keeper._snapshots) == [8, 9]
+    assert await anext(keeper.serve(StateRequest(0, 9), THREE)) and sorted(keeper._copies._held) == [8, 9]
     await anext(older)
     with pytest.raises(StateError, match="others ask for a newer version"):
         await anext(older)
@@ -198,7 +198,7 @@ async def test_the_compute_thread_is_not_kept_from_training_by_copies(
     assert clock.slept == pytest.approx([5.0, 5.0])
     clock.now += 60.0
     await whole(keeper, 9)
-    assert len(clock.slept) == 2 and keeper._next_copy_at - clock.now <= MAX_REST_S
+    assert len(clock.slept) == 2 and keeper._copies._next_at - clock.now <= MAX_REST_S
 
 
 async def test_a_version_that_is_over_after_the_rest_is_not_copied(
@@ -212,10 +212,10 @@ async def test_a_version_that_is_over_after_the_rest_is_not_copied(
     async def sleep(seconds: float) -> None:
         engine.version = 8
 
-    monkeypatch.setattr(keeper_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(copies.asyncio, "sleep", sleep)
     with pytest.raises(StateError, match="version 7 is over, this peer is at 8"):
         await whole(keeper, 7)
-    assert engine.snapshots == 1 and not keeper._snapshots
+    assert engine.snapshots == 1 and not keeper._copies._held
 
 
 async def test_who_leaves_a_copy_before_its_end_waits_for_the_next(
@@ -232,7 +232,7 @@ async def test_who_leaves_a_copy_before_its_end_waits_for_the_next(
         await whole(keeper, 7)
     assert await anext(keeper.serve(StateRequest(0, 7), TWO)), "others need not wait"
     clock.now += PAUSE_S
-    assert await whole(keeper, 7) and ONE.peer not in keeper._broke_off
+    assert await whole(keeper, 7) and ONE.peer not in keeper._copies._broke_off
 
 
 async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None:

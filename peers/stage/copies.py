@@ -1,0 +1,125 @@
+"""Copies of the state that a peer trains, for those who fetch a version whole: one for all who come at the same time.
+
+They are taken on the compute thread, and rarely enough that nobody can keep it from training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from peers.stage.lending import Engine
+from peers.state_request import StateRequest
+from swarm.net.bulk import is_overdue
+from swarm.protocol.ids import Actor
+from swarm.state.error import StateError
+from swarm.state.layout import ShardMeta
+from swarm.state.shard import Tensors
+from swarm.state.transfer import iter_chunks
+
+MAX_COPIES = 2
+"""At once: of the version that most come for, and of one that somebody is still busy with."""
+COPYING = 0.1
+"""The part of its time that the compute thread may spend on copies."""
+MAX_REST_S = 10.0
+PAUSE_S = 2.0
+"""Who leaves a copy before its end is not given another one at once."""
+
+
+class Copies:
+    """Used in one event loop."""
+
+    def __init__(self, run_hash: str) -> None:
+        self._run_hash = run_hash
+        self._held: dict[int, _Copy] = {}
+        """By version, while they are fetched."""
+        self._next_at = 0.0
+        self._broke_off: dict[str, float] = {}
+        """{peer id: when}, for PAUSE_S"""
+
+    async def serve(self, engine: Engine, request: StateRequest, requester: Actor) -> AsyncGenerator[bytes, None]:
+        """The chunks of a transfer (see swarm/state/transfer.py). Raises StateError: it cannot be had, or no more."""
+        now = time.monotonic()
+        self._broke_off = {peer: at for peer, at in self._broke_off.items() if now - at < PAUSE_S}
+        if requester.peer in self._broke_off:
+            raise StateError("state", f"the last copy for you was left before its end: ask again in {PAUSE_S:g} s")
+        copy = self._of(engine, request, now)
+        reading = _Reading(now)
+        copy.readings.append(reading)
+        try:
+            chunks = iter_chunks(*await asyncio.shield(copy.taking))
+            yield await asyncio.to_thread(next, chunks)  # hashes the whole
+            for chunk in chunks:
+                reading.nbytes += len(chunk)
+                yield chunk
+                if copy.given_up:
+                    raise StateError("state", "others ask for a newer version: this copy took too long")
+        except GeneratorExit:
+            self._broke_off[requester.peer] = time.monotonic()
+            raise
+        finally:
+            copy.readings.remove(reading)
+            if not copy.readings and self._held.get(request.version) is copy:
+                del self._held[request.version]
+
+    def may_be_taken(self, now: float) -> bool:
+        """Whether the compute thread has rested from the last one."""
+        return now >= self._next_at
+
+    def rest(self, began: float) -> None:
+        """One was taken: the next is not before ten times as long has passed."""
+        now = time.monotonic()
+        self._next_at = now + min(MAX_REST_S, (now - began) / COPYING)
+
+    def forget(self) -> None:
+        """Another state is loaded, and versions count anew. Who is reading goes on."""
+        self._held.clear()
+
+    def _of(self, engine: Engine, request: StateRequest, now: float) -> _Copy:
+        """The copy of that version; a new one if there is room. Raises StateError."""
+        copy = self._held.get(request.version)
+        if copy is not None:
+            return copy
+        if len(self._held) >= MAX_COPIES:
+            overdue = [version for version, each in self._held.items() if each.is_overdue(now)]
+            if not overdue:
+                raise StateError("state", f"{MAX_COPIES} versions are being fetched: ask another replica")
+            self._held.pop(min(overdue)).given_up = True
+        taking = asyncio.create_task(self._take(engine, request.stage, request.version))
+        copy = self._held[request.version] = _Copy(taking)
+        return copy
+
+    async def _take(self, engine: Engine, stage: int, version: int) -> tuple[Tensors, ShardMeta]:
+        if (rest := self._next_at - time.monotonic()) > 0:
+            await asyncio.sleep(rest)
+        began, held = time.monotonic(), engine.version
+        if held == version:
+            state = await asyncio.wrap_future(engine.snapshot())
+            held = state.version
+            self.rest(began)
+        if held != version:
+            raise StateError("state", f"version {version} is over, this peer is at {held}")
+        digest = await asyncio.to_thread(state.digest)
+        meta = ShardMeta(self._run_hash, stage, version, state.updates, state.chain, digest, state.subspace_id)
+        return state.tensors, meta
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """One who fetches a copy."""
+
+    began: float
+    nbytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    taking: asyncio.Task[tuple[Tensors, ShardMeta]]
+    readings: list[_Reading] = field(default_factory=list)
+    given_up: bool = False
+    """Its readers are too slow, and others wait."""
+
+    def is_overdue(self, now: float) -> bool:
+        return all(is_overdue(now - each.began, each.nbytes / max(now - each.began, 1e-9)) for each in self.readings)
