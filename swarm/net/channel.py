@@ -31,7 +31,7 @@ WEIGHTS: dict[Channel, float | None] = {
     Channel.REDUCE: 3.0,
     Channel.BULK: 1.0,
 }
-"""How a line that is full is shared. A gradient frees a slot two hops on; state is in nobody's way."""
+"""How a limited uplink is shared (see uplink.py). A gradient frees a slot two hops on; state is in nobody's way."""
 
 
 def lanes_of(max_rate: float | None) -> dict[Channel, Lane]:
@@ -40,7 +40,7 @@ def lanes_of(max_rate: float | None) -> dict[Channel, Lane]:
         uplink = Uplink(max_rate)
         return {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
     courtesy = Courtesy()
-    return {channel: courtesy.lane(weight, channel is Channel.BULK) for channel, weight in WEIGHTS.items() if weight}
+    return {channel: courtesy.lane(gives_way=channel is Channel.BULK) for channel in Channel if WEIGHTS[channel]}
 
 
 def channel_of(message: m.Message) -> Channel:

@@ -1,19 +1,25 @@
 """Courtesy: state lets training's messages pass, on a line of which nobody has told how fast it is.
 
-What holds up a message of training is that the line is full, as a rule. While one is held up, other traffic gets its
-share by weight of what training sends, as it would under a limit (see uplink.py), and needs to know no rate for that.
-The reason may also be a receiver that is slow, or gone: so other traffic always gets a piece a second.
+What holds up a message of training is that the line is full, as a rule; but it may be the line of a receiver, or a
+receiver that is gone. So while one is held up, other traffic gets a quarter of the fastest that this process has sent
+at lately: as much as beside a reduce under a limit (see uplink.py), whatever the reason is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 
 from swarm.net.lane import MAX_PIECE
 
-LONGEST_WAIT_S = 1.0
+SHARE = 0.25
+LEAST = float(MAX_PIECE)
+"""Bytes a second that other traffic always gets."""
+WINDOW_S = 4.0
+"""Longer than what the buffers below take in at once."""
+WINDOWS = 15
 
 
 class Courtesy:
@@ -21,43 +27,43 @@ class Courtesy:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._speed = Speed(clock())
         self._held = 0
         """Pieces of training that are being written."""
-        self._credit = 0.0
-        """What training has sent and others have not had their share of, up to a piece: bytes ÷ weight."""
-        self._served_at = clock()
-        """When a piece of other traffic left last."""
-        self._moved = asyncio.Event()
+        self._free = asyncio.Event()
+        """Set when there are none any more."""
+        self._next_at = clock()
+        """When a piece of other traffic may leave while there are."""
 
-    def lane(self, weight: float, gives_way: bool) -> CourteousLane:
+    def lane(self, gives_way: bool) -> CourteousLane:
         """A kind of traffic."""
-        return CourteousLane(self, weight, gives_way)
+        return CourteousLane(self, gives_way)
 
     def begin(self) -> None:
         """A piece of training is about to be written."""
         self._held += 1
 
-    def end(self, cost: float) -> None:
-        """It is. `cost`: its bytes ÷ weight."""
+    def end(self) -> None:
+        """It is."""
         self._held -= 1
-        self._credit = min(self._credit + cost, MAX_PIECE)
-        self._moved.set()
+        if not self._held:
+            self._free.set()
 
-    async def give_way(self, cost: float) -> None:
-        """Wait until a piece of other traffic may leave. `cost`: its bytes ÷ weight."""
-        while self._held and self._credit < cost:
-            patience = self._served_at + LONGEST_WAIT_S - self._clock()
-            if patience <= 0:
-                break
-            self._moved.clear()
+    async def give_way(self, nbytes: int) -> None:
+        """Wait until a piece of other traffic may leave."""
+        while self._held and (wait := self._next_at - self._clock()) > 0:
+            self._free.clear()
             try:
-                async with asyncio.timeout(patience):
-                    await self._moved.wait()
+                async with asyncio.timeout(wait):
+                    await self._free.wait()
             except TimeoutError:
                 pass
-        if self._held:
-            self._credit = max(0.0, self._credit - cost)
-        self._served_at = self._clock()
+        now = self._clock()
+        self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest) if self._held else now
+
+    def sent(self, nbytes: int) -> None:
+        """Of either kind."""
+        self._speed.add(nbytes, self._clock())
 
 
 class CourteousLane:
@@ -65,9 +71,8 @@ class CourteousLane:
 
     piece = MAX_PIECE
 
-    def __init__(self, courtesy: Courtesy, weight: float, gives_way: bool) -> None:
+    def __init__(self, courtesy: Courtesy, gives_way: bool) -> None:
         self._courtesy = courtesy
-        self._weight = weight
         self._gives_way = gives_way
 
     def frame(self) -> int:
@@ -77,11 +82,31 @@ class CourteousLane:
     async def take(self, frame: int, nbytes: int) -> None:
         """Wait until a piece may leave."""
         if self._gives_way:
-            await self._courtesy.give_way(nbytes / self._weight)
+            await self._courtesy.give_way(nbytes)
         else:
             self._courtesy.begin()
 
     def wrote(self, nbytes: int) -> None:
         """A piece is written."""
         if not self._gives_way:
-            self._courtesy.end(nbytes / self._weight)
+            self._courtesy.end()
+        self._courtesy.sent(nbytes)
+
+
+class Speed:
+    """How fast bytes left in the fastest of the last `WINDOWS` windows."""
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._sent: deque[int] = deque([0], maxlen=WINDOWS)
+
+    def add(self, nbytes: int, now: float) -> None:
+        if now - self._began >= WINDOW_S:
+            self._began = now
+            self._sent.append(0)
+        self._sent[-1] += nbytes
+
+    @property
+    def fastest(self) -> float:
+        """Bytes a second."""
+        return max(self._sent) / WINDOW_S

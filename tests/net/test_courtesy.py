@@ -6,90 +6,96 @@ import asyncio
 
 import pytest
 
-from swarm.net.channel import WEIGHTS, lanes_of
-from swarm.net.courtesy import LONGEST_WAIT_S, Courtesy
+from swarm.net.channel import lanes_of
+from swarm.net.courtesy import LEAST, SHARE, WINDOW_S, WINDOWS, CourteousLane, Courtesy, Speed
 from swarm.net.handshake import Channel
-from swarm.net.lane import Lane
 
 DEADLINE_S = 60.0
-PIECE = 1000
+PIECE = 10_000
 
 
 class Clock:
-    now = 0.0
+    """Stands still but for those who wait: for them it is as late as they wish."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(asyncio, "timeout", self._skip)
 
     def __call__(self) -> float:
         return self.now
 
+    def _skip(self, seconds: float | None) -> asyncio.Timeout:
+        self.now += seconds or 0.0
+        return asyncio.Timeout(asyncio.get_running_loop().time())  # over at once
+
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
 
 
-@pytest.fixture
-def lanes(clock: Clock) -> dict[Channel, Lane]:
-    courtesy = Courtesy(clock)
-    return {c: courtesy.lane(weight, c is Channel.BULK) for c, weight in WEIGHTS.items() if weight}
-
-
-async def settled() -> None:
-    """Until every task has done what it can without the time going on."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def sending(lane: Lane, pieces: list[int]) -> None:
-    """As a stream that is never held up."""
-    while True:
+async def send(lane: CourteousLane, count: int) -> None:
+    for _ in range(count):
         await lane.take(lane.frame(), PIECE)
         lane.wrote(PIECE)
-        pieces.append(PIECE)
-        if len(pieces) >= 1000:
-            return
 
 
-@pytest.mark.parametrize("first", [Channel.GRADIENT, Channel.REDUCE])
-async def test_while_training_is_held_up_state_gets_its_share_by_weight(
-    first: Channel, lanes: dict[Channel, Lane]
-) -> None:
-    training, state = lanes[first], lanes[Channel.BULK]
-    weight = WEIGHTS[first]
-    assert weight is not None
-    await training.take(0, PIECE)  # and the line takes its time
-    left: list[int] = []
-    bulk = asyncio.create_task(sending(state, left))
-    for _ in range(600):
-        await settled()
-        training.wrote(PIECE)
-        await training.take(0, PIECE)  # the next piece follows at once
-    await settled()
-    assert 600 / weight - 2 <= len(left) <= 600 / weight + 1
+async def test_while_training_is_held_up_state_gets_a_quarter_of_the_fastest_rate(clock: Clock) -> None:
+    courtesy = Courtesy(clock)
+    training, state = courtesy.lane(gives_way=False), courtesy.lane(gives_way=True)
+    for _ in range(4000):  # ten megabytes a second, as the line is
+        await send(training, 1)
+        clock.now += 0.001
+    clock.now += WINDOW_S
+    await training.take(0, PIECE)
+    began = clock.now
+    await send(state, 500)
+    assert (clock.now - began) * 1e7 * SHARE == pytest.approx(500 * PIECE, rel=0.02)
+
+
+async def test_whoever_has_sent_nothing_yet_gets_a_piece_a_second_through(clock: Clock) -> None:
+    courtesy = Courtesy(clock)
+    await courtesy.lane(gives_way=False).take(0, PIECE)  # to a receiver that takes nothing
+    began = clock.now
+    await send(courtesy.lane(gives_way=True), 100)
+    assert (clock.now - began) * LEAST == pytest.approx(100 * PIECE, rel=0.02)
+
+
+async def test_what_is_not_held_up_makes_nobody_wait_and_leaves_no_debt(clock: Clock) -> None:
+    courtesy = Courtesy(clock)
+    training, state = courtesy.lane(gives_way=False), courtesy.lane(gives_way=True)
+    began = clock.now
+    await send(training, 10)
+    await send(state, 1000)
+    await training.take(0, PIECE)
+    await state.take(0, PIECE)
+    assert clock.now == began
+
+
+async def test_state_goes_on_at_once_when_training_has_left() -> None:
+    courtesy = Courtesy(lambda: 0.0)
+    training, state = courtesy.lane(gives_way=False), courtesy.lane(gives_way=True)
+    await training.take(0, PIECE)
+    await training.take(0, PIECE)
+    await state.take(0, 1 << 40)  # so that the next one would wait for days
+    waiting = asyncio.create_task(state.take(0, PIECE))
+    training.wrote(PIECE)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "another piece is held up"
     training.wrote(PIECE)
     async with asyncio.timeout(DEADLINE_S):
-        await bulk  # nothing holds up training now
-
-
-async def test_what_is_not_held_up_makes_nobody_wait(lanes: dict[Channel, Lane]) -> None:
-    training, state = lanes[Channel.ACTIVATION], lanes[Channel.BULK]
-    for _ in range(100):
-        await training.take(0, PIECE)
-        training.wrote(PIECE)
-        async with asyncio.timeout(DEADLINE_S):
-            await state.take(0, PIECE)
-
-
-async def test_behind_a_receiver_that_takes_nothing_state_goes_on(lanes: dict[Channel, Lane], clock: Clock) -> None:
-    await lanes[Channel.REDUCE].take(0, PIECE)  # never written
-    state = lanes[Channel.BULK]
-    waiting = asyncio.create_task(state.take(0, PIECE))
-    await settled()
-    assert not waiting.done()
-    clock.now += LONGEST_WAIT_S
-    await lanes[Channel.GRADIENT].take(0, 1)
-    lanes[Channel.GRADIENT].wrote(1)  # it looks again, and this is no share yet
-    async with asyncio.timeout(DEADLINE_S):
         await waiting
+
+
+def test_the_fastest_window_counts_for_a_minute() -> None:
+    speed = Speed(0.0)
+    speed.add(8000, 1.0)
+    assert speed.fastest == 8000 / WINDOW_S
+    for window in range(1, WINDOWS):
+        speed.add(10, window * WINDOW_S + 1.0)
+    assert speed.fastest == 8000 / WINDOW_S
+    speed.add(10, WINDOWS * WINDOW_S + 2.0)
+    assert speed.fastest == 10 / WINDOW_S
 
 
 async def test_without_a_limit_all_but_control_have_a_lane_and_with_one_control_too() -> None:
