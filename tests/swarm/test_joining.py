@@ -25,12 +25,18 @@ SLOW = "--max-rate=6Mbit"
 
 
 def running(make_swarm: MakeSwarm, steps: int, *sets: str, rate: str = SLOW) -> Swarm:
-    """Two stages of two replicas, which have decided two steps."""
     swarm = make_swarm("int8", *SETS, f"run.steps={steps}", *sets)
     swarm.coordinate()
+    begin(swarm, rate)
+    return swarm
+
+
+def begin(swarm: Swarm, rate: str = SLOW) -> None:
+    """Two stages of two replicas, which have decided two steps; all of them have had a part in one."""
     swarm.join_stages(PEERS, dict.fromkeys(PEERS, (rate,)))
     swarm.coordinator.wait_for(StepDecided, step=1)
-    return swarm
+    for name in PEERS:
+        swarm.peers[name].wait_for(MicrobatchAccumulated)
 
 
 def decided_while(swarm: Swarm, began: float, ended: float) -> int:
@@ -98,10 +104,16 @@ def came(peer: Process) -> int:
 
 
 def test_many_join_at_once(make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:
-    swarm = running(make_swarm, 22, "swarm.replicas=7", "batch.microbatches=16")
+    swarm = make_swarm("int8", *SETS, "run.steps=18", "swarm.replicas=7", "batch.microbatches=16")
+    swarm.coordinate()
     names = [f"n{number}" for number in range(10)]
+    for name in names:  # ten processes take longer to start than a few steps
+        swarm.join(name, SLOW, "--fault=stop@ProcessStarted")
     for name in names:
-        swarm.join(name, SLOW)
+        swarm.peers[name].wait_stopped()
+    begin(swarm)
+    for name in names:
+        swarm.peers[name].resume()
     for name in names:
         swarm.peers[name].wait_for(StateFetched)
     swarm.finish()
