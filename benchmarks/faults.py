@@ -165,9 +165,10 @@ ROWS = (
         10,
         "ten joins at once",
         "incumbents ≥ 90 %; useful < 60 s",
-        ("paced-joins",),
-        lambda r: (
-            f"the slowest step while they come {r['slowest']:.2f} × the usual {r['usual_step_s']:.1f} s; "
+        ("paced-joins", "paced-starts"),
+        lambda r, starts: (
+            f"the slowest step while they come {r['slowest']:.2f} × the usual {r['usual_step_s']:.1f} s, and "
+            f"{starts['slowest']:.2f} × while ten processes start on the same cores that do not join; "
             f"{1 / min(step['ratio'] for step in r['steps']):.1f} × the rate once all work"
         ),
         "`ten-joins.toml`; joins over slow links and donor load: `test_joining.py`",
