@@ -285,7 +285,7 @@ class CoordinatorCore:
         self.members.remove(member.actor)
         if self.phase is not Phase.FINISHED:  # then they leave because they were told to
             self._out.emit(PeerLost(str(member.actor), member.stage, reason))
-            self._placement.rebalancing.lost(now)
+            self._placement.rebalancing.lost(member.stage, now)
         if self.open_pass is not None:
             self.open_pass.exclude(member.actor, reason)
             self._settle(now)

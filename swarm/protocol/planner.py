@@ -10,7 +10,7 @@ they did in Petals, issue 389: many servers moved to the same gap, one after the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from swarm.protocol.ids import Actor, StageIndex
@@ -129,13 +129,15 @@ def _better(one: tuple[bool, list[float]], other: tuple[bool, list[float]]) -> b
 # ---------------------------------------------------------------- a move
 
 
-def plan_move(lineup: Lineup, download_s: float, horizon_s: float) -> Move | Stay:
+def plan_move(
+    lineup: Lineup, download_s: float, horizon_s: float, barred: Collection[tuple[int, int]] = ()
+) -> Move | Stay:
     """The move that should be made now, if any.
 
     Moves are thought ahead, each the best one after the one before and each taking `download_s`; of all beginnings of
     that sequence the one that does most microbatches within `horizon_s` is chosen, and its first move made, if it does
     `WORTH` more than staying. `download_s`: seconds from leaving a stage to working in the next one. `horizon_s`: for
-    how long the arrangement may be expected to last.
+    how long the arrangement may be expected to last. `barred`: (from, to) of moves that are not to be made.
     """
     if len(lineup.crews) < 2:
         return Stay("there is one stage")
@@ -146,7 +148,7 @@ def plan_move(lineup: Lineup, download_s: float, horizon_s: float) -> Move | Sta
     gain = cost = 0.0
     final = start
     for number in range(1, LOOKAHEAD + 1):
-        found = _best_move(crews, lineup, rates)
+        found = _best_move(crews, lineup, rates, barred)
         if found is None or number * download_s > horizon_s:
             break
         worker, source, stage = found
@@ -177,7 +179,7 @@ def plan_move(lineup: Lineup, download_s: float, horizon_s: float) -> Move | Sta
 
 
 def _best_move(
-    crews: Sequence[Sequence[Worker]], lineup: Lineup, rates: Sequence[float]
+    crews: Sequence[Sequence[Worker]], lineup: Lineup, rates: Sequence[float], barred: Collection[tuple[int, int]]
 ) -> tuple[Worker, int, int] | None:
     """(who, from, to) that leaves the slower one of the two stages fastest. None: no move to the slowest helps it."""
     stage = min(range(len(rates)), key=lambda s: (rates[s], s))
@@ -187,7 +189,7 @@ def _best_move(
     best: tuple[float, float, Actor] | None = None
     chosen: tuple[Worker, int, int] | None = None
     for source, crew in enumerate(crews):
-        if source == stage or not _spares(crew, len(crews[stage]), lineup.replicas):
+        if source == stage or (source, stage) in barred or not _spares(crew, len(crews[stage]), lineup.replicas):
             continue
         for worker in crew:
             if not worker.movable or stage in worker.too_large:

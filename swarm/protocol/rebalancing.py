@@ -14,6 +14,7 @@ from swarm.protocol.churn import Churn, expected_quiet_s, replica_cap
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.forecast import forecast
 from swarm.protocol.history import History
+from swarm.protocol.hysteresis import Hysteresis
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Member, Members
 from swarm.protocol.outbox import Outbox
@@ -44,6 +45,7 @@ class Rebalancing:
         self._began_at: float | None = None
         """When the first pass opened: who was placed before that had to wait for others."""
         self._moves = 0
+        self._hysteresis = Hysteresis()
         self._due = False
         """A step was decided since it was considered."""
 
@@ -57,6 +59,8 @@ class Rebalancing:
             if member is None or member.has_worked:
                 continue
             member.has_worked = True
+            if not member.move_number and member.stage is not None:
+                self._hysteresis.changed(member.stage)
             if self._began_at is not None and member.placed_at >= self._began_at:
                 self._arrivals.add(now - member.placed_at)
         if self._began_at is None:
@@ -70,8 +74,10 @@ class Rebalancing:
         self._capacities.learn(self._members)
         self._due = True
 
-    def lost(self, now: float) -> None:
-        """A member is gone."""
+    def lost(self, stage: StageIndex | None, now: float) -> None:
+        """A member is gone, from this stage."""
+        if stage is not None:
+            self._hysteresis.changed(stage)
         self._churn.present(len(self._members), now)
         self._churn.left()
 
@@ -167,7 +173,7 @@ class Rebalancing:
             return member.has_worked and now - member.placed_at >= dwell_s and self._is_ready(member)
 
         lineup = self._capacities.lineup(self._members, self._settings.replicas, self.most, self._is_ready, movable)
-        found = plan_move(lineup, self.arrival_s, self.horizon_s)
+        found = plan_move(lineup, self.arrival_s, self.horizon_s, self._hysteresis.barred(now, dwell_s))
         if isinstance(found, Move):
             self._carry_out(found, now)
             return found
@@ -189,6 +195,7 @@ class Rebalancing:
         member = self._members.get(move.actor)
         assert member is not None
         self._moves += 1
+        self._hysteresis.moved(move.source, move.stage, now)
         member.move(move.stage, self._history.version, self._moves, now)
         self._out.emit(PeerMoved(str(move.actor), move.source, move.stage, move.gain, move.cost, move.reason))
         self.forecast(member, move.stage)

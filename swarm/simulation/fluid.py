@@ -253,7 +253,7 @@ class _Flow:
         """It dies, with its share of the open step."""
         node = self._nodes.pop(number)
         self._members.remove(node.actor)
-        self._rebalancing.lost(self._now)
+        self._rebalancing.lost(node.stage, self._now)
         if not node.works:
             return
         assert node.stage is not None
