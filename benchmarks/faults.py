@@ -250,10 +250,13 @@ HOURS = {"soak-long"}
 
 
 def condensed(report: Report) -> Report:
-    """A play of hours without its single steps and faults."""
+    """A play of hours without its single steps, faults and ends; of those that grew, the coordinator and the worst."""
     names = [episode["fault"] for episode in report["episodes"]]
     counts = {"kills": sum("kills" in name for name in names), "starts": sum("starts" in name for name in names)}
-    return {**report, **counts, "steps": [], "episodes": []}
+    worst = sorted(report["growth"], key=lambda each: -each["resident_bytes"])[:5]
+    growth = [each for each in report["growth"] if each["host"] == "coordinator" or each in worst]
+    observed = {"observed_processes": len(report["growth"])}
+    return {**report, **counts, **observed, "steps": [], "episodes": [], "ends": [], "growth": growth}
 
 
 def main() -> None:
