@@ -171,8 +171,8 @@ async def answer(
     manifest: SignedManifest | None,
     handler: BulkHandler | None,
     answers: Answers,
-    lane: Lane | None = None,
-    urgent: Lane | None = None,
+    lane: Lane,
+    urgent: Lane,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
@@ -260,15 +260,14 @@ async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler
     return await handler(introduction.sender, what)
 
 
-async def _send(stream: Stream, transfer: Transfer, lane: Lane | None) -> None:
+async def _send(stream: Stream, transfer: Transfer, lane: Lane) -> None:
     sent = 0
-    step = MAX_CHUNK if lane is None else lane.piece
     async with aclosing(transfer.chunks):
         await _write(stream, link_pb2.BulkHead(total=transfer.total).SerializeToString())
         async for chunk in transfer.chunks:
             view = memoryview(chunk).cast("B")
-            for offset in range(0, len(view), step):
-                piece = view[offset : offset + step]
+            for offset in range(0, len(view), lane.piece):
+                piece = view[offset : offset + lane.piece]
                 if sent + len(piece) > transfer.total:
                     raise BulkError(f"the answer is longer than the {transfer.total} bytes announced")
                 await _write(stream, b"", piece, lane)

@@ -319,7 +319,7 @@ class Network:
             if verdict.role is not Role.GUEST:
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
-                lanes = self._lanes.get(Channel.BULK), self._lanes.get(Channel.REDUCE)
+                lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
                 sent = await bulk.answer(stream, verdict, self.manifest, self._handler, self._answers, *lanes)
                 self._sent[Channel.BULK] += sent
             else:

@@ -8,7 +8,7 @@ from swarm_processes import Swarm
 
 from peers.coordinator.record import read_decisions
 from peers.home import Home
-from swarm.events import PeerFenced, StateFetched
+from swarm.events import PeerFenced, ProcessStarted, StateFetched
 
 PEERS = ("p0", "p1", "p2", "p3")
 NOBODY, BOTH = (-1, -1), (0, 1)
@@ -33,10 +33,9 @@ def test_a_replica_is_killed_while_it_averages(swarm: Swarm, reference: Referenc
     swarm.coordinate()
     faults = {"p1": ("--fault=kill@ReduceStarted:1,attempt=1:3/s1n0",), "p3": ("--fault=stop@StepApplied,step=5",)}
     swarm.join_stages(PEERS, faults)
-    p1 = swarm.peers["p1"]
-    p1.wait_end()
-    victim = p1.actor
     swarm.rejoin("p1", sibling="p3")
+    p1 = swarm.peers["p1"]
+    victim = p1.of(ProcessStarted)[0].actor
     swarm.finish()
     assert [event.actor for event in swarm.coordinator.of(PeerFenced, pass_id="1:3")] == [victim]
     assert all(event.source != "own checkpoint" for event in p1.of(StateFetched)), "its disk may be of another history"
