@@ -1,5 +1,8 @@
 """Keeps this process's signed record in the DHT, and knows from the others' records where to dial them.
 
+Only the records of those it has to do with are looked up, so that a process in a large run has no more to do here than
+one in a small run.
+
 The coordinator also writes down where its peers are. After a restart it dials them: they would find it again by
 themselves, but libp2p makes them wait for seconds, later minutes, after dials that failed while it was away.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -28,7 +32,13 @@ LIFETIME_S = 120.0
 DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
 """What a DHT or a daemon that does not answer raises."""
 
-_REFRESH_S = 10.0
+_LOOK_S = 10.0
+"""Between two looks at what is due, at most."""
+_PUBLISH_S = 20.0
+_REFRESH_S = 60.0
+"""Until the record of somebody who can be reached is looked up again."""
+_AT_ONCE = 32
+"""Records that are looked up in one go."""
 _RETRY_S = 0.5
 _FORGET_S = 600.0
 _log = logging.getLogger(__name__)
@@ -62,6 +72,9 @@ class Directory:
         """By peer id, the incarnation and addresses of its newest record."""
         now = asyncio.get_running_loop().time()
         self._seen = dict.fromkeys(self._known, now)
+        self._asked: dict[str, float] = {}
+        """When the record of each peer that is wanted was last looked up."""
+        self._publish_at = now
         self._wanted: frozenset[Actor] = frozenset()
         self._missing: set[Actor] = set()
         self._retry_s = _RETRY_S
@@ -92,13 +105,14 @@ class Directory:
             self._network.learn(Actor(peer, incarnation), addresses)
             self._network.dial(Actor(peer, incarnation))
         while True:
+            self._wake.clear()
             try:
-                await self._publish()
+                if asyncio.get_running_loop().time() >= self._publish_at:
+                    await self._publish()
                 await self._refresh()
             except DHT_ERRORS as error:
                 _log.warning("the DHT does not answer: %s", error)
             self._forget()
-            self._wake.clear()
             try:
                 async with asyncio.timeout(self._pause()):
                     await self._wake.wait()
@@ -108,8 +122,8 @@ class Directory:
     def _pause(self) -> float:
         """Until the next look, seconds: short while somebody is missing, but not for ever."""
         if not self._missing:
-            return _REFRESH_S
-        pause, self._retry_s = self._retry_s, min(2 * self._retry_s, _REFRESH_S)
+            return _LOOK_S
+        pause, self._retry_s = self._retry_s, min(2 * self._retry_s, _LOOK_S)
         return pause
 
     async def _publish(self) -> None:
@@ -124,15 +138,28 @@ class Directory:
             capacity=capacity,
             expires_at=get_dht_time() + LIFETIME_S,
         )
-        await records.publish(self._host, record)
+        if await records.publish(self._host, record):
+            self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
+
+    def _due(self, now: float) -> list[str]:
+        """Whose records are to be looked up now, those first who were not looked up for longest."""
+        self._asked = {actor.peer: self._asked.get(actor.peer, -math.inf) for actor in self._wanted}
+        due = {actor.peer for actor in self._missing}
+        for actor in self._wanted:
+            usual = _REFRESH_S if self._network.why_lost(actor) is None else _LOOK_S
+            if now - self._asked[actor.peer] >= usual:
+                due.add(actor.peer)
+        return sorted(due, key=lambda peer: (self._asked[peer], peer))[:_AT_ONCE]
 
     async def _refresh(self) -> None:
         now = asyncio.get_running_loop().time()
         changed = False
-        for record in await records.lookup(self._host, self._run_hash):
+        due = self._due(now)
+        if not due:
+            return
+        self._asked |= dict.fromkeys(due, now)
+        for record in await records.lookup(self._host, self._run_hash, due):
             actor, found = record.actor, (record.actor.incarnation, tuple(record.addresses))
-            if actor.peer == self._host.peer_id:
-                continue
             self._seen[actor.peer] = now
             if self._known.get(actor.peer) != found:
                 self._known[actor.peer] = found

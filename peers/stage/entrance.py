@@ -1,7 +1,8 @@
 """The way in: a peer's libp2p host, entered by the organiser's addresses.
 
-Who comes for the first time is told at once when nobody answers there: the address may be wrong. Who has been here
-before waits, as long as it would wait for a coordinator that goes away while it runs: after a power cut a volunteer's
+Who comes for the first time is told at once when nobody is reached there: the address may be wrong. One who is reached
+and does not answer is busy, as when many come at once: that is waited for a minute. Who has been here before waits in
+both cases as long as it would wait for a coordinator that goes away while it runs: after a power cut a volunteer's
 machine is often up again before the organiser's.
 """
 
@@ -13,9 +14,11 @@ from collections.abc import Callable, Sequence
 from peers.home import OpenHome
 from peers.stage.patience import CoordinatorGone, Patience
 from swarm.events import Event
-from swarm.net.host import Host, NobodyAnswers
+from swarm.net.host import Host, NobodyAnswers, Unresponsive
 
 _PAUSE_S = 1.0
+_BUSY_S = 60.0
+"""For so long a first-timer asks again where somebody is reached and does not answer."""
 
 
 async def enter(
@@ -27,18 +30,20 @@ async def enter(
     tell: Callable[[Event], object],
 ) -> Host:
     """Start the host. Raises what `Host.create` raises, and CoordinatorGone when the patience is over."""
-    patience = Patience(patience_s)
+    patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S))
     loop = asyncio.get_running_loop()
     while True:
         try:
             host = await Host.create(home.identity, listen, entries, announce=announce or None)
         except NobodyAnswers as error:
-            if not home.returns:
+            if not (home.returns or isinstance(error, Unresponsive)):
                 raise
             away = patience.look(str(error), loop.time())
             if away is not None:
                 tell(away)
             if patience.exhausted:
+                if not home.returns:
+                    raise  # it was never in the run: what is known is the address, and what is wrong with it
                 raise CoordinatorGone(patience.last_words()) from None
             await asyncio.sleep(_PAUSE_S)
         else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
@@ -50,7 +51,7 @@ from swarm.state.transfer import ShardReceiver, iter_file_chunks
 _NAME_LENGTH = 16
 """Digits of the run hash that name a run's folder."""
 
-Fetch = Callable[[Actor, bytes], AsyncIterator[bytes]]
+Fetch = Callable[[Actor, bytes], AsyncGenerator[bytes, None]]
 
 
 class NewEngine(Protocol):
@@ -132,15 +133,12 @@ class Keeper:
             await asyncio.wrap_future(engine.initialise())
             self._forget()
             return engine
-        shard = await asyncio.to_thread(self._own, action.stage, action.version)
-        source = "own checkpoint"
-        if shard is None and action.donors:
+        own = await asyncio.to_thread(self._own, action.stage, action.version)
+        if action.donors:
             source = f"{len(action.donors)} replica" + "s" * (len(action.donors) != 1)
-            shard = await self._gather(action)
-        if shard is None:
-            assert action.source is not None
-            source = "archive" if action.from_archive else str(action.source)
-            shard = await self._download(action, action.source)
+            shard = await self._gather(action, own)
+        else:
+            shard, source = await self._download(action, own)
         state = _state(shard)
         if await asyncio.to_thread(state.digest) != shard.meta.digest:
             raise StateError(source, f"the state of stage {action.stage} does not have the digest it names")
@@ -167,12 +165,17 @@ class Keeper:
             self.stage = stage
         return self.engine
 
-    def _own(self, stage: int, version: int) -> Shard | None:
-        """From this disk. Not where a step that is done again after a rollback comes out otherwise: there a checkpoint
-        from before has the same name and another content.
+    def _own(self, stage: int, version: int) -> Checkpoint | None:
+        """What is on this disk under that name: of use if whoever is asked for the state has the same.
+
+        After a rollback a step may have come out otherwise, as when a gradient was not finite in one of its attempts
+        only; and where codecs build on what was before it usually does.
         """
-        if not self._manifest.retraces or version not in self._store.versions(stage):
+        if version not in self._store.versions(stage):
             return None
+        return self._store.checkpoint(stage, version)
+
+    def _load_own(self, stage: int, version: int) -> Shard | None:
         try:
             return self._store.load(stage, version, self._shapes(stage))
         except StateError as error:
@@ -182,13 +185,21 @@ class Keeper:
     def _shapes(self, stage: int) -> dict[str, tuple[int, ...]]:
         return state_shapes(parameter_shapes(self._manifest.model, stage))
 
-    async def _download(self, action: LoadState, source: Actor) -> Shard:
+    async def _download(self, action: LoadState, own: Checkpoint | None) -> tuple[Shard, str]:
+        """The state and whose it is; no more than the header is fetched of what is on this disk too."""
+        assert action.source is not None
         request = StateRequest(action.stage, action.version, from_archive=action.from_archive)
         parameters = parameter_shapes(self._manifest.model, action.stage)
-        receiver = ShardReceiver(self._run_hash, action.stage, action.version, parameters, str(source))
-        async for chunk in self._fetch(source, request.encode()):
-            receiver.feed(chunk)
-        return receiver.finish()
+        receiver = ShardReceiver(self._run_hash, action.stage, action.version, parameters, str(action.source))
+        async with aclosing(self._fetch(action.source, request.encode())) as chunks:
+            async for chunk in chunks:
+                receiver.feed(chunk)
+                if own is not None and receiver.hash is not None:
+                    same, own = own.hash == receiver.hash, None
+                    shard = await asyncio.to_thread(self._load_own, action.stage, action.version) if same else None
+                    if shard is not None:
+                        return shard, "own checkpoint"
+        return receiver.finish(), "archive" if action.from_archive else str(action.source)
 
     def _forget(self) -> None:
         """Another state is loaded. What was copied may be of a history that was rolled back: versions count anew."""
@@ -197,12 +208,14 @@ class Keeper:
 
     # ------------------------------------------------------------ while others train
 
-    async def _gather(self, action: LoadState) -> Shard:
+    async def _gather(self, action: LoadState, own: Checkpoint | None) -> Shard:
         parameters = parameter_shapes(self._manifest.model, action.stage)
         limit = shard_limit(parameters)
         gathering = self._gathering(Kind.STATE, action.stage, action.version, limit, action.donors)
         others = [other for other in self._incoming.glob("state-*") if other != gathering.path]
         await asyncio.to_thread(_remove, others)
+        if own is not None and not gathering.path.exists():  # those of its pieces that the donors have need not come
+            await asyncio.to_thread(shutil.copyfile, own.path, gathering.path)
         shard = await asyncio.to_thread(self._parse, await gathering.run(), action.stage)
         check_meta(shard.meta, "the donors", run_hash=self._run_hash, stage=action.stage, version=action.version)
         return shard

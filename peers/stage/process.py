@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -150,7 +150,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 graph_budget_bytes=_graph_budget(options, needs[stage].state),
             )
 
-        async def fetch(source: Actor, request: bytes) -> AsyncIterator[bytes]:
+        async def fetch(source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
             transfer = await network.fetch(source, request)
             async with aclosing(transfer.chunks):
                 async for chunk in transfer.chunks:

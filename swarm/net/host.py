@@ -35,6 +35,10 @@ class NobodyAnswers(HostError):
     """None of the addresses to enter by is there now."""
 
 
+class Unresponsive(NobodyAnswers):
+    """Somebody is reached there, whose DHT node does not answer in time: it is busy, or hangs."""
+
+
 class Host:
     """A running libp2p host. Made by `create`, ended by `close`; `died` tells when its daemon ends by itself."""
 
@@ -64,7 +68,7 @@ class Host:
 
         `identity_path`: Ed25519 key, made when missing. `listen`, `announce`: multiaddresses to listen on and to tell
         others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough.
-        Raises NobodyAnswers and other HostErrors, AddressError, IdentityError.
+        Raises NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
         """
         identity = Identity.load(identity_path)
         for address in initial_peers:
@@ -97,7 +101,7 @@ class Host:
             )
         except (RuntimeError, OSError, P2PDaemonError) as error:
             await p2p.shutdown()
-            raise NobodyAnswers(
+            raise Unresponsive(
                 f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
             ) from None
         except BaseException:
@@ -154,4 +158,4 @@ async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
     return dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
 
 
-__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers"]
+__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "Unresponsive"]

@@ -1,8 +1,11 @@
 """Signed records in the DHT: who takes part in a run, and where to reach them.
 
-Each is signed with the libp2p key that its peer id is made of. Every DHT node checks before it stores or returns
+Each is signed with the libp2p key that its peer id is made of, and lies under a key of its own: whoever looks for a
+peer is not sent, and does not check, the records of a whole run. Every DHT node checks before it stores or returns
 anything (`RecordGuard`): the signature, the bounds, that the record lies under the key and subkey it belongs to, and
 that it is not kept alive past its own expiry. Foreign values are refused altogether: this DHT holds nothing else.
+The subkey says the same as the key, but values with subkeys are merged by those who look them up: a node that answers
+with an empty one does not hide what others have.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,7 +69,12 @@ async def publish(host: Host, record: PeerRecord) -> bool:
     if record.actor.peer != host.peer_id:
         raise RecordError(f"a record of {record.actor.peer} cannot be signed by {host.peer_id}")
     signed = sign_peer(host.identity, record)
-    return await _store(host, _key(record.run_hash), record.actor.peer, signed, record.expires_at)
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):  # a dead daemon would leave the call hanging
+            peer, raw = record.actor.peer, signed.SerializeToString()
+            return bool(await host.dht.store(_key(record.run_hash, peer), raw, record.expires_at, subkey=peer))
+    except TimeoutError:
+        return False
 
 
 def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecord:
@@ -86,9 +95,25 @@ def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecor
     return signed
 
 
-async def lookup(host: Host, run_hash: str) -> list[PeerRecord]:
-    """The valid records of a run's peers, in peer-id order; several incarnations of a peer never appear together."""
-    return sorted(await _load(host, _key(run_hash)), key=lambda record: record.actor)
+async def lookup(host: Host, run_hash: str, peers: Collection[str]) -> list[PeerRecord]:
+    """The newest valid record of each of these peers that has one, in peer-id order."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            keys = [_key(run_hash, peer) for peer in peers]
+            found = await host.dht.get_many(keys, sufficient_expiration_time=math.inf)
+    except TimeoutError:
+        return []
+    records = []
+    for entry in found.values():
+        entries = entry.value if entry is not None and isinstance(entry.value, dict) else {}
+        for signed in entries.values():
+            try:
+                record = open_record(signed.value)
+            except (RecordError, TypeError):
+                continue
+            if record.expires_at > get_dht_time():
+                records.append(record)
+    return sorted(records, key=lambda record: record.actor)
 
 
 def open_record(raw: bytes) -> PeerRecord:
@@ -136,7 +161,7 @@ class RecordGuard(RecordValidatorBase):
             opened = open_record(raw)
         except Exception:  # whatever msgpack makes of a stranger's bytes
             return False
-        in_place = record.key == DHTID.generate(_key(opened.run_hash)).to_bytes()
+        in_place = record.key == DHTID.generate(_key(opened.run_hash, opened.actor.peer)).to_bytes()
         return in_place and subkey == opened.actor.peer and record.expiration_time <= opened.expires_at
 
     def merge_with(self, other: RecordValidatorBase) -> bool:
@@ -160,37 +185,11 @@ def _check(body: records_pb2.PeerRecord) -> None:
         raise RecordError(str(error)) from None
 
 
-def _key(run_hash: str) -> str:
-    return f"swarm-peer/{run_hash}/peer"
+def _key(run_hash: str, peer: str) -> str:
+    return f"swarm-peer/{run_hash}/peer/{peer}"
 
 
 def _hash_bytes(run_hash: str) -> bytes:
     if not re.fullmatch(r"[0-9a-f]{64}", run_hash):
         raise RecordError(f"{run_hash[:80]!r} is not a run hash (64 hex digits)")
     return bytes.fromhex(run_hash)
-
-
-async def _store(host: Host, key: str, subkey: str, signed: records_pb2.SignedRecord, expires_at: float) -> bool:
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):  # a dead daemon would leave the call hanging
-            return bool(await host.dht.store(key, signed.SerializeToString(), expires_at, subkey=subkey))
-    except TimeoutError:
-        return False
-
-
-async def _load(host: Host, key: str) -> list[PeerRecord]:
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            found = await host.dht.get(key, latest=True)
-    except TimeoutError:
-        return []
-    records = []
-    entries = found.value if found is not None and isinstance(found.value, dict) else {}
-    for entry in entries.values():
-        try:
-            record = open_record(entry.value)
-        except (RecordError, TypeError):
-            continue
-        if record.expires_at > get_dht_time():
-            records.append(record)
-    return records

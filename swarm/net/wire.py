@@ -349,6 +349,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Released, "microbatches"): _many(_NEW_TYPES[Microbatch], MAX_MICROBATCHES),
     (m.Want, "keys"): _many(_KEY, MAX_WANT_KEYS),
     (m.Want, "bases"): _many(_LARGE, MAX_WANT_KEYS),
+    (m.Pending, "keys"): _many(_nested(FrameKey), MAX_WANT_KEYS),
     (m.Receipt, "fresh"): _bit_set(),
     (m.Decision, "key_frames"): _many(_bit_set(), MAX_STAGES),
     (m.CodecPair, "forward"): _text(MAX_CODEC),

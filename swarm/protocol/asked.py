@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from swarm.protocol.deadlines import Observed, want_deadline
 from swarm.protocol.ids import FrameKey
 
+MAX_PENDING = 2
+"""For so many answers that a frame is yet to be made the next asking is twice as late each time. More of them would be
+little gain, and the one frame in many that is lost after it was made would be missed late."""
+
 
 class Asked:
     """`waits` collects how long frames took that came at the first asking; it outlives the pass."""
@@ -16,6 +20,7 @@ class Asked:
         self._budget_s = budget_s
         self._at: dict[FrameKey, float] = {}
         self._in_vain: dict[FrameKey, int] = {}
+        self._pending: dict[FrameKey, int] = {}
 
     def __contains__(self, key: FrameKey) -> bool:
         return key in self._at
@@ -25,11 +30,17 @@ class Asked:
         self._at[key] = now
 
     def arrived(self, key: FrameKey, now: float) -> None:
-        if (at := self._at.pop(key, None)) is not None and not self.in_vain(key):
+        if (at := self._at.pop(key, None)) is not None and not self.in_vain(key) and key not in self._pending:
             self._waits.add(now - at)
 
+    def pending(self, key: FrameKey, now: float) -> None:
+        """Whoever is to send it has said that it is yet to be made: so far nothing was in vain."""
+        self._at[key] = now
+        self._in_vain.pop(key, None)
+        self._pending[key] = self._pending.get(key, 0) + 1
+
     def in_vain(self, key: FrameKey) -> int:
-        """How often its deadline has passed."""
+        """How often its deadline has passed without a word."""
         return self._in_vain.get(key, 0)
 
     def deadlines(self, keys: Iterable[FrameKey]) -> dict[FrameKey, float]:
@@ -38,7 +49,7 @@ class Asked:
         due = {}
         for key in keys:
             if (at := self._at.get(key)) is not None:
-                times = self._in_vain.get(key, 0)
+                times = self._in_vain.get(key, 0) + min(self._pending.get(key, 0), MAX_PENDING)
                 due[key] = at + (want_deadline(self._waits, self._budget_s, times) if times else usual)
         return due
 

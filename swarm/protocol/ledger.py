@@ -213,6 +213,12 @@ class Ledger:
         self._may_feed = True
         return []
 
+    def holds_back(self, actor: Actor, key: FrameKey) -> bool:
+        """Whether tokens that an actor has asked for wait for room in the window."""
+        return key == FrameKey(self.pass_id, 0, Direction.FORWARD, key.microbatch) and (
+            self._wanted.get(key.microbatch) == actor
+        )
+
     def feed(self, now: float) -> list[Feed]:
         """Tokens that fit into the window, lowest microbatch first. Each stage-0 replica has its share of the window.
 

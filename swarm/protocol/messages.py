@@ -565,9 +565,21 @@ class Want:
     keys: tuple[Key, ...]
     bases: tuple[int, ...] = ()
     """Of which base the sender can use a change, for each key (0: of none). Empty: of none at all."""
+    again: bool = False
+    """It was wanted before and has not come: whoever has yet to make it says so (Pending)."""
 
     def base(self, index: int) -> int:
         return self.bases[index] if self.bases else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The answer to a Want that came again: the way is open, and the frames will come when they are made.
+
+    In a deep pipeline most gradients take longer than any deadline that notices a lost frame soon.
+    """
+
+    keys: tuple[FrameKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,6 +642,7 @@ Message = (
     | Appended
     | Adjourn
     | Want
+    | Pending
     | Frame
     | ReducePart
     | ReducedPart

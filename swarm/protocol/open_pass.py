@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from swarm.events import PassOpened, StepDecided, StepMeasured
 from swarm.protocol.entering import Entering
 from swarm.protocol.experience import Experience
-from swarm.protocol.ids import Actor, FrameKey, Key, Microbatch, PassKind
+from swarm.protocol.ids import Actor, FrameKey, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
 from swarm.protocol.mending import GiveUp, Mending, Suspect
@@ -21,6 +21,7 @@ from swarm.protocol.messages import (
     Done,
     Failed,
     Listener,
+    Pending,
     Prepared,
     Released,
     Result,
@@ -85,8 +86,8 @@ class OpenPass:
         if self.outcome is not None or self.ledger.stage_of(sender) is None:
             return  # who has no part in the pass has nothing to say of it
         match message:
-            case Want(keys):
-                self._on_want(sender, keys, now)
+            case Want():
+                self._on_want(sender, message, now)
             case Prepared():
                 self._on_prepared(sender, message)
             case _ if message.pass_id != self.ledger.pass_id:
@@ -157,12 +158,14 @@ class OpenPass:
 
     # ------------------------------------------------------------ feeding
 
-    def _on_want(self, sender: Actor, keys: tuple[Key, ...], now: float) -> None:
+    def _on_want(self, sender: Actor, want: Want, now: float) -> None:
+        keys = [k for k in want.keys if isinstance(k, FrameKey) and k.pass_id == self.ledger.pass_id]
         for key in keys:
-            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id:
-                for feed in self.ledger.want(sender, key):
-                    self._out.add(feed)
+            for feed in self.ledger.want(sender, key):
+                self._out.add(feed)
         self._feed(now)
+        if want.again and (pending := tuple(key for key in keys if self.ledger.holds_back(sender, key))):
+            self._out.send(sender, Pending(pending))
 
     def _finish(self, m: Microbatch, now: float) -> None:
         """A microbatch has been all the way: there is room in the window."""

@@ -63,6 +63,7 @@ from swarm.protocol.messages import (
     Listener,
     Message,
     Open,
+    Pending,
     ReducedPart,
     ReducePart,
     Relay,
@@ -227,7 +228,7 @@ class PeerCore:
         match message:
             case Relay(origin, destination, inner):
                 self._on_relay(sender, origin, destination, inner, now)
-            case Want() | Frame() | ReducePart() | ReducedPart():
+            case Want() | Pending() | Frame() | ReducePart() | ReducedPart():
                 self._on_data(sender, message, None, now)
             case Assign() | Open() | Amend() | Release() | Fenced() | Decide() | Dismiss() | Halt():
                 if self._obeys(sender, message, now):
@@ -327,14 +328,11 @@ class PeerCore:
             case Frame(key):  # comes after a Want of mine, so never before the pass is open here
                 if self.stint is not None and key.pass_id == self.stint.pass_id and self._takes_part(sender):
                     self.stint.walk.on_frame(sender, message, now)
-            case Want(keys):
-                for index, wanted in enumerate(keys):
-                    base = message.base(index)
-                    stint = self.stint
-                    if isinstance(wanted, FrameKey):  # a credit, which may come ahead of the pass
-                        stint = self._stint_of(wanted.pass_id, sender, Want((wanted,), (base,)))
-                    if stint is not None and self._takes_part(sender):
-                        stint.on_want(sender, wanted, via, base)
+            case Pending(keys):
+                if self.stint is not None:
+                    self.stint.walk.on_pending(sender, keys, now)
+            case Want():
+                self._on_want(sender, message, via)
             case ReducePart(key) if sender == key.contributor:
                 if (stint := self._stint_of(key.attempt.pass_id, sender, message)) is not None:
                     stint.on_part(message)
@@ -343,6 +341,19 @@ class PeerCore:
                     self.stint.on_sum(sender, message)
             case _:
                 pass
+
+    def _on_want(self, sender: Actor, want: Want, via: Actor | None) -> None:
+        pending: list[FrameKey] = []
+        for index, key in enumerate(want.keys):
+            base = want.base(index)
+            stint = self.stint
+            if isinstance(key, FrameKey):  # a credit, which may come ahead of the pass
+                stint = self._stint_of(key.pass_id, sender, Want((key,), (base,), want.again))
+            if stint is not None and self._takes_part(sender) and stint.on_want(sender, key, via, base):
+                assert isinstance(key, FrameKey)
+                pending.append(key)
+        if pending and want.again and via is None:  # both ways, or it says nothing of the way
+            self._out.send(sender, Pending(tuple(pending)))
 
     # ------------------------------------------------------------ from pass to pass
 

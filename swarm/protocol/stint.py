@@ -212,11 +212,13 @@ class Stint:
 
     # ------------------------------------------------------------ from other peers
 
-    def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> None:
+    def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> bool:
+        """Returns whether it is a frame that is yet to be made here."""
         if isinstance(key, FrameKey):
-            self.walk.on_want(sender, key, via, base)
-        elif self.reduction is not None and key.attempt == self.reduction.attempt:
+            return self.walk.on_want(sender, key, via, base)
+        if self.reduction is not None and key.attempt == self.reduction.attempt:
             self.reduction.on_want(sender, key, via)
+        return False
 
     def on_part(self, part: ReducePart) -> None:
         attempt, contributor = part.key.attempt, part.key.contributor

@@ -18,7 +18,17 @@ from swarm.protocol.asked import Asked
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import Done, Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
+from swarm.protocol.messages import (
+    Done,
+    Frame,
+    Payload,
+    Released,
+    Result,
+    StageTable,
+    Unreachable,
+    Want,
+    is_near,
+)
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.retained import Kept, Retained
 
@@ -179,14 +189,14 @@ class Walk:
         """WANT all that I lack from `of` (everyone if None), because a connection or a table changed."""
         self._want_again([key for key in self._lacking() if of is None or self._holder(key) == of], now, via)
 
-    def _want_again(self, keys: list[FrameKey], now: float, via: Actor | None = None) -> None:
+    def _want_again(self, keys: list[FrameKey], now: float, via: Actor | None = None, overdue: bool = False) -> None:
         wanted: dict[Actor, list[Key]] = {}
         for key in keys:
             self._asked.note(key, now)
             self.work[key.microbatch].asked_again = True
             wanted.setdefault(self._holder(key), []).append(key)
         for holder, grouped in wanted.items():
-            self._out.send(holder, self._want(grouped), via)
+            self._out.send(holder, self._want(grouped, again=overdue), via)
 
     def tick(self, now: float) -> None:
         """Ask again for what is overdue; from the second time on also through somebody else."""
@@ -206,14 +216,14 @@ class Walk:
             direct.append(key)
             if self._asked.in_vain(key) > 1:
                 detours.setdefault(self._holder(key), []).append(key)
-        self._want_again(direct, now)
+        self._want_again(direct, now, overdue=True)
         for holder, keys in detours.items():
             via = self.detour(holder)
             if via is not None and holder != self.coordinator:
                 self._out.send(holder, self._want(keys), via)
 
-    def _want(self, keys: list[Key]) -> Want:
-        return Want(tuple(keys), self.crossings.hints(keys))
+    def _want(self, keys: list[Key], *, again: bool = False) -> Want:
+        return Want(tuple(keys), self.crossings.hints(keys), again)
 
     def next_deadline(self) -> float | None:
         if self.fenced:
@@ -266,6 +276,14 @@ class Walk:
             work.gradient = frame.payload
             self._backward_if_ready(key.microbatch, work)
 
+    def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
+        """What is overdue is yet to be made, and the way to whom it was asked of is open."""
+        lacking = set(self._lacking())
+        for key in keys:
+            if key in lacking and self._holder(key) == sender:
+                self._asked.pending(key, now)
+                self.work[key.microbatch].asked_again = False
+
     def overdue(self, other: Actor) -> bool:
         """Whether something asked of `other` more than once has not come directly."""
         return any(self._asked.in_vain(key) > 1 and self._holder(key) == other for key in self._lacking())
@@ -298,10 +316,16 @@ class Walk:
             payload, work.gradient = work.gradient, None
             self._out.add(Backward(self.pass_id, m, payload))
 
-    def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> None:
-        """Answer from retention, or remember the want until the frame is computed. A direct way is kept."""
-        if not self._retained.answer(sender, key, via, base) and self._mine_to_answer(key):
-            self._retained.wanted(sender, key, via, base)
+    def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
+        """Answer from retention, or remember the want until the frame is computed. A direct way is kept.
+
+        Returns whether it is yet to be made here.
+        """
+        if self._retained.answer(sender, key, via, base) or not self._mine_to_answer(key):
+            return False
+        self._retained.wanted(sender, key, via, base)
+        work = self.work.get(key.microbatch)
+        return not self.fenced and work is not None and work.phase is not Phase.RELEASED
 
     def _mine_to_answer(self, key: FrameKey) -> bool:
         forward = key.direction is Direction.FORWARD and key.boundary == self.stage + 1

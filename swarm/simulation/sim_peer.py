@@ -497,9 +497,7 @@ class SimPeer(Process):
         key = (action.stage, action.version)
         state: int | None = None
         source: Process | None = None
-        if key in self.disk.checkpoints and self.world.retraces:  # else it may be of a history that was left
-            state = self.disk.checkpoints[key]
-        elif action.donors:
+        if action.donors:
             self.loans.download(action)
             return
         elif action.from_archive:

@@ -82,7 +82,9 @@ class Stranger(Process):
                 capacity = rng.choice((1.0, 0.0, -5.0, math.nan, math.inf))
                 return msg.Join(self.actor, self._stage(), capacity, self._sequence)
             case 9:
-                return msg.Want(tuple(self._key(pass_id) for _ in range(rng.randrange(1, 5))))
+                keys = tuple(self._key(pass_id) for _ in range(rng.randrange(1, 5)))
+                frames = tuple(key for key in keys if isinstance(key, FrameKey))
+                return rng.choice((msg.Want(keys), msg.Want(keys, again=True), msg.Pending(frames)))
             case 10 | 11:
                 key, payload = self._frame_key(pass_id), rng.randrange(1 << 40)
                 return msg.Frame(key, payload, msg.Lineage(payload & 1, payload & 2, bool(payload & 4)))

@@ -82,7 +82,9 @@ def describe_message(message: Any) -> str:
         case msg.Frame(key):
             return f"Frame {key}"
         case msg.Want(keys):
-            return "Want " + " ".join(_key(key) for key in keys)
+            return ("Want again " if message.again else "Want ") + " ".join(_key(key) for key in keys)
+        case msg.Pending(keys):
+            return "Pending " + " ".join(map(str, keys))
         case msg.ReducePart(key, microbatches):
             return f"Part {_key(key)} of {_bits(microbatches)}"
         case msg.ReducedPart(key):

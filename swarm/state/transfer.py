@@ -155,6 +155,11 @@ class ShardReceiver:
         """Take the next bytes, at most CHUNK_BYTES. Raises StateError: the transfer is then void."""
         self._reader.feed(chunk)
 
+    @property
+    def hash(self) -> str | None:
+        """BLAKE3 of the shard's bytes, as announced; None until the header has come."""
+        return None if self._reader.header is None else self._reader.header.hash
+
     def finish(self) -> Shard:
         """The shard, all of it checked but the meaning of its numbers. Raises StateError naming the sender."""
         from swarm.state.shard import parse_shard

@@ -28,9 +28,13 @@ class Net:
         self.learned: list[tuple[Actor, tuple[str, ...]]] = []
         self.lost: list[Actor] = []
         self.kept: set[Actor] = set()
+        self.unreached: set[Actor] = set()
 
     def learn(self, actor: Actor, addresses: Sequence[str]) -> None:
         self.learned.append((actor, tuple(addresses)))
+
+    def why_lost(self, actor: Actor) -> str | None:
+        return "no route" if actor in self.unreached else None
 
     def forget_lost(self, after_s: float, keep: Any) -> list[Actor]:
         self.kept = set(keep)
@@ -48,8 +52,11 @@ class Setting:
         host: Any = SimpleNamespace(peer_id=ME.peer)
         net: Any = self.net
 
-        async def lookup(_host: object, _run_hash: str) -> list[PeerRecord]:
-            return self.records
+        self.asked: list[list[str]] = []
+
+        async def lookup(_host: object, _run_hash: str, peers: Sequence[str]) -> list[PeerRecord]:
+            self.asked.append(sorted(peers))
+            return [record for record in self.records if record.actor.peer in peers]
 
         monkeypatch.setattr(module.records, "lookup", lookup)
         given = {COORDINATOR: ("/ip4/1.2.3.4/tcp/1",)}
@@ -58,6 +65,8 @@ class Setting:
 
 async def test_changed_addresses_are_taken_and_those_of_the_invite_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     it = Setting(monkeypatch)
+    monkeypatch.setattr(module, "_REFRESH_S", 0.0)
+    it.directory.need([ME, COORDINATOR, OTHER])
     it.records = [record(ME, "/ip4/10.0.0.9/tcp/9"), record(COORDINATOR, "/ip4/10.0.0.1/tcp/1"), record(OTHER, "a")]
     await it.directory._refresh()
     await it.directory._refresh()  # no news
@@ -85,12 +94,41 @@ async def test_who_is_not_found_is_looked_for_ever_more_rarely(monkeypatch: pyte
     assert it.directory._pause() == 10.0  # those of an older pass are nobody's business any more
 
 
+async def test_only_who_is_wanted_is_looked_up_and_who_is_reached_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Setting(monkeypatch)
+    lost = Actor("lost", 1)
+    it.records = [record(actor, "x") for actor in (COORDINATOR, OTHER, lost, Actor("a stranger", 1))]
+    await it.directory._refresh()
+    assert it.asked == [], "nobody is wanted"
+    it.directory.need([OTHER, lost])
+    await it.directory._refresh()
+    assert it.asked == [["lost", "other"]]
+    await it.directory._refresh()
+    assert len(it.asked) == 1, "both are known"
+    it.net.unreached = {lost}
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    await it.directory._refresh()
+    assert it.asked[1:] == [["lost"]], "it may have moved"
+
+
+async def test_many_are_looked_up_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Setting(monkeypatch)
+    it.directory.need(Actor(f"p{number:03}", 1) for number in range(80))
+    it.directory._missing = set()
+    for _ in range(4):
+        await it.directory._refresh()
+    assert [len(peers) for peers in it.asked] == [32, 32, 16]
+    assert len({peer for peers in it.asked for peer in peers}) == 80
+
+
 async def test_who_is_lost_or_without_a_record_for_long_leaves_the_notebook(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     notebook = tmp_path / "peers.json"
     it = Setting(monkeypatch, notebook)
+    monkeypatch.setattr(module, "_REFRESH_S", 0.0)
     wanted, silent = Actor("wanted", 1), Actor("silent", 1)
+    it.directory.need([wanted, silent, OTHER])
     it.records = [record(actor, "x") for actor in (wanted, silent, OTHER)]
     await it.directory._refresh()
     assert set(json.loads(notebook.read_text())) == {"wanted", "silent", "other"}
@@ -111,6 +149,7 @@ async def test_a_notebook_that_cannot_be_written_is_said_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     it = Setting(monkeypatch, tmp_path / "gone" / "peers.json")
+    it.directory.need([OTHER])
     it.records = [record(OTHER, "x")]
     await it.directory._refresh()
     assert "peers.json cannot be written" in caplog.text and "DHT" not in caplog.text

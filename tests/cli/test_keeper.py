@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from peers.stage import copies, process
+from peers.stage import keeper as keeper_module
 from peers.stage.copies import MAX_REST_S, PAUSE_S
 from peers.stage.keeper import Keeper
 from peers.state_request import StateRequest
@@ -22,7 +23,9 @@ from swarm.net.bulk import PATIENCE_S, BulkError
 from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.state.error import StateError
+from swarm.state.layout import state_shapes
 from swarm.state.pieces import Index
+from swarm.state.transfer import HEADER_BYTES
 
 ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
 
@@ -33,11 +36,13 @@ class Engine:
     def __init__(self, version: int) -> None:
         self.version = version
         self.value = 1.0
+        self.names: tuple[str, ...] = ("param/w",)
         self.snapshots = 0
 
     def snapshot(self) -> Future[StageState]:
         self.snapshots += 1
-        return done(StageState(self.version, 0, "00" * 32, {"param/w": torch.full((3,), self.value)}))
+        tensors = {name: torch.full((3,), self.value) for name in self.names}
+        return done(StageState(self.version, 0, "00" * 32, tensors))
 
     def initialise(self) -> Future[None]:
         return done(None)
@@ -244,6 +249,35 @@ async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None
         await process._answer(keeper, (ONE,), ONE, request)
     live = await process._answer(keeper, (ONE,), TWO, StateRequest(0, 7).encode())
     assert len(await live.read()) == live.total
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_an_own_checkpoint_is_used_if_whoever_is_asked_has_the_same(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a rollback a version may have come out otherwise than it lies here."""
+    monkeypatch.setattr(keeper_module, "parameter_shapes", lambda model, stage: {"w": (3,)})
+    one, two = Engine(7), Engine(7)
+    for engine in (one, two):
+        engine.names = tuple(state_shapes({"w": (3,)}))
+    mine, theirs = keeper_of(one, tmp_path / "one"), keeper_of(two, tmp_path / "two")
+    await mine.save(7)
+    two.value = 1.0 if same else 2.0
+    sent: list[int] = []
+
+    async def fetch(source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
+        async for chunk in theirs.serve(StateRequest.decode(request), ONE):
+            sent.append(len(chunk))
+            yield chunk
+
+    mine._fetch = fetch
+    order = LoadState(StageIndex(0), 7, TWO, from_archive=False)
+    shard, source = await mine._download(order, mine._own(0, 7))
+    assert source == ("own checkpoint" if same else str(TWO))
+    assert all(torch.equal(tensor, torch.full((3,), two.value)) for tensor in shard.tensors.values())
+    assert sent == [HEADER_BYTES] if same else len(sent) > 1
+    (mine._own(0, 7) or pytest.fail("it is there")).path.write_bytes(b"torn")
+    assert (await mine._download(order, mine._own(0, 7)))[1] == str(TWO)
 
 
 @pytest.mark.parametrize(("codec", "used"), [("int8", True), ("auto", False)])

@@ -44,9 +44,13 @@ async def test_records_are_found_by_every_node_and_the_newest_counts(
     assert await records.publish(second, mine)
     assert await records.publish(third, older)
     assert await records.publish(third, newer)
+    everybody = [second.peer_id, third.peer_id]
     for host in (first, second, third):
-        assert await records.lookup(host, RUN) == sorted([mine, newer], key=lambda r: r.actor)
-        assert await records.lookup(host, "cd" * 32) == []
+        assert await records.lookup(host, RUN, [*everybody, first.peer_id]) == sorted(
+            [mine, newer], key=lambda r: r.actor
+        )
+        assert await records.lookup(host, RUN, [second.peer_id]) == [mine]
+        assert await records.lookup(host, "cd" * 32, everybody) == []
     # the DHT itself refuses a value that is no record, and one signed by another
     assert not await first.dht.store("anything", b"value", get_dht_time() + 30)
     with pytest.raises(RecordError, match="cannot be signed by"):
@@ -57,8 +61,9 @@ def signed_bytes(identity: Identity, record: PeerRecord) -> bytes:
     return records.sign_peer(identity, record).SerializeToString()
 
 
-def dht_record(raw: bytes, run: str, subkey: str | None, expiration: float) -> DHTRecord:
-    key = DHTID.generate(records._key(run)).to_bytes()
+def dht_record(raw: bytes, run: str, peer: str, expiration: float, subkey: str | None = "its peer") -> DHTRecord:
+    key = DHTID.generate(records._key(run, peer)).to_bytes()
+    subkey = peer if subkey == "its peer" else subkey
     return DHTRecord(key, MSGPackSerializer.dumps(subkey), MSGPackSerializer.dumps(raw), expiration)
 
 
@@ -69,7 +74,8 @@ def test_the_guard_refuses_what_is_forged_misplaced_or_kept_alive(tmp_path: Path
     guard = RecordGuard()
     assert guard.validate(dht_record(raw, RUN, me.peer_id, until))
     assert not guard.validate(dht_record(raw, RUN, other.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, None, until))
+    for subkey in (None, other.peer_id):
+        assert not guard.validate(dht_record(raw, RUN, me.peer_id, until, subkey))
     assert not guard.validate(dht_record(raw, "cd" * 32, me.peer_id, until))
     assert not guard.validate(dht_record(raw, RUN, me.peer_id, until + 1))
     assert not guard.validate(dht_record(raw[:-1] + bytes([raw[-1] ^ 1]), RUN, me.peer_id, until))

@@ -87,7 +87,7 @@ offers = st.builds(m.Offer, large, large.map(Term), many(text))
 lineages = none | st.builds(m.Lineage, large, large, st.booleans(), large)
 receipts = none | st.builds(m.Receipt, large, large, large, large, bits)
 prepared = st.builds(m.Prepared, attempts, text, positive, finite, st.booleans(), receipts, text)
-wants = st.builds(m.Want, many(keys)) | many(st.tuples(keys, large)).map(
+wants = st.builds(m.Want, many(keys), again=st.booleans()) | many(st.tuples(keys, large)).map(
     lambda pairs: m.Want(tuple(key for key, _ in pairs), tuple(base for _, base in pairs))
 )
 frames = st.builds(m.Frame, frame_keys, payloads, lineages)
@@ -146,6 +146,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Appended: st.builds(m.Appended, large, large, st.booleans(), st.integers(-1, 2**63 - 1), large, small),
     m.Adjourn: st.builds(m.Adjourn, large, text, st.booleans()),
     m.Want: wants,
+    m.Pending: st.builds(m.Pending, many(frame_keys)),
     m.Frame: frames,
     m.ReducePart: parts,
     m.ReducedPart: reduced,

@@ -29,6 +29,8 @@ from swarm.protocol.holding import Holding
 from swarm.protocol.ids import (
     Actor,
     Attempt,
+    Direction,
+    FrameKey,
     Microbatch,
     PartKey,
     PassId,
@@ -294,3 +296,42 @@ def test_earlier_incarnations_are_forgotten() -> None:
         reach.lost(Actor("two", incarnation), float(incarnation))
         reach.given_up(incarnation + 0.5)
     assert reach.unreachable == [Actor("two", 4)] and len(reach._met) == 1
+
+
+def test_who_is_asked_again_says_what_is_yet_to_be_made() -> None:
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST,))
+    mine, others = (FrameKey(PASS, StageIndex(1), Direction.FORWARD, Microbatch(number)) for number in (0, 1))
+
+    def pending(want: m.Message, sender: Actor = LAST) -> list[object]:
+        return [a for a in peer.take(Received(sender, want)) if isinstance(a, Send) and "Pending" in repr(a)]
+
+    assert not pending(m.Want((mine, others))), "the first time it is remembered, no more"
+    assert pending(m.Want((mine, others), again=True)) == [Send(LAST, m.Pending((mine,)))]
+    assert not pending(m.Relay(LAST, ME, m.Want((mine,), again=True)), OTHER), "which says nothing of the direct way"
+    peer.told(m.Release(PASS, 0, (Microbatch(0),)))
+    assert not pending(m.Want((mine,), again=True)), "somebody else will make it"
+
+
+def test_only_who_is_to_send_a_frame_can_say_that_it_is_yet_to_be_made() -> None:
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST,))
+    tokens = FrameKey(PASS, StageIndex(0), Direction.FORWARD, Microbatch(0))
+
+    def asked_again_after(answer: list[m.Message], sender: Actor) -> float:
+        """Seconds until the next WANT of the tokens, from one that was overdue."""
+        began = peer.now
+        while not [a for a in peer.take(Tick()) if isinstance(a, Send) and a.message == m.Want((tokens,), (), True)]:
+            peer.now += 0.05
+            for message in answer:
+                peer.take(Received(sender, message))
+            answer = []
+            if peer.now > began + 10.0:
+                break
+        return peer.now - began
+
+    asked_again_after([], LAST)
+    silent = asked_again_after([], LAST)
+    pending = [m.Pending((tokens,))]
+    assert asked_again_after(pending, LAST) == pytest.approx(2 * silent, rel=0.2), "it doubles in silence"
+    assert asked_again_after(pending, COORDINATOR) == pytest.approx(silent, rel=0.2), "as after one answer"

@@ -24,7 +24,7 @@ FORWARD: Direction
 BACKWARD: Direction
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "done", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "done", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin", "pending")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class Header(_message.Message):
     ADJOURN_FIELD_NUMBER: _ClassVar[int]
     DISMISS_FIELD_NUMBER: _ClassVar[int]
     TWIN_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     introduce: _containers.RepeatedCompositeFieldContainer[Actor]
     restart: bool
     frame: Frame
@@ -85,7 +86,8 @@ class Header(_message.Message):
     adjourn: Adjourn
     dismiss: Dismiss
     twin: Twin
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ...) -> None: ...
+    pending: Pending
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -626,12 +628,20 @@ class Leave(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Want(_message.Message):
-    __slots__ = ("keys", "bases")
+    __slots__ = ("keys", "bases", "again")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     BASES_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[Key]
     bases: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ..., bases: _Optional[_Iterable[int]] = ...) -> None: ...
+    again: bool
+    def __init__(self, keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ..., bases: _Optional[_Iterable[int]] = ..., again: _Optional[bool] = ...) -> None: ...
+
+class Pending(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[FrameKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[FrameKey, _Mapping]]] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("key", "lineage")

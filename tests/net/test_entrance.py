@@ -1,0 +1,60 @@
+"""How a peer comes in where nobody answers yet."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hivemind.dht import DHTNode
+
+from peers.home import Home
+from peers.stage.entrance import enter
+from swarm.events import CoordinatorAway, CoordinatorBack, Event
+from swarm.net.daemon import DaemonP2P
+from swarm.net.host import DEFAULT_LISTEN, NobodyAnswers, Unresponsive
+
+LOOPBACK = ["/ip4/127.0.0.1/tcp/0"]
+DEADLINE_S = 60.0
+
+
+async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_answer(tmp_path: Path) -> None:
+    daemon = await DaemonP2P.create(host_maddrs=LOOPBACK, identity_path=None, nat_port_map=False)
+    entries = [str(address) for address in await daemon.get_visible_maddrs()]
+    said: list[Event] = []
+    silent = asyncio.Event()
+
+    def tell(event: Event) -> None:
+        said.append(event)
+        silent.set()
+
+    with Home.open(tmp_path / "peer") as home:
+        assert not home.returns
+        entering = asyncio.create_task(enter(home, LOOPBACK, entries, [], 600.0, tell))
+        async with asyncio.timeout(DEADLINE_S):
+            await silent.wait()
+            node = await DHTNode.create(p2p=daemon)  # now it answers
+            host = await entering
+        away, back = said
+        assert isinstance(away, CoordinatorAway) and "none of the bootstrap addresses answers" in away.reason
+        assert isinstance(back, CoordinatorBack)
+        await host.close()
+    await node.shutdown()
+    await daemon.shutdown()
+
+
+async def test_a_first_timer_does_not_wait_for_ever(tmp_path: Path) -> None:
+    daemon = await DaemonP2P.create(host_maddrs=LOOPBACK, identity_path=None, nat_port_map=False)
+    entries = [str(address) for address in await daemon.get_visible_maddrs()]
+    with Home.open(tmp_path / "peer") as home, pytest.raises(Unresponsive):
+        async with asyncio.timeout(DEADLINE_S):
+            await enter(home, LOOPBACK, entries, [], 1.0, lambda _: None)
+    await daemon.shutdown()
+
+
+async def test_a_first_timer_is_told_at_once_that_nobody_is_there(tmp_path: Path) -> None:
+    said: list[Event] = []
+    nobody = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWR3k1FFDm3WEBwGoazqLctm3NvXFrD37S1jyjJNQ19J4t"
+    with Home.open(tmp_path / "peer") as home, pytest.raises(NobodyAnswers):
+        await enter(home, DEFAULT_LISTEN, [nobody], [], 600.0, said.append)
+    assert said == []
