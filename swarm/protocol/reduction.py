@@ -81,6 +81,8 @@ class Reduction:
         self._stored: set[int] = set()
         self._asked_at = now
         self._attempts = 0
+        self._came = False
+        """Whether anything has come since the last look at what is overdue."""
         self._begin()
 
     def _begin(self) -> None:
@@ -122,6 +124,7 @@ class Reduction:
         if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
             return
         held[contributor] = part
+        self._came = True
         self._sum_if_complete(bucket)
 
     def _sum_if_complete(self, bucket: int) -> None:
@@ -171,6 +174,7 @@ class Reduction:
         if bucket not in self._open or bucket in self._stored or sender != self._owner(bucket):
             return
         self._totals[bucket] = part.receipt
+        self._came = True
         self._store(bucket, part.payload)
 
     def _reduced(self, bucket: int, to: Actor) -> ReducedPart:
@@ -223,11 +227,16 @@ class Reduction:
         return tuple(actor for actor in members if actor != self._me)
 
     def overdue(self, now: float) -> int:
-        """0 when nothing is due; else how often it has been asked for, this time included."""
+        """0 when nothing is due; else how often it has been asked for, this time included.
+
+        Nothing is, as long as anything comes: on a slow line a reduce takes longer than any deadline, and what is asked
+        for while it is on its way is sent twice.
+        """
         if len(self._stored) == self._buckets or now < self.next_deadline_at():
             return 0
         self._asked_at = now
-        self._attempts += 1
+        self._attempts = 0 if self._came else self._attempts + 1
+        self._came = False
         return self._attempts
 
     def next_deadline_at(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.protocol import rebalancing as rebalancing_module
-from swarm.protocol.actions import Apply, LoadState, RestoreSums
+from swarm.protocol.actions import Apply, RestoreSums
 from swarm.protocol.catching_up import CatchingUp
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.coordinator import Phase as CoordinatorPhase
@@ -21,7 +21,6 @@ from swarm.protocol.wiring import amend
 from swarm.simulation.loans import Loans
 from swarm.simulation.mutants.mutant import Mutant, Patch
 from swarm.simulation.mutants.steps import without_self_fence
-from swarm.simulation.sim_peer import SimPeer
 
 
 def _let_go_at_once() -> list[Patch]:
@@ -142,26 +141,10 @@ def _moved_before_drained() -> list[Patch]:
     return [(CoordinatorCore, "_deadlines", move_now)]
 
 
-def _own_disk_believed() -> list[Patch]:
-    """A version that lies on the own disk is used unasked, though a rollback may have left it."""
-    fetch = SimPeer._fetch
-
-    def from_disk(self: SimPeer, request: tuple[int, LoadState]) -> None:
-        load, action = request
-        state = self.disk.checkpoints.get((action.stage, action.version))
-        if load == self._load and state is not None and self.world.retraces:
-            self.loaded(action, state)
-        else:
-            fetch(self, request)
-
-    return [(SimPeer, "_fetch", from_disk)]
-
-
 MEMBERSHIP = (
     Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),
     Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),
     Mutant("in the roster too early", "who begins a pass holds its version", _in_the_roster_too_early, "joining"),
-    Mutant("own disk believed", "what is taken up is of the history that stands", _own_disk_believed, "storm", 470),
     Mutant("copied too late", "a copy is of the version that was asked for", _copied_too_late, "joining"),
     Mutant("let go at once", "who is leaving stays until its part in the step is decided", _let_go_at_once, "leave"),
     Mutant("last copy let go", "who holds a stage alone hands it on before it goes", _last_copy_let_go, "leave"),
