@@ -1,7 +1,7 @@
 """Keeps this process's signed record in the DHT, and knows from the others' records where to dial them.
 
-Only the records of those it has to do with are looked up, so that a process in a large run has no more to do here than
-one in a small run.
+Only the records of those it has to do with are looked up, some at a time: a peer has no more to do here in a large run
+than in a small one.
 
 The coordinator also writes down where its peers are. After a restart it dials them: they would find it again by
 themselves, but libp2p makes them wait for seconds, later minutes, after dials that failed while it was away.
@@ -37,8 +37,8 @@ _LOOK_S = 10.0
 _PUBLISH_S = 20.0
 _REFRESH_S = 60.0
 """Until the record of somebody who can be reached is looked up again."""
-_AT_ONCE = 32
-"""Records that are looked up in one go."""
+_AT_ONCE = 8
+"""Records that are looked up in one go: all of them come at the end of it, or none if it takes too long."""
 _RETRY_S = 0.5
 _FORGET_S = 600.0
 _log = logging.getLogger(__name__)
@@ -91,6 +91,9 @@ class Directory:
             self._retry_s = _RETRY_S
             self._wake.set()
         self._missing = missing
+
+    def wants(self, actor: Actor) -> bool:
+        return actor in self._wanted
 
     def addresses_of(self, peer: str) -> tuple[str, ...]:
         """Where a peer can be dialled, as far as its record says; each ends in its id."""
@@ -154,6 +157,9 @@ class Directory:
     async def _refresh(self) -> None:
         now = asyncio.get_running_loop().time()
         changed = False
+        for actor in self._wanted:
+            if actor.peer in self._known and self._network.why_lost(actor) is None:
+                self._seen[actor.peer] = now
         due = self._due(now)
         if not due:
             return

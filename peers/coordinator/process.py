@@ -55,7 +55,7 @@ from swarm.protocol.actions import LeaveRequested
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
-from swarm.protocol.messages import Join, Message, Twin
+from swarm.protocol.messages import Join, Message, Status, Twin
 from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.atomic import atomic_file, write_whole
@@ -165,7 +165,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         driver = CoordinatorDriver(core, manifest, feeder, record, archive, log, options.faults)
 
         def notice(sender: Actor, message: Message) -> None:
-            if isinstance(message, Join):
+            # who has a stage from before this coordinator's life never sends a Join
+            if isinstance(message, Join) or (isinstance(message, Status) and not directory.wants(sender)):
                 directory.need((*others, sender, *core.known))
 
         network = run_network(

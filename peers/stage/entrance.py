@@ -31,12 +31,14 @@ async def enter(
 ) -> Host:
     """Start the host. Raises what `Host.create` raises, and CoordinatorGone when the patience is over."""
     patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S))
+    waits = home.returns
     loop = asyncio.get_running_loop()
     while True:
         try:
             host = await Host.create(home.identity, listen, entries, announce=announce or None)
         except NobodyAnswers as error:
-            if not (home.returns or isinstance(error, Unresponsive)):
+            waits = waits or isinstance(error, Unresponsive)  # who was reached once is too busy for a connection later
+            if not waits:
                 raise
             away = patience.look(str(error), loop.time())
             if away is not None:

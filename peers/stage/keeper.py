@@ -88,6 +88,8 @@ class Keeper:
         )
         self.lending = Lending(self._run_hash, folder.with_name("lent"), emit)
         self._fetch_pieces = fetch_pieces
+        self._torn: set[tuple[int, int]] = set()
+        """Stage and version of checkpoints on this disk that turned out to be of no use."""
         self._incoming = folder.with_name("incoming")
         self._incoming.mkdir(parents=True, exist_ok=True)
         _remove(self._incoming.glob("sums-*"))  # what another process has left
@@ -171,15 +173,19 @@ class Keeper:
         After a rollback a step may have come out otherwise, as when a gradient was not finite in one of its attempts
         only; and where codecs build on what was before it usually does.
         """
-        if version not in self._store.versions(stage):
+        if (stage, version) in self._torn:
             return None
-        return self._store.checkpoint(stage, version)
+        try:
+            return self._store.checkpoint(stage, version) if version in self._store.versions(stage) else None
+        except StateError:  # removed in between, to make room
+            return None
 
     def _load_own(self, stage: int, version: int) -> Shard | None:
         try:
             return self._store.load(stage, version, self._shapes(stage))
         except StateError as error:
             self._emit(CheckpointRefused(str(error.where), error.reason))
+            self._torn.add((stage, version))
             return None
 
     def _shapes(self, stage: int) -> dict[str, tuple[int, ...]]:
@@ -194,12 +200,12 @@ class Keeper:
         async with aclosing(self._fetch(action.source, request.encode())) as chunks:
             async for chunk in chunks:
                 receiver.feed(chunk)
-                if own is not None and receiver.hash is not None:
-                    same, own = own.hash == receiver.hash, None
-                    shard = await asyncio.to_thread(self._load_own, action.stage, action.version) if same else None
-                    if shard is not None:
-                        return shard, "own checkpoint"
-        return receiver.finish(), "archive" if action.from_archive else str(action.source)
+                if own is not None and own.hash == receiver.hash:
+                    break
+            else:
+                return receiver.finish(), "archive" if action.from_archive else str(action.source)
+        shard = await asyncio.to_thread(self._load_own, action.stage, action.version)
+        return (shard, "own checkpoint") if shard is not None else await self._download(action, None)
 
     def _forget(self) -> None:
         """Another state is loaded. What was copied may be of a history that was rolled back: versions count anew."""
@@ -215,7 +221,7 @@ class Keeper:
         others = [other for other in self._incoming.glob("state-*") if other != gathering.path]
         await asyncio.to_thread(_remove, others)
         if own is not None and not gathering.path.exists():  # those of its pieces that the donors have need not come
-            await asyncio.to_thread(shutil.copyfile, own.path, gathering.path)
+            await asyncio.to_thread(_seed, gathering.path, own.path)
         shard = await asyncio.to_thread(self._parse, await gathering.run(), action.stage)
         check_meta(shard.meta, "the donors", run_hash=self._run_hash, stage=action.stage, version=action.version)
         return shard
@@ -358,6 +364,16 @@ class Keeper:
     async def close(self) -> None:
         if self.engine is not None:
             await asyncio.to_thread(self.engine.close)
+
+
+def _seed(path: Path, own: Path) -> None:
+    """Begin with a file of this disk. Best effort: what is not in it comes from the donors."""
+    made = path.with_name(f"{path.name}.own")
+    try:
+        shutil.copyfile(own, made)
+        made.replace(path)
+    except OSError:
+        made.unlink(missing_ok=True)
 
 
 def _remove(paths: Iterable[Path]) -> None:

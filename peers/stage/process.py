@@ -52,7 +52,7 @@ from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS, Buffer
 from swarm.protocol.actions import LeaveRequested, LinksMeasured, PeerInput
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
-from swarm.protocol.messages import LinkRate, Message, Open, Twin
+from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reporter import Means
 from swarm.protocol.settings import Settings
@@ -176,9 +176,12 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         twins: set[int] = set()
         """Incarnations of processes with our key that we were told of."""
 
+        near: set[Actor] = set()
+        """Whom the open pass brings this peer together with, and from whom it has its state."""
+
         def notice(sender: Actor, message: Message) -> None:
-            if isinstance(message, Open) and sender in group:
-                directory.need((*group, *(actor for table in message.tables for actor in table.roster)))
+            if sender in group and _comes_near(message, near):
+                directory.need((*group, *near))
             if isinstance(message, Twin) and sender in group and message.incarnation not in twins:
                 twins.add(message.incarnation)
                 log.append(DuplicateIdentity(str(Actor(me.peer, message.incarnation)), str(me)))
@@ -360,6 +363,21 @@ async def _answer(keeper: Keeper, coordinators: tuple[Actor, ...], requester: Ac
         raise BulkError(str(error)) from None
     header = TransferHeader.decode(first, "own state")
     return Transfer(len(first) + header.size, _chain(first, chunks))
+
+
+def _comes_near(message: Message, near: set[Actor]) -> bool:
+    """Take down whom an order brings this peer together with; False if it names nobody."""
+    match message:
+        case Open(tables=tables):
+            near.clear()
+            near.update(actor for table in tables for actor in table.roster)
+        case Amend(table=table):
+            near.update(table.roster)
+        case Assign(source=Actor() as source):
+            near.add(source)
+        case _:
+            return False
+    return True
 
 
 async def _as_bytes(chunks: AsyncGenerator[Buffer, None]) -> AsyncGenerator[bytes, None]:

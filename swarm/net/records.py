@@ -4,8 +4,7 @@ Each is signed with the libp2p key that its peer id is made of, and lies under a
 peer is not sent, and does not check, the records of a whole run. Every DHT node checks before it stores or returns
 anything (`RecordGuard`): the signature, the bounds, that the record lies under the key and subkey it belongs to, and
 that it is not kept alive past its own expiry. Foreign values are refused altogether: this DHT holds nothing else.
-The subkey says the same as the key, but values with subkeys are merged by those who look them up: a node that answers
-with an empty one does not hide what others have.
+A node of the DHT can hide a record from who asks it, not make one.
 """
 
 from __future__ import annotations

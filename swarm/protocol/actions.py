@@ -304,7 +304,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Take up `stage` at `version`: initialise (0, no `source`), from own checkpoint if held, else from `source`.
+    """Take up `stage` at `version`: initialise (0, no `source`), or from `source`.
 
     Or from `donors`, from several at once: each keeps a copy of that version for it.
     """

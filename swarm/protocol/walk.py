@@ -280,7 +280,7 @@ class Walk:
         """What is overdue is yet to be made, and the way to whom it was asked of is open."""
         lacking = set(self._lacking())
         for key in keys:
-            if key in lacking and self._holder(key) == sender:
+            if key in lacking and self._holder(key) == sender and self._asked.in_vain(key):
                 self._asked.pending(key, now)
                 self.work[key.microbatch].asked_again = False
 

@@ -117,8 +117,8 @@ async def test_many_are_looked_up_by_and_by(monkeypatch: pytest.MonkeyPatch) -> 
     it.directory._missing = set()
     for _ in range(4):
         await it.directory._refresh()
-    assert [len(peers) for peers in it.asked] == [32, 32, 16]
-    assert len({peer for peers in it.asked for peer in peers}) == 80
+    assert [len(peers) for peers in it.asked] == [8, 8, 8, 8]
+    assert len({peer for peers in it.asked for peer in peers}) == 32
 
 
 async def test_who_is_lost_or_without_a_record_for_long_leaves_the_notebook(
@@ -139,6 +139,7 @@ async def test_who_is_lost_or_without_a_record_for_long_leaves_the_notebook(
     assert set(json.loads(notebook.read_text())) == {"wanted", "silent"}
     it.records = [record(wanted, "x")]
     monkeypatch.setattr(module, "_FORGET_S", 0.0)
+    it.directory.need([wanted])
     await it.directory._refresh()
     it.directory._seen["wanted"] += 3600.0
     it.directory._forget()

@@ -276,8 +276,15 @@ async def test_an_own_checkpoint_is_used_if_whoever_is_asked_has_the_same(
     assert source == ("own checkpoint" if same else str(TWO))
     assert all(torch.equal(tensor, torch.full((3,), two.value)) for tensor in shard.tensors.values())
     assert sent == [HEADER_BYTES] if same else len(sent) > 1
-    (mine._own(0, 7) or pytest.fail("it is there")).path.write_bytes(b"torn")
-    assert (await mine._download(order, mine._own(0, 7)))[1] == str(TWO)
+
+
+async def test_an_own_checkpoint_that_is_torn_is_tried_once(tmp_path: Path) -> None:
+    keeper = keeper_of(Engine(7), tmp_path)
+    await keeper.save(7)
+    own = keeper._own(0, 7)
+    assert own is not None
+    own.path.write_bytes(b"torn")
+    assert keeper._load_own(0, 7) is None and keeper._own(0, 7) is None
 
 
 @pytest.mark.parametrize(("codec", "used"), [("int8", True), ("auto", False)])

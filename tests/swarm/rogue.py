@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from peers.home import Home
 from swarm.manifest import RunManifest
 from swarm.net import records
 from swarm.net.bulk import PROTOCOL
 from swarm.net.handshake import Channel, Introduction, Role, introduce
 from swarm.net.host import Host
+from swarm.net.identity import Identity
 from swarm.net.invite import Invite
 from swarm.net.stream import Stream
 from swarm.protocol.ids import Actor
@@ -24,13 +26,13 @@ class Rogue:
         self.host = host
         self.run_hash = run_hash
 
-    async def find(self, peer_id_end: str) -> records.PeerRecord:
-        """The record of the peer whose actor a log calls `peer_id_end`: what any member can look up."""
+    async def find(self, home: Path) -> records.PeerRecord:
+        """The record of the peer that lives in `home`: what anybody can look up who knows its id."""
+        peer = Identity.load(Home(home).identity).peer_id
         async with asyncio.timeout(DEADLINE_S):
             while True:
-                for record in await records.lookup(self.host, self.run_hash):
-                    if str(record.actor) == peer_id_end:
-                        return record
+                for record in await records.lookup(self.host, self.run_hash, [peer]):
+                    return record
                 await asyncio.sleep(0.1)
 
     async def open(

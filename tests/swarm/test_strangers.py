@@ -107,7 +107,7 @@ def calling_on_p0(swarm: Swarm, call: Callable[[Rogue, PeerRecord], Awaitable[No
 
     async def visit() -> None:
         async with rogue(folder, parse(swarm.invite), swarm.manifest) as stranger:
-            await call(stranger, await stranger.find(p0.actor))
+            await call(stranger, await stranger.find(p0.home))
 
     uvloop.run(visit())
     p1.resume()
