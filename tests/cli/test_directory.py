@@ -146,6 +146,22 @@ async def test_who_is_lost_or_without_a_record_for_long_leaves_the_notebook(
     assert set(json.loads(notebook.read_text())) == {"wanted"}
 
 
+async def test_who_is_reached_stays_in_the_notebook_though_no_record_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    notebook = tmp_path / "peers.json"
+    notebook.write_text(json.dumps({"other": [4, ["x"]], "lost": [1, ["y"]]}))
+    it = Setting(monkeypatch, notebook)
+    lost = Actor("lost", 1)
+    it.directory.need([OTHER, lost])
+    assert it.directory.wants(lost) and not it.directory.wants(COORDINATOR)
+    it.net.unreached = {lost}
+    it.directory._seen = {"other": -module._FORGET_S, "lost": -module._FORGET_S}
+    await it.directory._refresh()
+    it.directory._forget()
+    assert set(json.loads(notebook.read_text())) == {"other"}
+
+
 async def test_a_notebook_that_cannot_be_written_is_said_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
