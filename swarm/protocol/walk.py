@@ -18,17 +18,7 @@ from swarm.protocol.asked import Asked
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import (
-    Done,
-    Frame,
-    Payload,
-    Released,
-    Result,
-    StageTable,
-    Unreachable,
-    Want,
-    is_near,
-)
+from swarm.protocol.messages import Done, Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.retained import Kept, Retained
 
