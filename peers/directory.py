@@ -145,21 +145,23 @@ class Directory:
             self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
 
     def _due(self, now: float) -> list[str]:
-        """Whose records are to be looked up now, those first who were not looked up for longest."""
+        """Whose records are to be looked up now, those first who were not looked up for longest.
+
+        Who is reached counts as seen.
+        """
         self._asked = {actor.peer: self._asked.get(actor.peer, -math.inf) for actor in self._wanted}
         due = {actor.peer for actor in self._missing}
         for actor in self._wanted:
-            usual = _REFRESH_S if self._network.why_lost(actor) is None else _LOOK_S
-            if now - self._asked[actor.peer] >= usual:
+            reached = self._network.why_lost(actor) is None
+            if reached and actor.peer in self._known:
+                self._seen[actor.peer] = now
+            if now - self._asked[actor.peer] >= (_REFRESH_S if reached else _LOOK_S):
                 due.add(actor.peer)
         return sorted(due, key=lambda peer: (self._asked[peer], peer))[:_AT_ONCE]
 
     async def _refresh(self) -> None:
         now = asyncio.get_running_loop().time()
         changed = False
-        for actor in self._wanted:
-            if actor.peer in self._known and self._network.why_lost(actor) is None:
-                self._seen[actor.peer] = now
         due = self._due(now)
         if not due:
             return

@@ -166,7 +166,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
 
         def notice(sender: Actor, message: Message) -> None:
             # who has a stage from before this coordinator's life never sends a Join
-            if isinstance(message, Join) or (isinstance(message, Status) and not directory.wants(sender)):
+            if isinstance(message, Join | Status) and not directory.wants(sender):
                 directory.need((*others, sender, *core.known))
 
         network = run_network(

@@ -176,8 +176,8 @@ class Keeper:
         if (stage, version) in self._torn:
             return None
         try:
-            return self._store.checkpoint(stage, version) if version in self._store.versions(stage) else None
-        except StateError:  # removed in between, to make room
+            return self._store.checkpoint(stage, version)
+        except StateError:  # there is none, or no more
             return None
 
     def _load_own(self, stage: int, version: int) -> Shard | None:

@@ -205,7 +205,7 @@ class Ledger:
     def want(self, actor: Actor, key: FrameKey) -> list[Feed]:
         """A stage-0 peer pulls tokens. What was fed before is fed again at once: it is a replay."""
         m = key.microbatch
-        if key.boundary != 0 or key.direction is not Direction.FORWARD or not self.is_assigned(actor, 0, m):
+        if not _is_input(key) or not self.is_assigned(actor, 0, m):
             return []
         if m in self._fed_at:
             return [Feed(actor, key, self.kind)]
@@ -215,9 +215,7 @@ class Ledger:
 
     def holds_back(self, actor: Actor, key: FrameKey) -> bool:
         """Whether tokens that an actor has asked for wait for room in the window."""
-        return key == FrameKey(self.pass_id, 0, Direction.FORWARD, key.microbatch) and (
-            self._wanted.get(key.microbatch) == actor
-        )
+        return _is_input(key) and self._wanted.get(key.microbatch) == actor
 
     def feed(self, now: float) -> list[Feed]:
         """Tokens that fit into the window, lowest microbatch first. Each stage-0 replica has its share of the window.
@@ -418,3 +416,8 @@ class Ledger:
         """Whether stages that share parameters have prepared unequal sums of them."""
         stages = [stage for stage in range(len(self.tables)) if self._partner(stage) is not None]
         return len({self._one(stage, without).shared for stage in stages}) > 1
+
+
+def _is_input(key: FrameKey) -> bool:
+    """Whether it names what the coordinator feeds."""
+    return key.boundary == 0 and key.direction is Direction.FORWARD

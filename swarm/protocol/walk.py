@@ -175,18 +175,18 @@ class Walk:
             and (work.phase is Phase.FORWARDED or (work.ask and work.phase < Phase.FORWARDED))
         )
 
-    def ask_again(self, now: float, *, of: Actor | None = None, via: Actor | None = None) -> None:
-        """WANT all that I lack from `of` (everyone if None), because a connection or a table changed."""
-        self._want_again([key for key in self._lacking() if of is None or self._holder(key) == of], now, via)
+    def ask_again(self, now: float, *, of: Actor) -> None:
+        """WANT all that I lack from `of`, because a connection changed."""
+        self._want_again([key for key in self._lacking() if self._holder(key) == of], now)
 
-    def _want_again(self, keys: list[FrameKey], now: float, via: Actor | None = None, overdue: bool = False) -> None:
+    def _want_again(self, keys: list[FrameKey], now: float, *, again: bool = False) -> None:
         wanted: dict[Actor, list[Key]] = {}
         for key in keys:
             self._asked.note(key, now)
             self.work[key.microbatch].asked_again = True
             wanted.setdefault(self._holder(key), []).append(key)
         for holder, grouped in wanted.items():
-            self._out.send(holder, self._want(grouped, again=overdue), via)
+            self._out.send(holder, self._want(grouped, again=again))
 
     def tick(self, now: float) -> None:
         """Ask again for what is overdue; from the second time on also through somebody else."""
@@ -206,7 +206,7 @@ class Walk:
             direct.append(key)
             if self._asked.in_vain(key) > 1:
                 detours.setdefault(self._holder(key), []).append(key)
-        self._want_again(direct, now, overdue=True)
+        self._want_again(direct, now, again=True)
         for holder, keys in detours.items():
             via = self.detour(holder)
             if via is not None and holder != self.coordinator:

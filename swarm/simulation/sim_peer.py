@@ -494,13 +494,13 @@ class SimPeer(Process):
         load, action = request
         if load != self._load:
             return
-        key = (action.stage, action.version)
-        state: int | None = None
-        source: Process | None = None
         if action.donors:
             self.loans.download(action)
             return
-        elif action.from_archive:
+        key = (action.stage, action.version)
+        state: int | None = None
+        source: Process | None = None
+        if action.from_archive:
             assert action.source is not None
             source = self.world.by_actor[action.source]
             state = source.archived(key)

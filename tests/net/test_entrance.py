@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from hivemind.dht import DHTNode
 
 from peers.home import Home
@@ -18,8 +20,17 @@ LOOPBACK = ["/ip4/127.0.0.1/tcp/0"]
 DEADLINE_S = 60.0
 
 
-async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_answer(tmp_path: Path) -> None:
-    daemon = await DaemonP2P.create(host_maddrs=LOOPBACK, identity_path=None, nat_port_map=False)
+@pytest_asyncio.fixture
+async def daemon() -> AsyncIterator[DaemonP2P]:
+    """Reached by libp2p, but without a DHT node."""
+    made = await DaemonP2P.create(host_maddrs=LOOPBACK, identity_path=None, nat_port_map=False)
+    yield made
+    await made.shutdown()
+
+
+async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_answer(
+    daemon: DaemonP2P, tmp_path: Path
+) -> None:
     entries = [str(address) for address in await daemon.get_visible_maddrs()]
     said: list[Event] = []
     silent = asyncio.Event()
@@ -40,16 +51,13 @@ async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_a
         assert isinstance(back, CoordinatorBack)
         await host.close()
     await node.shutdown()
-    await daemon.shutdown()
 
 
-async def test_a_first_timer_does_not_wait_for_ever(tmp_path: Path) -> None:
-    daemon = await DaemonP2P.create(host_maddrs=LOOPBACK, identity_path=None, nat_port_map=False)
+async def test_a_first_timer_does_not_wait_for_ever(daemon: DaemonP2P, tmp_path: Path) -> None:
     entries = [str(address) for address in await daemon.get_visible_maddrs()]
     with Home.open(tmp_path / "peer") as home, pytest.raises(Unresponsive):
         async with asyncio.timeout(DEADLINE_S):
             await enter(home, LOOPBACK, entries, [], 1.0, lambda _: None)
-    await daemon.shutdown()
 
 
 async def test_a_first_timer_is_told_at_once_that_nobody_is_there(tmp_path: Path) -> None:
