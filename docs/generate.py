@@ -56,6 +56,8 @@ EVENTS: dict[str, str] = {
     "DecisionRecorded": "A coordinator that does not lead has the decision on its disk.",
     "RouteChanged": "Frames to `other` go through `via`, because the two cannot talk.",
     "StepAborted": "The open step is void and will be run again under a new term.",
+    "StepAudited": "A step was computed again by other peers, and came out the same (`agreed`) or each time otherwise.",
+    "PeerExpelled": "A peer whose numbers are not those of its siblings has no part in the run any more.",
     "RolledBack": "All stages went back to a checkpoint, because a stage's last copy was lost.",
     "RunPaused": "No step can be opened, and why.",
     "RunFinished": "All steps are decided, applied and archived.",

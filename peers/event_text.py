@@ -157,6 +157,11 @@ def _describe(event: e.Event) -> str:
             return f"{event.other} is reached through {event.via}: {event.reason}"
         case e.StepAborted():
             return f"{event.pass_id} aborted, term {event.term}: {event.reason}"
+        case e.StepAudited():
+            outcome = "and came out the same" if event.agreed else "came out otherwise each time, and nobody was found"
+            return f"step {event.step} was computed again by other peers {outcome}"
+        case e.PeerExpelled():
+            return f"{event.actor} is expelled from the run: at step {event.step} {event.reason}"
         case e.RolledBack():
             return f"rolled back to version {event.version}, term {event.term}: {event.reason}"
         case e.RunPaused():

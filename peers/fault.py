@@ -2,8 +2,8 @@
 
 `--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event;
 `stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
-a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. Conditions on fields
-narrow it: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on
+a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
+everything from one and the same frame: numbers that look sound and are wrong. Conditions on fields narrow it: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on
 disk before the fault: the log proves where it hit.
 
 A moment may also be the sending of a message (swarm/protocol/messages.py): `kill@Open:2,pass_id=1:3` lets two of these
@@ -16,15 +16,16 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TypeVar
 
 from swarm import events
 from swarm.events import Event
 from swarm.protocol import messages
 from swarm.protocol.actions import Backward, EncodePart, Feed, Forward, Send, SumBucket
+from swarm.protocol.messages import Payload
 
-KINDS = ("kill", "stop", "daemon", "swallow")
+KINDS = ("kill", "stop", "daemon", "swallow", "lie")
 
 _FLUSH_S = 0.5
 """How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
@@ -49,6 +50,9 @@ class Fault:
     seen: int = 0
     _muted: bool = False
     _swallows: bool = False
+    _lies: bool = False
+    _frames: dict[type, Payload] = field(default_factory=dict)
+    """What it lies with, for forwards and for backwards."""
 
     @classmethod
     def parse(cls, text: str, *, computes: bool = True) -> Fault:
@@ -58,13 +62,13 @@ class Fault:
         moment, _, count = name.partition(":")
         pairs = [part.partition("=") for part in conditions.split(",") if part]
         found = _moment(moment)
-        known = found is not None and {key for key, _, _ in pairs} <= {field.name for field in fields(found)}
+        known = found is not None and {key for key, _, _ in pairs} <= {each.name for each in fields(found)}
         if kind not in KINDS or not at or not known or not (count or "1").isdigit():
             raise FaultError(
                 f"--fault {text!r}: write {'|'.join(KINDS)}@EVENT[:COUNT][,field=value], "
                 "such as kill@MicrobatchForwarded:3,pass_id=1:0; EVENT is one of `swarm-peer events`, or a message"
             )
-        if kind == "swallow" and not computes:
+        if kind in ("swallow", "lie") and not computes:
             raise FaultError(f"--fault {text!r}: a coordinator computes nothing; give it to a peer (swarm-peer join)")
         return cls(kind, moment, int(count or "1"), {key: value for key, _, value in pairs})
 
@@ -75,11 +79,14 @@ class Fault:
     def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
         """`carry_out`, until the message is sent that strikes; after that nothing is carried out any more.
 
-        But of who swallows, only what is to be computed.
+        But of who swallows, only what is to be computed. Who lies computes with what it has once received.
         """
 
         def guarded(action: Action) -> None:
             if self._muted or (self._swallows and isinstance(action, Forward | Backward | EncodePart | SumBucket)):
+                return
+            if self._lies and isinstance(action, Forward | Backward):
+                carry_out(replace(action, payload=self._frames.setdefault(type(action), action.payload)))
                 return
             carry_out(action)
             if isinstance(action, Send | Feed) and self._hit(_sent(action)):
@@ -109,6 +116,8 @@ class Fault:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self.kind == "swallow":
             self._swallows = True
+        elif self.kind == "lie":
+            self._lies = True
         elif self.daemon_pid is not None:
             os.kill(self.daemon_pid(), signal.SIGKILL)
 

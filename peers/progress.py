@@ -23,6 +23,8 @@ _TROUBLE = (
     e.DuplicateIdentity,
     e.PeerFenced,
     e.StepAborted,
+    e.StepAudited,
+    e.PeerExpelled,
     e.RolledBack,
     e.RunPaused,
     e.FrameRefused,

@@ -25,6 +25,7 @@ TABLES: dict[str, str] = {
     "checkpoint": "When state is kept.",
     "evaluation": "Held-out text through the pipeline, and a generated sample.",
     "swarm": "How many peers it takes.",
+    "audit": "Steps that are computed twice, by other peers, to see that nobody computes wrong. See docs/trust.md.",
     "coordinator": "Who may coordinate: nothing here for one machine, or several, of which a minority may die. See "
     "docs/hosting.md.",
     "data": "The prepared corpus. Its hashes, not its place, are part of the run.",
@@ -87,6 +88,8 @@ MEANINGS: dict[str, str] = {
     "swarm.replicas": "peers each stage wants before the first step",
     "swarm.max_replicas": "peers a stage may have, more stand by; 0: as many as are of use, by what is measured",
     "swarm.start_timeout_s": "seconds; then start with what is there, if every stage is held",
+    "audit.every": "one step in so many is computed twice, and some for newcomers; 0: none (say 50 if strangers may join)",
+    "audit.tolerance": "part of a stage's gradient norm that may differ then; 0: not a bit, if all machines are alike",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",
     "data.directory": "folder written by swarm-peer prepare, relative to this file",
     "initial.sha256": "of imported parameters (swarm-peer import); empty: new ones, from run.seed",

@@ -318,6 +318,24 @@ class StepAborted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StepAudited(Event):
+    """A step was computed again by other peers, and came out the same, or each time otherwise."""
+
+    step: int
+    agreed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerExpelled(Event):
+    """Its numbers are not those of its siblings: it has no part in the run any more."""
+
+    actor: str
+    stage: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RolledBack(Event):
     term: int
     version: int

@@ -29,6 +29,7 @@ _ANSWERS = (
     e.RunPaused,
     e.StageAmended,
     e.StepAborted,
+    e.PeerExpelled,
 )
 """What a coordinator does about a fault, and says why."""
 _MOST_ANSWERS = 12

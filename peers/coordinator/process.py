@@ -151,7 +151,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
         me = Actor(host.peer_id, COORDINATOR_INCARNATION)
-        settings = replace(Settings.of(manifest), **await asyncio.to_thread(stage_sizes, manifest))
+        sizes = await asyncio.to_thread(stage_sizes, manifest)
+        settings = replace(Settings.of(manifest), **sizes, audit_secret=os.urandom(16))
         core: CoordinatorCore | GroupMember
         if isinstance(record, GroupRecord):
             files = {} if newest is None else {newest: _files(archive, newest)}

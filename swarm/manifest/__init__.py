@@ -15,6 +15,7 @@ from swarm.manifest.section import ManifestError, Section, explain
 from swarm.manifest.signed import SignedManifest, key_fingerprint
 from swarm.manifest.tables import (
     AUTO,
+    AuditSection,
     BatchSection,
     CheckpointSection,
     CodecSection,
@@ -30,6 +31,7 @@ __all__ = [
     "AUTO",
     "MAX_MANIFEST_BYTES",
     "PROTOCOL_VERSION",
+    "AuditSection",
     "BatchSection",
     "CheckpointSection",
     "CodecSection",

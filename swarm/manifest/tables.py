@@ -141,6 +141,13 @@ class SwarmSection(Section):
         return self
 
 
+class AuditSection(Section):
+    """How often a step is computed twice, by other peers, to see that it comes out the same (docs/trust.md)."""
+
+    every: int = Field(default=0, ge=0, lt=1 << 31, description="0: never")
+    tolerance: float = Field(default=0.01, ge=0, lt=1)
+
+
 PeerIdText = Annotated[str, Field(pattern=r"^12D3KooW[1-9A-HJ-NP-Za-km-z]{44}$")]
 """An Ed25519 peer id of libp2p."""
 
@@ -184,6 +191,7 @@ class Tables(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     evaluation: EvaluationSection = EvaluationSection()
     swarm: SwarmSection = SwarmSection()
+    audit: AuditSection = AuditSection()
     coordinator: CoordinatorSection = CoordinatorSection()
 
     @model_validator(mode="after")
@@ -213,6 +221,18 @@ class Tables(Section):
             raise ValueError(
                 f'codec.forward = "{self.codec.forward}" sends the change since a sample was last visited, so samples '
                 f'must come together again: batch.order = "{self.batch.order}", set batch.order = "steps"'
+            )
+        if self.audit.every and (self.codec.remembers or self.sums.compresses):
+            codec, averaging = f'codec.forward = "{self.codec.forward}"', f'sums.averaging = "{self.sums.averaging}"'
+            what = codec if self.codec.remembers else averaging
+            raise ValueError(
+                f"audit.every = {self.audit.every} compares a step with the same step computed by other peers, and with "
+                f"{what} it comes out otherwise by itself: set audit.every = 0, or take another one"
+            )
+        if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
+            raise ValueError(
+                f'audit.tolerance = 0 lets no bit differ, and with sums.mode = "{self.sums.mode}" the last bits depend '
+                'on who adds: set audit.tolerance = 0.01, or sums.mode = "exact"'
             )
         largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
         if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from swarm.protocol.audits import Audits
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
@@ -34,8 +35,10 @@ class Agenda:
         rosters: Rosters,
         choice: CodecChoice,
         weights: Weights,
+        audits: Audits,
     ) -> None:
         self._settings = settings
+        self._audits = audits
         self._rosters = rosters
         self._history = history
         self._members = members
@@ -81,6 +84,7 @@ class Agenda:
             PassKind.GENERATE: 1,
         }[kind]
         if kind is PassKind.TRAIN:
+            rosters = self._audits.rosters(version, rosters)
             pass_id = PassId(self._history.term, StepNumber(version))
             self._sampled = 0
             if self._settings.averages_compressed:
@@ -100,7 +104,9 @@ class Agenda:
             )
         if kind is PassKind.TRAIN:
             self._weights.dealt(tables)
-            self._choice.choose(tables, version)
+            tables = self._audits.tables(tables)
+            if not self._audits.comparing:
+                self._choice.choose(tables, version)
         ledger = Ledger(
             pass_id=pass_id,
             kind=kind,

@@ -13,11 +13,13 @@ from typing import cast
 from swarm.events import (
     CoordinatorStarted,
     Evaluated,
+    PeerExpelled,
     PeerJoined,
     PeerLost,
     RunFinished,
     RunPaused,
     StepAborted,
+    StepAudited,
     SwarmSplit,
 )
 from swarm.protocol.actions import (
@@ -40,6 +42,7 @@ from swarm.protocol.actions import (
 )
 from swarm.protocol.agenda import Agenda
 from swarm.protocol.audience import Audience
+from swarm.protocol.audits import Audits
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
@@ -49,6 +52,7 @@ from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassKind, Term
 from swarm.protocol.islands import islands
 from swarm.protocol.ladders import Ladders
+from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
 from swarm.protocol.mending import GiveUp
 from swarm.protocol.messages import (
@@ -124,7 +128,12 @@ class CoordinatorCore:
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
         capacities = Capacities(settings.stages, settings.stage_memory)
         weights = Weights(capacities, self.members)
-        self._agenda = Agenda(settings, self.history, self.members, self._experience, self._rosters, choice, weights)
+        self._audits = Audits(settings, self.members)
+        self._agenda = Agenda(
+            settings, self.history, self.members, self._experience, self._rosters, choice, weights, self._audits
+        )
+        self._expelled: dict[str, str] = {}
+        """By peer, why it has no part in the run any more, while this process lasts."""
         rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
         probation = self._experience.probation
         self._placement = Placement(actor, settings, self.history, self.members, rebalancing, probation, self._out)
@@ -203,6 +212,10 @@ class CoordinatorCore:
     # ------------------------------------------------------------ messages
 
     def _on_message(self, sender: Actor, message: Message, now: float) -> None:
+        if (why := self._expelled.get(sender.peer)) is not None:
+            if isinstance(message, Join | Status):
+                self._out.send(sender, Halt(why, self.history.term))
+            return
         member = self._heard(sender, now)
         if member is None:
             return
@@ -263,6 +276,8 @@ class CoordinatorCore:
             return
         if member.enters_from > self.history.version or self._experience.probation.strikes(actor.peer):
             return
+        if self._audits.comparing:
+            return
         full = len(step.ledger.tables[stage].roster) >= self._placement.rebalancing.most
         if full or not step.entering.has_room(stage, now):
             return
@@ -308,6 +323,7 @@ class CoordinatorCore:
         if request.rollback_to is not None:
             self.history.rolled_back(request.rollback_to)
             self._collection.rolled_back(request.rollback_to)
+            self._audits.forget()
         self._agenda.new_term()
         if not self._started:
             self._started = True
@@ -386,8 +402,12 @@ class CoordinatorCore:
             self._placement.ask_to_save(now)
 
     def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
-        ledger = self._agenda.ledger(kind, survey.rosters, now, survey.entering, self._placement.rebalancing.step_s)
-        ledger.listen(self._audience.of(ledger.pass_id, survey.rosters, now))
+        rosters, entering = survey.rosters, survey.entering
+        if self._audits.comparing:
+            rosters, entering = [[a for a in roster if a not in entering] for roster in rosters], set()
+        ledger = self._agenda.ledger(kind, rosters, now, entering, self._placement.rebalancing.step_s)
+        served = [list(table.roster) for table in ledger.tables]
+        ledger.listen(self._audience.of(ledger.pass_id, served, now))
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)
         self.open_pass = OpenPass(ledger, self.members, self.settings, self._experience, self._out, now)
@@ -413,9 +433,8 @@ class CoordinatorCore:
             return
         ledger = self.open_pass.ledger
         match self.open_pass.outcome:
-            case Decided(decision):
-                self.phase = Phase.DECIDING
-                self._out.add(WriteRecord(decision))
+            case Decided(decision, without):
+                self._decide_or_audit(ledger, decision, without, now)
             case Completed(loss_sum, token):
                 self._out.add(PassClosed(ledger.pass_id, ledger.kind, loss_sum, token))
                 self._agenda.completed(ledger.kind)
@@ -432,6 +451,23 @@ class CoordinatorCore:
             case Unworkable(reason):
                 self._out.emit(RunPaused(reason))
                 self._end(Halt(reason, self.history.term), now)
+
+    def _decide_or_audit(self, ledger: Ledger, decision: Decision, without: frozenset[Actor], now: float) -> None:
+        ruling = self._audits.judge(ledger, decision, without)
+        if ruling.audited or ruling.unresolved:
+            self._out.emit(StepAudited(decision.step, agreed=ruling.audited))
+        if not ruling.again:
+            self.phase = Phase.DECIDING
+            self._out.add(WriteRecord(decision))
+            return
+        self._out.emit(StepAborted(str(ledger.pass_id), self.history.term + 1, ruling.again))
+        self._new_term(NewTerm())
+        for each in ruling.expelled:
+            self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
+            self._expelled[each.actor.peer] = f"expelled from the run: at step {decision.step} {each.reason}"
+            self._out.send(each.actor, Halt(self._expelled[each.actor.peer], self.history.term))
+            if (member := self.members.get(each.actor)) is not None:
+                self._lose(member, "expelled", now)
 
     def _finish(self, now: float) -> None:
         self._out.emit(RunFinished(self.history.version - 1, "all steps are decided, applied and archived"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
+from swarm.protocol.finding import Answer, Answers
 from swarm.protocol.ids import (
     NEVER,
     Actor,
@@ -386,6 +387,11 @@ class Ledger:
             key_frames=self._key_frames(chosen),
             codecs=self.codecs,
         )
+
+    def answers(self, without: frozenset[Actor]) -> Answers:
+        """What every stage's gradient came to. Once there is a decision."""
+        chosen = [self._one(stage, without) for stage in range(len(self.tables))]
+        return tuple(Answer(p.digest, p.squared_norm if p.finite else math.inf) for p in chosen)
 
     def mixed_copies(self, without: frozenset[Actor]) -> int | None:
         """A boundary whose two sides computed with different copies of what crossed it. Once there is a decision."""

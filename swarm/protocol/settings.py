@@ -10,7 +10,7 @@ from swarm.protocol.ids import StageIndex
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. All but `slots`, `stage_memory` and `stage_sums` are equal for all actors of a run."""
+    """Durations in seconds. All but `slots`, `stage_memory`, `stage_sums`, `audit_secret` are the same for all actors."""
 
     stages: int
     microbatches: int
@@ -48,6 +48,12 @@ class Settings:
     """As many peers as a stage may have; more stand by. 0: as many as `replica_cap` says."""
     ends_share: bool = False
     """The first and the last of several stages hold some of the same parameters."""
+    audit_every: int = 0
+    """One step in so many is computed twice, by other peers, and must come out the same (`Audits`). 0: none."""
+    audit_tolerance: float = 0.0
+    """By which part of it a stage's gradient norm may differ then. 0: not by a bit."""
+    audit_secret: bytes = b""
+    """Which steps that are nobody can tell without it. Coordinators' own."""
 
     def saves(self, version: int) -> bool:
         """Whether a checkpoint is made of this version."""
@@ -83,4 +89,6 @@ class Settings:
             averages_compressed=manifest.sums.compresses,
             imported=bool(manifest.initial.sha256),
             ends_share=manifest.model.shares_embedding,
+            audit_every=manifest.audit.every,
+            audit_tolerance=manifest.audit.tolerance,
         )

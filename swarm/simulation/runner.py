@@ -18,6 +18,7 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.peer import PeerCore
 from swarm.simulation.faults import Cell, Injector
 from swarm.simulation.invariants import Violation
+from swarm.simulation.lie import Lie
 from swarm.simulation.member_disk import MemberDisk
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
@@ -102,7 +103,8 @@ class Run:
             at = 0.03 + (0.05 if rng.random() < 0.7 else 0.5) * rng.random() if spare else 0.02 * rng.random()
             if spare and plan.arrivals:
                 at = plan.arrivals[index - at_start]
-            peer = (f"peer{index + 1}", Disk(), speed, spare)
+            lie = plan.lies[index] if index < len(plan.lies) else None
+            peer = (f"peer{index + 1}", Disk(), speed, spare, lie)
             self.world.at(at, None, (self._start_peer, peer))
 
     def respawn(self, process: Process, away: float) -> None:
@@ -110,7 +112,7 @@ class Run:
         at = self.world.now + away
         process.replaced = True
         if isinstance(process, SimPeer):
-            peer = (process.actor.peer, process.disk, process.speed, True)
+            peer = (process.actor.peer, process.disk, process.speed, True, process.lie)
             self.world.at(at, None, (self._start_peer, peer))
         elif isinstance(process, SimMember):
             self.world.at(at, None, (self._start_member, (process.actor, process.disk)))
@@ -176,8 +178,8 @@ class Run:
         world.network.introduce(process, 0.05)
         process.start()
 
-    def _start_peer(self, peer: tuple[str, Disk, float, bool]) -> None:
-        name, disk, speed, spare = peer
+    def _start_peer(self, peer: tuple[str, Disk, float, bool, Lie | None]) -> None:
+        name, disk, speed, spare, lie = peer
         world = self.world
         self._incarnations[name] += 1
         actor = Actor(name, self._incarnations[name])
@@ -192,6 +194,7 @@ class Run:
         )
         process = SimPeer(world, actor, core, disk, speed)
         process.spare = spare
+        process.lie = lie
         world.add(process)
         if world.trace is not None:
             world.note(f"*** {process.label} starts")
@@ -205,7 +208,7 @@ class Run:
             raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
         if world.watch.paused:
             return
-        peers = [p for p in world.processes if isinstance(p, SimPeer) and (p.alive or p.finished)]
+        peers = [p for p in world.processes if isinstance(p, SimPeer) and p.lie is None and (p.alive or p.finished)]
         world.watch.at_the_end(peers)
 
     def _over(self) -> bool:

@@ -13,6 +13,7 @@ from random import Random
 from swarm.protocol.settings import Settings
 from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
 from swarm.simulation.invariants import ENOUGH_TO_LEAVE_S
+from swarm.simulation.lie import Lie
 from swarm.simulation.network import Weather
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
@@ -68,6 +69,8 @@ class Plan:
     """For a sixth of a state that is downloaded while others train, on average, seconds."""
     spoils: float = 0.0
     """How often sums that are fetched come otherwise than they were."""
+    lies: tuple[Lie | None, ...] = ()
+    """By peer in order of arrival, what it computes wrong; none of those who are not named."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:

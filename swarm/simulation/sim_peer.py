@@ -14,6 +14,7 @@ from swarm.protocol.messages import CodecPair, Frame, LinkRate, ReducedPart, Red
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import GOODBYE, Violation, reduced_digest
+from swarm.simulation.lie import Lie
 from swarm.simulation.loans import Loans
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_averaging import compressed
@@ -29,6 +30,7 @@ from swarm.simulation.toy_model import (
     loss_gradient,
     loss_of,
     loss_sum_of,
+    mix,
     reconstruction_digest,
     rounded,
     rounded_since,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from swarm.simulation.world import World
 
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
+_LIE = 1 << 90
 _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
 
 
@@ -77,6 +80,8 @@ class SimPeer(Process):
         """A bit of the next reduced bucket flips on its way into memory."""
         self._swallows: tuple[str, float] = ("", 0.0)
         """What it takes and does nothing with (work, frames), and until when."""
+        self.lie: Lie | None = None
+        """What it computes wrong."""
         self.overflows_next = False
         """What it computes next for a neighbour is not finite."""
         self.stage: int | None = None
@@ -175,7 +180,7 @@ class SimPeer(Process):
         pass
 
     def _stop(self, action: act.Stop) -> None:
-        if action.failed:
+        if action.failed and self.lie is None:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
         self.finished = not action.reason.startswith(GOODBYE)
@@ -239,6 +244,8 @@ class SimPeer(Process):
             output = coded(output, self._codecs[self.stage].forward)
         seconds = _FORWARD_S * self.slowness
         m = action.microbatch
+        if action.kind is PassKind.TRAIN and self._lies("activations"):
+            output = mix(output)
         if self.stage < stages - 1:
             self._inputs[m] = payload
             self.feed(self._sent(action, output, seconds))
@@ -315,6 +322,10 @@ class SimPeer(Process):
         self.world.watch.accumulates(self, pass_id, m)
         self._accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
         back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
+        if self._lies("sums"):
+            self._accumulator += _LIE
+        if back is not None and self._lies("gradients"):
+            back = mix(back)
         if back is not None and self._codecs:
             back = coded(back, self._codecs[self.stage - 1].backward)
         received = self._received(pass_id, m)
@@ -345,7 +356,14 @@ class SimPeer(Process):
             total = self._compressed(action, total, of_sum=True)
         else:
             total = bucket_share(self._accumulator, action.bucket)
+        if self._lies("totals"):
+            total += _LIE
         self.feed(act.BucketSummed(action.attempt, action.bucket, total))
+
+    def _lies(self, what: str) -> bool:
+        """Whether it gives others something wrong just now."""
+        lie = self.lie
+        return lie is not None and lie.about == what and self.world.random.random() < lie.how_often
 
     def _share(self, action: act.EncodePart | act.SumBucket) -> int:
         first = set(range(self.world.first_round))

@@ -1,0 +1,157 @@
+"""Who computed otherwise than others, given a step that came out differently without some of its peers.
+
+A search computes the step again and again, each time with one thing changed: first one stage goes without one half of
+its replicas, then without the other, which tells the stages at fault; then each replica of such a stage has all of it
+alone. Most of them agree. Whoever does not is tried once more with one half of the other stages' replicas, and with the
+other half, so that nobody is accused for what somebody else did at that moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.messages import StageTable
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a stage's gradient came to."""
+
+    digest: str
+    squared_norm: float
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.squared_norm)
+
+    def is_like(self, other: Answer, tolerance: float) -> bool:
+        """Whether both may be the same gradient. `tolerance`: by which part of it norms may differ."""
+        if self.digest == other.digest or not (self.finite and other.finite):
+            return self.digest == other.digest or self.finite == other.finite
+        one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
+        return tolerance > 0.0 and abs(one - two) <= tolerance * max(one, two)
+
+
+Answers = tuple[Answer, ...]
+"""By stage."""
+Tables = tuple[StageTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a step came to, computed so."""
+
+    step: int
+    tables: Tables
+    answers: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    actor: Actor
+    stage: StageIndex
+    reason: str
+
+
+Search = Generator[Tables, Answers, tuple[Accused, ...]]
+"""Yields what is to be computed, is sent what it came to, and returns whom it found."""
+
+
+def same(one: Answers, two: Answers, tolerance: float) -> bool:
+    return all(a.is_like(b, tolerance) for a, b in zip(one, two, strict=True))
+
+
+def alone(table: StageTable, actor: Actor) -> StageTable:
+    """All microbatches are `actor`'s."""
+    return StageTable(0, (actor,), (0,) * len(table.assignment))
+
+
+def search(first: Finding, again: Answers, arrivals: Mapping[Actor, int], tolerance: float) -> Search:
+    """`first`: what the step came to, `again`: without some. `arrivals`: in which order peers came.
+
+    Where both are the same it is looked for who alone makes it not finite.
+    """
+    tables = first.tables
+    several = [stage for stage, table in enumerate(tables) if len(table.roster) > 1]
+    if same(first.answers, again, tolerance):
+        suspected = [stage for stage in several if not first.answers[stage].finite]
+    elif len(several) == 1:
+        suspected = several
+    else:
+        suspected = []
+        for stage in several:
+            for which in (0, 1):
+                answers = yield _with(tables, stage, _half(tables, which)[stage])
+                if not same(answers, first.answers, tolerance):
+                    suspected.append(stage)
+                    break
+    accused: list[Accused] = []
+    for stage in suspected:
+        accused += yield from _among(tables, stage, arrivals, tolerance)
+    return tuple(accused)
+
+
+def _among(
+    tables: Tables, stage: int, arrivals: Mapping[Actor, int], tolerance: float
+) -> Generator[Tables, Answers, list[Accused]]:
+    """Whose numbers differ from those of most replicas of `stage`."""
+    groups: list[tuple[Answers, list[Actor]]] = []
+    roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))
+    for actor in roster:
+        answers = yield _with(tables, stage, alone(tables[stage], actor))
+        for known, actors in groups:
+            if same(known, answers, tolerance):
+                actors.append(actor)
+                break
+        else:
+            groups.append((answers, [actor]))
+    groups.sort(key=lambda group: -len(group[1]))  # stable: of equal ones, that of who came first
+    if len(groups) == 1 or (len(groups[0][1]) == len(groups[1][1]) and len(roster) > 2):
+        return []
+    believed = groups[0][1]
+    if len(roster) == 2:
+        reason = f"its numbers differ from those of {believed[0]}, which came before it; which is right is not known"
+    else:
+        reason = f"its numbers differ from those of {len(believed)} others of stage {stage}"
+    accused = []
+    for actor in roster:
+        if actor not in believed and (yield from _confirmed(tables, stage, actor, believed[0], tolerance)):
+            accused.append(Accused(actor, StageIndex(stage), reason))
+    return accused
+
+
+def _confirmed(
+    tables: Tables, stage: int, suspect: Actor, witness: Actor, tolerance: float
+) -> Generator[Tables, Answers, bool]:
+    """Whether the two differ whoever has the other stages."""
+    others = any(len(table.roster) > 1 for s, table in enumerate(tables) if s != stage)
+    for half in (_half(tables, 0), _half(tables, 1)) if others else (tables,):
+        one = yield _with(half, stage, alone(tables[stage], suspect))
+        two = yield _with(half, stage, alone(tables[stage], witness))
+        if same(one, two, tolerance):
+            return False
+    return True
+
+
+def _half(tables: Tables, which: int) -> Tables:
+    """Every stage with every other one of its replicas, in turn; the only one of a stage stays."""
+    halves = []
+    for table in tables:
+        roster = table.roster[which::2] or table.roster
+        halves.append(_of(roster, [roster[m % len(roster)] for m in range(len(table.assignment))]))
+    return tuple(halves)
+
+
+def _with(tables: Tables, stage: int, table: StageTable) -> Tables:
+    """New tables: a search is of numbers that no amendment has changed."""
+    fresh = [_of(t.roster, [t.assignee(m) for m in range(len(t.assignment))]) for t in tables]
+    fresh[stage] = table
+    return tuple(fresh)
+
+
+def _of(roster: tuple[Actor, ...], chosen: list[Actor]) -> StageTable:
+    index = {actor: place for place, actor in enumerate(roster)}
+    return StageTable(0, roster, tuple(index[actor] for actor in chosen))

@@ -1,0 +1,129 @@
+"""Peers whose numbers look sound and are wrong: no such number is ever decided, and they are found.
+
+That no decided step differs from that of one machine is what the simulator's watch checks in every run.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from swarm.events import Event, PeerExpelled, StepAudited
+from swarm.simulation.invariants import Violation
+from swarm.simulation.lie import LIES, Lie
+from swarm.simulation.runner import Run
+from swarm.simulation.scenario import Plan, small_settings
+from swarm.simulation.sim_peer import SimPeer
+
+
+class LiarRun:
+    """A run, every step of which is audited, and in which peers (by order of arrival) lie."""
+
+    def __init__(
+        self,
+        lies: Mapping[int, Lie],
+        stages: int,
+        replicas: int,
+        *,
+        every: int = 1,
+        steps: int = 2,
+        seed: int = 0,
+        speeds: tuple[float, ...] = (),
+    ) -> None:
+        settings = small_settings(stages=stages, microbatches=6, steps=steps, replicas=replicas)
+        settings = dataclasses.replace(settings, audit_every=every, audit_secret=b"secret")
+        peers = stages * replicas
+        by_peer = tuple(lies.get(i) for i in range(peers))
+        self.run = Run(Plan("liars", seed, settings, 0, speeds or (1.0,) * peers, (), lies=by_peer))
+        self.expelled: set[str] = set()
+        self.audited: list[tuple[int, bool]] = []
+        emitted = self.run.world.watch.emitted
+
+        def note(event: Event) -> None:
+            if isinstance(event, PeerExpelled):
+                self.expelled.add(event.actor.split(".")[0])
+            if isinstance(event, StepAudited):
+                self.audited.append((event.step, event.agreed))
+            emitted(event)
+
+        self.run.world.watch.emitted = note  # type: ignore[method-assign]
+
+    def finish(self) -> None:
+        """Raises Violation: if a lie is decided, and if an honest peer is told to go."""
+        self.run.finish()
+        assert all(agreed for _, agreed in self.audited), self.audited
+
+    @property
+    def peers(self) -> list[SimPeer]:
+        return [p for p in self.run.world.processes if isinstance(p, SimPeer)]
+
+    @property
+    def liars(self) -> set[str]:
+        """Those that had somebody to lie to."""
+        return {p.actor.peer for p in self.peers if p.lie and not (p.lie.about == "gradients" and p.stage == 0)}
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_without_liars_audited_steps_come_out_the_same(stages: int) -> None:
+    honest = LiarRun({}, stages, 2, steps=3)
+    honest.finish()
+    assert not honest.expelled
+    assert honest.audited == [(0, True), (1, True), (2, True)]
+
+
+def test_unequal_machines_audit_each_other() -> None:
+    honest = LiarRun({}, 2, 2, speeds=(1.0, 1.0, 4.0, 4.0))
+    honest.finish()
+    assert not honest.expelled and honest.audited == [(0, True), (1, True)]
+
+
+def test_what_is_not_drawn_is_not_audited() -> None:
+    """The first step is, since nobody is known."""
+    honest = LiarRun({}, 2, 2, every=1000, steps=12)
+    honest.finish()
+    assert honest.audited == [(0, True)]
+
+
+def test_without_audits_a_lie_is_decided() -> None:
+    with pytest.raises(Violation, match="wrong bytes"):
+        LiarRun({2: Lie("sums")}, 2, 3, every=0).finish()
+
+
+@pytest.mark.parametrize("about", LIES)
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_one_of_three_replicas_lies(about: str, stages: int) -> None:
+    for peer in range(stages * 3):
+        lying = LiarRun({peer: Lie(about)}, stages, 3)  # type: ignore[arg-type]
+        lying.finish()
+        assert lying.expelled == lying.liars, f"peer{peer + 1}"
+
+
+@pytest.mark.parametrize("about", LIES)
+def test_a_liar_in_every_stage(about: str) -> None:
+    honest = LiarRun({}, 3, 3)
+    honest.finish()
+    peers = {p.stage: int(p.actor.peer.removeprefix("peer")) - 1 for p in honest.peers}  # the same with every lie
+    lying = LiarRun(dict.fromkeys(peers.values(), Lie(about)), 3, 3)  # type: ignore[arg-type]
+    lying.finish()
+    assert lying.expelled == lying.liars and len(lying.liars) >= 2
+
+
+def test_who_lies_now_and_then_gets_nothing_decided() -> None:
+    """It may not be found, if it does not lie while it is looked for: but what is decided is right."""
+    found = 0
+    for seed in range(60):
+        rng = Random(seed)
+        lie = Lie(rng.choice(LIES), how_often=rng.choice((0.1, 0.5, 0.9)))
+        lying = LiarRun({rng.randrange(6): lie}, 2, 3, seed=seed)
+        lying.finish()
+        assert lying.expelled <= lying.liars, seed
+        found += len(lying.expelled)
+    assert found > 20
+
+
+def test_of_two_that_differ_the_one_that_came_first_is_believed() -> None:
+    """Nobody can tell which is right."""
+    lying = LiarRun({3: Lie("sums")}, 2, 2)
+    lying.finish()
+    assert lying.expelled == lying.liars

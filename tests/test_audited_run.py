@@ -1,0 +1,72 @@
+"""A replica that computes wrong is found, real cores and real compute: what is decided equals the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from core_swarm import Hook, Swarm, manifest, runs
+from torch import Tensor
+
+from swarm.compute.reduction import Reduction
+from swarm.compute.stage import Stage
+from swarm.compute.sums import Accumulator
+from swarm.events import PeerExpelled, StepAudited
+from swarm.manifest import AuditSection, RunManifest
+from swarm.protocol.ids import Actor
+
+STEPS = 3
+FIRST, LAST = Actor("peer0", 1), Actor("peer1", 1)
+"""Of the peers of the first stage and of the last."""
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Swarm]]:
+    yield from runs()
+
+
+def audited(stages: int, tolerance: float = 0.0) -> RunManifest:
+    of = manifest("int8", stages, STEPS, replicas=3)
+    return of.model_copy(update={"audit": AuditSection(every=1, tolerance=tolerance)})
+
+
+def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: float) -> Hook:
+    """A hook that makes `liar` multiply what it gives to others."""
+    at = {"liar": False}
+
+    def hook(swarm: Swarm, actor: Actor, action: object) -> None:
+        at["liar"] = actor == liar
+
+    add, total, frame = Accumulator.add, Reduction.sum, Stage._frame
+
+    def add_lie(self: Accumulator, gradients: list[Tensor], *arguments: object, **named: object) -> None:
+        add(self, [g * factor for g in gradients] if at["liar"] else gradients, *arguments, **named)  # type: ignore[arg-type]
+
+    def sum_lie(self: Reduction, action: object) -> memoryview:
+        if at["liar"]:
+            where = self._buckets.slice(action.bucket)  # type: ignore[attr-defined]
+            self._accumulator.flat[where] *= factor
+        return total(self, action)  # type: ignore[arg-type]
+
+    def frame_lie(self: Stage, body: object, hidden: Tensor, *arguments: object) -> bytes:
+        return frame(self, body, hidden * factor if at["liar"] else hidden, *arguments)  # type: ignore[arg-type]
+
+    owner, name, lie = {
+        "sums": (Accumulator, "add", add_lie),
+        "totals": (Reduction, "sum", sum_lie),
+        "activations": (Stage, "_frame", frame_lie),
+    }[about]
+    monkeypatch.setattr(owner, name, lie)
+    return hook
+
+
+@pytest.mark.parametrize(("factor", "tolerance"), [(100.0, 0.0), (-1.0, 0.0), (1.25, 0.0), (100.0, 0.01)])
+@pytest.mark.parametrize(("liar", "about"), [(FIRST, "activations"), (LAST, "sums"), (FIRST, "totals")])
+def test_a_replica_that_multiplies_what_it_gives_is_expelled(
+    run, monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: float, tolerance: float
+) -> None:
+    with monkeypatch.context() as patched:
+        swarm = run(audited(2, tolerance), hook=lying(patched, liar, about, factor))
+    assert [event.actor for event in swarm.events if isinstance(event, PeerExpelled)] == [str(liar)]
+    assert [event.agreed for event in swarm.events if isinstance(event, StepAudited)] == [True] * STEPS
+    assert swarm.digests() == swarm.plain()
