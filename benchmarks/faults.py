@@ -201,8 +201,11 @@ ROWS = (
         14,
         "NaN, ×100, sign flip, stale, replayed, wrong shape",
         "refused and attributed; 20 % attackers cost ≤ 2 % loss",
-        beside="NaN, stale, replayed, wrong shape, oversized: `test_strangers.py`, `test_bad_input.py`, "
-        "`test_nonfinite_run.py`. A replica that sends sound numbers that are wrong is not detected yet",
+        ("liars",),
+        lambda r: "two of ten, sound numbers that are wrong: expelled at the first step, digests equal",
+        "×100, sign flip: `test_audited_run.py`, `test_liars.py`; what they cost: [trust](trust.md), `python -m "
+        "benchmarks.liars`. NaN, stale, replayed, wrong shape, oversized: `test_strangers.py`, `test_bad_input.py`, "
+        "`test_nonfinite_run.py`",
     ),
     Row(
         15,

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,13 +72,16 @@ class LocalSwarm:
                 process.kill()
                 process.wait()
 
-    def finish(self, timeout: float) -> None:
-        """Wait for the run's end. Raises RuntimeError with the end of the output of whoever failed."""
+    def finish(self, timeout: float, failing: Collection[int] = ()) -> None:
+        """Wait for the run's end. Raises RuntimeError with the end of the output of whoever failed.
+
+        `failing`: numbers of peers that may.
+        """
         assert self.coordinator is not None
         deadline = time.monotonic() + timeout
         while self.coordinator.poll() is None:
             for number, process in enumerate(self.peers):
-                if process.poll() not in (None, 0, -signal.SIGKILL):  # killed: on purpose
+                if process.poll() not in (None, 0, -signal.SIGKILL) and number not in failing:  # killed: on purpose
                     raise RuntimeError(self._failure(f"peer-{number}", process.returncode))
             if time.monotonic() > deadline:
                 raise RuntimeError(self._failure("coordinator", None))

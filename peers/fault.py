@@ -3,8 +3,9 @@
 `--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event;
 `stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
 a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
-everything from one and the same frame: numbers that look sound and are wrong. Conditions on fields narrow it: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on
-disk before the fault: the log proves where it hit.
+everything from one and the same frame: numbers that look sound and are wrong. Conditions on fields narrow it:
+`kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
+before the fault: the log proves where it hit.
 
 A moment may also be the sending of a message (swarm/protocol/messages.py): `kill@Open:2,pass_id=1:3` lets two of these
 leave, does nothing more, and dies.

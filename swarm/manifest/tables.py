@@ -226,8 +226,8 @@ class Tables(Section):
             codec, averaging = f'codec.forward = "{self.codec.forward}"', f'sums.averaging = "{self.sums.averaging}"'
             what = codec if self.codec.remembers else averaging
             raise ValueError(
-                f"audit.every = {self.audit.every} compares a step with the same step computed by other peers, and with "
-                f"{what} it comes out otherwise by itself: set audit.every = 0, or take another one"
+                f"audit.every = {self.audit.every} compares a step with the same step computed by other peers, and "
+                f"with {what} it comes out otherwise by itself: set audit.every = 0, or take another one"
             )
         if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
             raise ValueError(

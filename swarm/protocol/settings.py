@@ -10,7 +10,7 @@ from swarm.protocol.ids import StageIndex
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. All but `slots`, `stage_memory`, `stage_sums`, `audit_secret` are the same for all actors."""
+    """Durations in seconds. All but `slots`, `stage_memory`, `stage_sums`, `audit_secret` are equal for all actors."""
 
     stages: int
     microbatches: int

@@ -20,6 +20,7 @@ IN_CI = (
     "hang-and-partition",
     "kills",
     "last-replica",
+    "liars",
     "nat",
     "partition",
     "slow-peer",
@@ -42,4 +43,4 @@ def test_as_expected(name: str, tmp_path: Path) -> None:
     assert report["failures"] == []
     assert report["good"] and report["equal"]
     assert report["finished"] or name == "soak-short"
-    assert report["episodes"], "no fault struck"
+    assert report["episodes"] or name == "liars", "no fault struck"  # its peers are faulty from the start

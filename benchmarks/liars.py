@@ -1,0 +1,112 @@
+"""What peers that compute wrong cost: held-out loss and time, with and without audits, real processes.
+
+    python -m benchmarks.liars [--steps 80] [--peers 10] [--liars 2] [--every 8] [--out benchmarks/results/liars.json]
+
+Liars compute everything from one and the same frame (`--fault lie@…`): numbers that look sound and are wrong. Rows run
+one after another, with the same data and the same initial parameters. `penalty` is the held-out loss at the end ÷ that
+of the row in which nobody lies, minus 1. `passes` is how often a step was computed, over the steps decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks.corpus import folder_with_corpus
+from benchmarks.local_swarm import PEERS, LocalSwarm
+from benchmarks.results import write_results
+from swarm.events import Evaluated, PassOpened, PeerExpelled, StepAudited, StepDecided
+
+RUN = """
+[run]
+name = "liars"
+steps = {steps}
+[model]
+vocab_size = 4096
+dim = 64
+layers = 4
+heads = 4
+kv_heads = 2
+ffn_dim = 160
+context = 64
+cuts = [2]
+[batch]
+microbatches = 10
+sequences = 4
+sequence_length = 64
+[checkpoint]
+every = 1000
+[evaluation]
+every = {steps}
+microbatches = 16
+sample_tokens = 0
+[swarm]
+replicas = {replicas}
+max_replicas = {replicas}
+[audit]
+every = {every}
+tolerance = 0
+[data]
+directory = "data"
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--peers", type=int, default=10)
+    parser.add_argument("--liars", type=int, default=2)
+    parser.add_argument("--every", type=int, default=8)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    begin, later = ["PeerJoined"] * options.liars, _spread(options)
+    with folder_with_corpus("liars") as folder:
+        rows = {
+            "nobody lies": _run(folder / "honest", options, [], 0),
+            "from the start, no audits": _run(folder / "unseen", options, begin, 0),
+            "from the start, audited": _run(folder / "start", options, begin, options.every),
+            "later, one after another, audited": _run(folder / "later", options, later, options.every),
+        }
+    honest = rows["nobody lies"]["loss"]
+    assert isinstance(honest, float)
+    for name, row in rows.items():
+        assert isinstance(row["loss"], float)
+        row["penalty"] = round(row["loss"] / honest - 1, 4)
+        print(name, json.dumps(row), flush=True)
+    write_results(options.out, "liars", rows=rows)
+
+
+def _spread(options: argparse.Namespace) -> list[str]:
+    """When liars begin that were honest first: in turn, over the middle of the run."""
+    first, last = options.steps // 5, options.steps * 4 // 5
+    steps = [first + (last - first) * i // options.liars + 1 for i in range(options.liars)]
+    return [f"StepApplied,step={step}" for step in steps]
+
+
+def _run(folder: Path, options: argparse.Namespace, lies: list[str], every: int) -> dict[str, object]:
+    """`lies`: at which moments as many peers, in order of arrival, begin."""
+    folder.mkdir()
+    path = folder / "RUN.toml"
+    path.write_text(RUN.format(steps=options.steps, replicas=options.peers // 2, every=every))
+    (folder / "data").symlink_to(folder.parent / "data")
+    join = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "1GB"]
+    commands = [[*join, f"--fault=lie@{moment}"] for moment in lies]
+    commands += [join] * (options.peers - len(lies))
+    with LocalSwarm(folder / "swarm", path, commands) as swarm:
+        swarm.finish(1800, failing=range(len(lies)))
+        events = swarm.events()
+    opened = [at for at, event in events if isinstance(event, PassOpened)]
+    decided = [at for at, event in events if isinstance(event, StepDecided)]
+    (loss,) = [event.loss for _, event in events if isinstance(event, Evaluated)]
+    return {
+        "loss": loss,
+        "expelled_at": [event.step for _, event in events if isinstance(event, PeerExpelled)],
+        "audited": sum(isinstance(event, StepAudited) for _, event in events),
+        "passes": round(len(opened) / len(decided), 2),
+        "seconds": round(decided[-1] - opened[0], 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
