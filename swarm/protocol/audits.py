@@ -78,6 +78,8 @@ class Audits:
         """Of that step, in vain, so far."""
         self._differed = 0
         """How often it came out otherwise, and nobody was found."""
+        self._away: set[str] = set()
+        """Peers that went, or gave up microbatches, while somebody was looked for: they have no part in that step."""
 
     @property
     def comparing(self) -> bool:
@@ -93,6 +95,8 @@ class Audits:
         """Who has a part in the next attempt at `step`, of those who could have."""
         if self._first is not None and self._first.step != step:
             self.forget()
+        if step == self._step and self._away:
+            rosters = [[actor for actor in roster if actor.peer not in self._away] or roster for roster in rosters]
         if self._first is None or self._search is not None:
             return rosters
         return [self._without_half(roster) for roster in rosters]
@@ -102,8 +106,10 @@ class Audits:
         if self._search is None:
             return wired
         there = {actor for table in wired for actor in table.roster}
-        if all(actor in there for table in self._trial for actor in table.roster):
+        gone = {actor.peer for table in self._trial for actor in table.roster if actor not in there}
+        if not gone:
             return self._trial
+        self._away |= gone
         self._drop()  # it is to be begun anew, with who is there
         return wired
 
@@ -113,6 +119,7 @@ class Audits:
             return DECIDE
         if decision.step != self._step:
             self._step, self._searches, self._differed, self._doubted = decision.step, 0, 0, False
+            self._away.clear()
         found = Finding(decision.step, tuple(ledger.tables), ledger.answers(without))
         if self._first is None:
             return self._begin(found, decision)
@@ -196,6 +203,9 @@ class Audits:
             return self._next(found.answers, "audited: looking for who computes otherwise than others")
         self._disturbed += 1
         if self._disturbed > MOST_DISTURBED:
+            for asked, table in zip(self._trial, found.tables, strict=True):
+                share, left = asked.shares(), table.shares()
+                self._away |= {actor.peer for actor in share if len(left.get(actor, ())) < len(share[actor])}
             self._drop()
         return Ruling(again="audited: microbatches changed hands, so nothing can be compared")
 

@@ -214,7 +214,7 @@ class CoordinatorCore:
     def _on_message(self, sender: Actor, message: Message, now: float) -> None:
         if (why := self._expelled.get(sender.peer)) is not None:
             if isinstance(message, Join | Status):
-                self._out.send(sender, Halt(why, self.history.term))
+                self._out.send(sender, Halt(why, self.history.term, expelled=True))
             return
         member = self._heard(sender, now)
         if member is None:
@@ -464,8 +464,9 @@ class CoordinatorCore:
         self._new_term(NewTerm())
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
-            self._expelled[each.actor.peer] = f"expelled from the run: at step {decision.step} {each.reason}"
-            self._out.send(each.actor, Halt(self._expelled[each.actor.peer], self.history.term))
+            why = f"expelled from the run: at step {decision.step} {each.reason}"
+            self._expelled[each.actor.peer] = why
+            self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
             if (member := self.members.get(each.actor)) is not None:
                 self._lose(member, "expelled", now)
 

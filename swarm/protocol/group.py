@@ -326,7 +326,7 @@ class GroupMember:
                 self.record.propose(TermEntry(ballot, Term(term), rollback_to))
             case WriteRecord(decision):
                 self.record.propose(DecisionEntry(ballot, decision))
-            case Send(_, Halt()) if not self._halt_stands:
+            case Send(_, Halt(expelled=False)) if not self._halt_stands:
                 self._confirm_halt()  # it is repeated
             case Stop(reason, failed):
                 if self._may_adjourn(failed, now):  # if not, it is repeated

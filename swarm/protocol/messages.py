@@ -286,6 +286,8 @@ class Halt:
 
     reason: str
     term: Term
+    expelled: bool = False
+    """The run goes on, without you."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Amend: st.builds(m.Amend, passes, stages, tables(), text),
     m.Release: st.builds(m.Release, passes, small, many(microbatches)),
     m.Decide: st.builds(m.Decide, decisions, large.map(Term), st.booleans()),
-    m.Halt: st.builds(m.Halt, text, large.map(Term)),
+    m.Halt: st.builds(m.Halt, text, large.map(Term), st.booleans()),
     m.Fenced: st.builds(m.Fenced, passes, text),
     m.Dismiss: st.builds(m.Dismiss, large.map(Term), text),
     m.Twin: st.builds(m.Twin, large),

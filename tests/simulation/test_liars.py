@@ -14,7 +14,9 @@ from swarm.simulation.invariants import Violation
 from swarm.simulation.lie import LIES, Lie
 from swarm.simulation.runner import Run
 from swarm.simulation.scenario import Plan, small_settings
+from swarm.simulation.sim_coordinator import SimCoordinator
 from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.timeline import Process
 
 
 class LiarRun:
@@ -30,12 +32,14 @@ class LiarRun:
         steps: int = 2,
         seed: int = 0,
         speeds: tuple[float, ...] = (),
+        coordinators: int = 1,
     ) -> None:
         settings = small_settings(stages=stages, microbatches=6, steps=steps, replicas=replicas)
         settings = dataclasses.replace(settings, audit_every=every, audit_secret=b"secret")
         peers = stages * replicas
         by_peer = tuple(lies.get(i) for i in range(peers))
-        self.run = Run(Plan("liars", seed, settings, 0, speeds or (1.0,) * peers, (), lies=by_peer))
+        speeds = speeds or (1.0,) * peers
+        self.run = Run(Plan("liars", seed, settings, 0, speeds, (), coordinators=coordinators, lies=by_peer))
         self.expelled: set[str] = set()
         self.audited: list[tuple[int, bool]] = []
         emitted = self.run.world.watch.emitted
@@ -127,3 +131,30 @@ def test_of_two_that_differ_the_one_that_came_first_is_believed() -> None:
     lying = LiarRun({3: Lie("sums")}, 2, 2)
     lying.finish()
     assert lying.expelled == lying.liars
+
+
+@pytest.mark.parametrize("about", LIES)
+def test_a_group_of_coordinators_expels_it_too(about: str) -> None:
+    lying = LiarRun({1: Lie(about)}, 2, 3, coordinators=3)  # type: ignore[arg-type]
+    lying.finish()
+    assert lying.expelled == lying.liars
+
+
+def test_who_goes_whenever_it_is_tried_alone_gets_nothing_decided() -> None:
+    """And comes back at once, as another incarnation: in that step it has no part any more."""
+    lying = LiarRun({1: Lie("sums")}, 2, 3)
+    world, injector = lying.run.world, lying.run.injector
+    on_phase, went = world.on_phase, []
+
+    def go_if_alone(phase: str, process: Process) -> None:
+        on_phase(phase, process)
+        if phase == "forward" and isinstance(process, SimPeer) and process.lie and process.alive:
+            assert isinstance(world.coordinator, SimCoordinator) and process.stage is not None
+            step = world.coordinator.directing.open_pass
+            if step is not None and step.ledger.tables[process.stage].roster == (process.actor,):
+                went.append(process.actor)
+                injector.kill(process, 0.05)
+
+    world.on_phase = go_if_alone
+    lying.finish()
+    assert went and len(lying.audited) == 2

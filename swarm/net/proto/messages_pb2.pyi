@@ -338,12 +338,14 @@ class Decide(_message.Message):
     def __init__(self, decision: _Optional[_Union[Decision, _Mapping]] = ..., finished: _Optional[bool] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Halt(_message.Message):
-    __slots__ = ("reason", "term")
+    __slots__ = ("reason", "term", "expelled")
     REASON_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     reason: str
     term: int
-    def __init__(self, reason: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+    expelled: bool
+    def __init__(self, reason: _Optional[str] = ..., term: _Optional[int] = ..., expelled: _Optional[bool] = ...) -> None: ...
 
 class TermEntry(_message.Message):
     __slots__ = ("ballot", "term", "rollback_to")
