@@ -86,7 +86,6 @@ class Agenda:
         if kind is PassKind.TRAIN:
             rosters = self._audits.rosters(version, rosters)
             pass_id = PassId(self._history.term, StepNumber(version))
-            self._sampled = 0
             if self._settings.averages_compressed:
                 rosters = self._rosters.in_order(pass_id, rosters)
             for actor in weights:
@@ -141,7 +140,7 @@ class Agenda:
     def aborted(self, kind: PassKind) -> None:
         """A sample is given up at once, an evaluation at the third time; a step is tried for ever."""
         if kind is PassKind.EVALUATE and self._experience.aborts > 2:
-            self._evaluated = self._history.version
+            self._evaluated, self._sampled = self._history.version, 0
         if kind is PassKind.GENERATE:
             self._sampled = self._settings.sample_tokens
 

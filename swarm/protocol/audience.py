@@ -89,6 +89,6 @@ class Audience:
         return Listener(member.actor, StageIndex(member.stage), version, True, member.move_number)
 
     def _expect_progress(self, member: Member, now: float) -> None:
-        """Who does not get on keeps its place from nobody."""
-        if now - member.progress_at > self._settings.step_budget_s:
+        """Who does not get on keeps its place from nobody. Who has all there is so far need not."""
+        if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
             member.given_up = True

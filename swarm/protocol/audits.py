@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from swarm.protocol.finding import Accused, Answers, Finding, Search, same, search
@@ -27,12 +27,10 @@ NEW_PER_PERIOD = 5
 JUMP = 4.0
 """Times the usual gradient norm: a step with more is audited."""
 USUAL_STEPS = 16
-MOST_DISTURBED = 3
-"""Trials of one search that may fail because peers came, went or were too slow, before it begins anew."""
 MOST_SEARCHES = 3
-"""Of one step, in vain. After that it is only done again, until it comes out the same with and without half."""
+"""Of one step, in vain. After that it is only done again, until it comes out the same with two halves."""
 MOST_ATTEMPTS = 10
-"""That it may come out otherwise. Then it is decided as it came out the last time."""
+"""That it may come out otherwise, or be given up. Then it is decided as it comes out the next time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,47 @@ Rosters = list[list[Actor]]
 """By stage."""
 
 
+@dataclass(slots=True)
+class _Inquiry:
+    """What is known of the step that is to be decided next."""
+
+    step: int
+    first: Finding | None = None
+    """What it came to when all computed it."""
+    truth: Answers | None = None
+    """What it came to whoever was tried alone: only that is decided."""
+    for_new: bool = False
+    """Who was never left out is left out now."""
+    drawn: bool = False
+    """Or whoever the lot falls on."""
+    doubted: bool = False
+    """It came out otherwise before."""
+    search: Search | None = None
+    trial: tuple[StageTable, ...] = ()
+    """What the search wants to know the outcome of."""
+    heard: list[Answers] = field(default_factory=list)
+    """What its trials came to."""
+    searches: int = 0
+    """In vain, so far."""
+    failed: int = 0
+    """Attempts that came out otherwise, or were given up."""
+    away: set[str] = field(default_factory=set)
+    """Peers that failed when they had a stage alone, or went while somebody was looked for: they have no part in it."""
+
+    @property
+    def takes_half(self) -> bool:
+        """Whether the next attempt goes without half; at last all do, since somebody may lie when all are there."""
+        compares = self.first is not None or self.truth is not None
+        return self.search is None and (compares or self.searches >= MOST_SEARCHES)
+
+    def begin_anew(self) -> None:
+        self.first = self.truth = self.search = None
+        self.trial = ()
+        self.doubted = True
+
+
 class Audits:
-    """`rosters` and `tables` before a training pass opens, `judge` when it is ready to be decided."""
+    """`rosters` and `tables` before a training pass opens; then `judge` when it is ready, or `gave_up`."""
 
     def __init__(self, settings: Settings, members: Members) -> None:
         self._settings = settings
@@ -65,105 +102,118 @@ class Audits:
         self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
-        self._first: Finding | None = None
-        """What the open step came to when it was computed for the first time, while it is audited."""
-        self._search: Search | None = None
-        self._trial: tuple[StageTable, ...] = ()
-        """What the search wants to know the outcome of."""
-        self._disturbed = 0
-        self._step = -1
-        self._doubted = False
-        """That step came out otherwise before."""
-        self._searches = 0
-        """Of that step, in vain, so far."""
-        self._differed = 0
-        """How often it came out otherwise, and nobody was found."""
-        self._away: set[str] = set()
-        """Peers that went, or gave up microbatches, while somebody was looked for: they have no part in that step."""
+        self._inquiry = _Inquiry(-1)
 
     @property
     def comparing(self) -> bool:
         """Whether the open step has been computed before, so that everything else must stay as it was."""
-        return self._first is not None
+        return self._inquiry.first is not None or self._inquiry.doubted
+
+    @property
+    def searching(self) -> bool:
+        """Whether what it comes to is to be known, even if it is not finite."""
+        return self._inquiry.search is not None
 
     def forget(self) -> None:
         """The history goes on from another version."""
-        self._drop()
-        self._step = -1
+        self._inquiry = _Inquiry(-1)
+        self._norms.clear()
 
     def rosters(self, step: int, rosters: Rosters) -> Rosters:
         """Who has a part in the next attempt at `step`, of those who could have."""
-        if self._first is not None and self._first.step != step:
-            self.forget()
-        if step == self._step and self._away:
-            rosters = [[actor for actor in roster if actor.peer not in self._away] or roster for roster in rosters]
-        if self._first is None or self._search is not None:
-            return rosters
-        return [self._without_half(roster) for roster in rosters]
+        inquiry = self._inquiry
+        if inquiry.step != step:
+            inquiry = self._inquiry = _Inquiry(step)
+        if inquiry.away:
+            rosters = [[actor for actor in roster if actor.peer not in inquiry.away] or roster for roster in rosters]
+        if inquiry.takes_half:
+            return [self._without_half(roster) for roster in rosters]
+        return rosters
 
     def tables(self, wired: tuple[StageTable, ...]) -> tuple[StageTable, ...]:
         """Who does what in it; `wired`, but while somebody is looked for."""
-        if self._search is None:
+        inquiry = self._inquiry
+        if inquiry.search is None:
             return wired
         there = {actor for table in wired for actor in table.roster}
-        gone = {actor.peer for table in self._trial for actor in table.roster if actor not in there}
+        gone = {actor.peer for table in inquiry.trial for actor in table.roster if actor not in there}
         if not gone:
-            return self._trial
-        self._away |= gone
-        self._drop()  # it is to be begun anew, with who is there
+            return inquiry.trial
+        inquiry.away |= gone
+        inquiry.begin_anew()
         return wired
+
+    def gave_up(self, ledger: Ledger) -> None:
+        """An attempt came to nothing. Whoever had a stage alone, for the sake of the audit, is not tried so again."""
+        inquiry = self._inquiry
+        if not self.comparing or inquiry.step != ledger.pass_id.step:
+            return
+        inquiry.failed += 1
+        alone = {
+            table.roster[0].peer
+            for stage, table in enumerate(ledger.tables)
+            if len(table.roster) == 1 and len(self._members.of_stage(stage)) > 1
+        }
+        if alone:
+            inquiry.away |= alone
+            inquiry.begin_anew()
 
     def judge(self, ledger: Ledger, decision: Decision, without: frozenset[Actor]) -> Ruling:
         """`ledger`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
         if not self._settings.audit_every:
             return DECIDE
-        if decision.step != self._step:
-            self._step, self._searches, self._differed, self._doubted = decision.step, 0, 0, False
-            self._away.clear()
-        found = Finding(decision.step, tuple(ledger.tables), ledger.answers(without))
-        if self._first is None:
-            return self._begin(found, decision)
-        if self._search is None:
-            return self._compare(found, self._first)
-        return self._go_on(found)
+        inquiry = self._inquiry
+        found = Finding(
+            tuple(ledger.tables),
+            ledger.answers(without),
+            ledger.weights,
+            frozenset(actor.peer for actor in ledger.served),
+        )
+        if inquiry.search is not None:
+            return self._go_on(found)
+        if inquiry.truth is not None:
+            return self._check(found, inquiry.truth, decision)
+        if inquiry.first is not None:
+            return self._compare(found, inquiry.first, decision)
+        return self._begin(found, decision)
 
     # ------------------------------------------------------------ when
 
     def _begin(self, found: Finding, decision: Decision) -> Ruling:
-        why = self._why(found, decision)
-        if not why or all(len(table.roster) == 1 for table in found.tables):
-            if not decision.skip:
-                self._norms.append(decision.gradient_norm)
-            return Ruling(unresolved=self._differed >= MOST_ATTEMPTS)
-        self._first = found
-        if decision.skip:
+        inquiry = self._inquiry
+        several = inquiry.doubted or any(len(table.roster) > 1 for table in found.tables)
+        why = self._why(found, decision) if several and inquiry.failed < MOST_ATTEMPTS else ""
+        if not why:
+            self._noted(decision)
+            return Ruling(unresolved=inquiry.doubted)
+        inquiry.first = found
+        if decision.skip and not inquiry.searches:
             return self._search_for(found, found.answers)  # it has been computed by others too
         return Ruling(again=f"audited, since {why}: it is done again by half of the replicas")
 
     def _why(self, found: Finding, decision: Decision) -> str:
         """Why a step is audited; empty: it is not."""
-        step, every, norm = found.step, self._settings.audit_every, decision.gradient_norm
-        if self._differed >= MOST_ATTEMPTS:
-            return ""
-        if decision.skip:
-            return "" if self._searches else "it is not finite"
-        if self._doubted:
-            return "it came out otherwise before"
-        if len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
-            return f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
-        if self._draw(step) % every == 0:
-            return f"one step in {every} is"
-        if (step - self._last) * NEW_PER_PERIOD >= every and (new := self._unknown(found)):
-            return f"{new} of its peers never were"
-        return ""
-
-    def _unknown(self, found: Finding) -> int:
-        """How many who did something that a sibling could have done have never been left out of an audited step."""
-        return len(_workers(found) - self._vouched)
+        inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
+        drawn = ""
+        if inquiry.doubted:
+            drawn = "it came out otherwise before"
+        elif decision.skip:
+            drawn = "it is not finite"
+        elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
+            drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
+        elif self._draw(inquiry.step) % every == 0:
+            drawn = f"one step in {every} is"
+        due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
+        new = len(found.workers - self._vouched) if due else 0
+        inquiry.for_new, inquiry.drawn = new > 0, drawn != ""
+        return f"{new} of its peers never were" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
-        """Nobody can tell who is left out; those are who have not been yet, if there are any."""
-        order = sorted(roster, key=lambda actor: (actor.peer in self._vouched, self._draw(self._step, actor.peer)))
+        """Nobody can tell who is left out; in an audit for newcomers, those who never were are."""
+        inquiry = self._inquiry
+        new = inquiry.first.workers - self._vouched if inquiry.for_new and inquiry.first is not None else set[str]()
+        salt = f"{inquiry.first is None} {inquiry.failed} "
+        order = sorted(roster, key=lambda actor: (actor.peer not in new, self._draw(inquiry.step, salt + actor.peer)))
         out = order[: len(roster) // 2]
         return [actor for actor in roster if actor not in out]
 
@@ -173,61 +223,83 @@ class Audits:
 
     # ------------------------------------------------------------ what comes of it
 
-    def _compare(self, found: Finding, first: Finding) -> Ruling:
+    def _compare(self, found: Finding, first: Finding, decision: Decision) -> Ruling:
         """The step was computed again, without some."""
+        inquiry = self._inquiry
         if not same(first.answers, found.answers, self._settings.audit_tolerance):
-            self._differed += 1
-            if self._searches < MOST_SEARCHES:
+            inquiry.failed += 1
+            if inquiry.searches < MOST_SEARCHES:
                 return self._search_for(first, found.answers)
-            self._drop()
+            inquiry.begin_anew()
             return Ruling(again="audited: it came out otherwise again")
-        before = self._unknown(first)
-        self._vouched |= _workers(first) - {actor.peer for table in found.tables for actor in table.roster}
-        if 0 < self._unknown(first) < before:
+        left_out = first.workers - found.served
+        new = left_out - self._vouched
+        self._vouched |= left_out
+        if inquiry.for_new and new and first.workers - self._vouched:
             return Ruling(again="audited: it is done again without the others")
-        self._last = found.step
-        self._drop()
+        if inquiry.for_new and inquiry.drawn:
+            inquiry.for_new = False
+            return Ruling(again="audited: it is done again without whoever the lot falls on")
+        self._noted(decision)
         return Ruling(audited=True)
 
+    def _check(self, found: Finding, truth: Answers, decision: Decision) -> Ruling:
+        """Nobody was found, but who was tried alone agreed with all others: somebody told the truth only then."""
+        inquiry = self._inquiry
+        if same(truth, found.answers, self._settings.audit_tolerance):
+            self._noted(decision)
+            return Ruling(audited=True)
+        inquiry.failed += 1
+        if inquiry.failed >= MOST_ATTEMPTS:
+            inquiry.begin_anew()
+        return Ruling(again="audited: it came out otherwise again")
+
+    def _noted(self, decision: Decision) -> None:
+        """It is decided."""
+        if self.comparing or self._inquiry.doubted:
+            self._last = decision.step
+        if not decision.skip:
+            self._norms.append(decision.gradient_norm)
+        self._inquiry = _Inquiry(-1)
+
     def _search_for(self, first: Finding, again: Answers) -> Ruling:
+        inquiry = self._inquiry
         arrivals = {member.actor: place for place, member in enumerate(self._members)}
-        self._search = search(first, again, arrivals, self._settings.audit_tolerance)
-        self._disturbed = 0
-        self._searches += 1
-        self._doubted = True
+        inquiry.search = search(first, again, arrivals, self._settings.audit_tolerance)
+        inquiry.searches += 1
+        inquiry.doubted = True
+        inquiry.heard.clear()
         return self._next(None, "audited: it came out otherwise without some of its peers")
 
     def _go_on(self, found: Finding) -> Ruling:
         """A trial of the search has come out."""
-        if found.tables == self._trial:
+        inquiry = self._inquiry
+        gone = {
+            actor.peer
+            for asked, table in zip(inquiry.trial, found.tables, strict=True)
+            for actor in asked.roster
+            if actor not in table.roster
+        }
+        if not gone:
+            inquiry.heard.append(found.answers)
             return self._next(found.answers, "audited: looking for who computes otherwise than others")
-        self._disturbed += 1
-        if self._disturbed > MOST_DISTURBED:
-            for asked, table in zip(self._trial, found.tables, strict=True):
-                share, left = asked.shares(), table.shares()
-                self._away |= {actor.peer for actor in share if len(left.get(actor, ())) < len(share[actor])}
-            self._drop()
-        return Ruling(again="audited: microbatches changed hands, so nothing can be compared")
+        inquiry.away |= gone
+        inquiry.begin_anew()
+        return Ruling(again="audited: some are gone, so nothing can be compared")
 
     def _next(self, answers: Answers | None, reason: str) -> Ruling:
-        assert self._search is not None
+        inquiry = self._inquiry
+        assert inquiry.search is not None
         try:
-            self._trial = next(self._search) if answers is None else self._search.send(answers)
+            inquiry.trial = next(inquiry.search) if answers is None else inquiry.search.send(answers)
         except StopIteration as found:
-            self._drop()
             accused: tuple[Accused, ...] = found.value
+            heard, tolerance = inquiry.heard, self._settings.audit_tolerance
+            inquiry.begin_anew()
             if accused:
-                self._searches = self._differed = 0
+                inquiry.searches = inquiry.failed = 0
                 self._vouched -= {each.actor.peer for each in accused}
+            elif heard and all(same(heard[0], each, tolerance) for each in heard):
+                inquiry.truth = heard[0]
             return Ruling(again="audited: it is done again", expelled=accused)
         return Ruling(again=reason)
-
-    def _drop(self) -> None:
-        self._first = self._search = None
-        self._trial = ()
-
-
-def _workers(found: Finding) -> set[str]:
-    """Peers who did something that a sibling could have done."""
-    several = [table for table in found.tables if len(table.roster) > 1]
-    return {table.roster[place].peer for table in several for place in table.assignment}

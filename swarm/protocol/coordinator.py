@@ -133,7 +133,7 @@ class CoordinatorCore:
             settings, self.history, self.members, self._experience, self._rosters, choice, weights, self._audits
         )
         self._expelled: dict[str, str] = {}
-        """By peer, why it has no part in the run any more, while this process lasts."""
+        """By peer, why it has no part in the run any more, while this coordinator leads."""
         rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
         probation = self._experience.probation
         self._placement = Placement(actor, settings, self.history, self.members, rebalancing, probation, self._out)
@@ -446,6 +446,7 @@ class CoordinatorCore:
             case GiveUp(reason):
                 self._experience.aborts += 1
                 self._agenda.aborted(ledger.kind)
+                self._audits.gave_up(ledger)
                 self._out.emit(StepAborted(str(ledger.pass_id), self.history.term + 1, reason))
                 self._new_term(NewTerm())
             case Unworkable(reason):
@@ -462,13 +463,16 @@ class CoordinatorCore:
             return
         self._out.emit(StepAborted(str(ledger.pass_id), self.history.term + 1, ruling.again))
         self._new_term(NewTerm())
+        if self._audits.searching:
+            self._experience.not_finite()  # if it is not, that is what is to be known: it is not tried again for that
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
             why = f"expelled from the run: at step {decision.step} {each.reason}"
             self._expelled[each.actor.peer] = why
             self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
-            if (member := self.members.get(each.actor)) is not None:
-                self._lose(member, "expelled", now)
+            for member in self.members:
+                if member.actor.peer == each.actor.peer:  # it may have been restarted meanwhile
+                    self._lose(member, "expelled", now)
 
     def _finish(self, now: float) -> None:
         self._out.emit(RunFinished(self.history.version - 1, "all steps are decided, applied and archived"))

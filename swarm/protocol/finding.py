@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
+from swarm.protocol.wiring import wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,17 @@ Tables = tuple[StageTable, ...]
 class Finding:
     """What a step came to, computed so."""
 
-    step: int
     tables: Tables
     answers: Answers
+    weights: Mapping[Actor, float]
+    served: frozenset[str]
+    """Peers that had a part in it at any time."""
+
+    @property
+    def workers(self) -> set[str]:
+        """Peers who did something that a sibling could have done."""
+        several = [table for table in self.tables if len(table.roster) > 1]
+        return {table.roster[place].peer for table in several for place in table.assignment}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +93,21 @@ def search(first: Finding, again: Answers, arrivals: Mapping[Actor, int], tolera
         suspected = []
         for stage in several:
             for which in (0, 1):
-                answers = yield _with(tables, stage, _half(tables, which)[stage])
+                answers = yield _with(tables, stage, _half(first, which)[stage])
                 if not same(answers, first.answers, tolerance):
                     suspected.append(stage)
                     break
     accused: list[Accused] = []
     for stage in suspected:
-        accused += yield from _among(tables, stage, arrivals, tolerance)
+        accused += yield from _among(first, stage, arrivals, tolerance)
     return tuple(accused)
 
 
 def _among(
-    tables: Tables, stage: int, arrivals: Mapping[Actor, int], tolerance: float
+    first: Finding, stage: int, arrivals: Mapping[Actor, int], tolerance: float
 ) -> Generator[Tables, Answers, list[Accused]]:
     """Whose numbers differ from those of most replicas of `stage`."""
+    tables = first.tables
     groups: list[tuple[Answers, list[Actor]]] = []
     roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))
     for actor in roster:
@@ -108,7 +118,7 @@ def _among(
                 break
         else:
             groups.append((answers, [actor]))
-    groups.sort(key=lambda group: -len(group[1]))  # stable: of equal ones, that of who came first
+    groups.sort(key=lambda group: (-len(group[1]), not _finite(group[0])))  # of equal ones, that of who came first
     if len(groups) == 1 or (len(groups[0][1]) == len(groups[1][1]) and len(roster) > 2):
         return []
     believed = groups[0][1]
@@ -118,31 +128,33 @@ def _among(
         reason = f"its numbers differ from those of {len(believed)} others of stage {stage}"
     accused = []
     for actor in roster:
-        if actor not in believed and (yield from _confirmed(tables, stage, actor, believed[0], tolerance)):
+        if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], tolerance)):
             accused.append(Accused(actor, StageIndex(stage), reason))
     return accused
 
 
 def _confirmed(
-    tables: Tables, stage: int, suspect: Actor, witness: Actor, tolerance: float
+    first: Finding, stage: int, suspect: Actor, witness: Actor, tolerance: float
 ) -> Generator[Tables, Answers, bool]:
-    """Whether the two differ whoever has the other stages."""
-    others = any(len(table.roster) > 1 for s, table in enumerate(tables) if s != stage)
-    for half in (_half(tables, 0), _half(tables, 1)) if others else (tables,):
-        one = yield _with(half, stage, alone(tables[stage], suspect))
-        two = yield _with(half, stage, alone(tables[stage], witness))
-        if same(one, two, tolerance):
+    """Whether the two differ whoever has the other stages, and the witness says the same each time."""
+    for which in (0, 1):
+        half = _half(first, which)
+        one = yield _with(half, stage, alone(half[stage], suspect))
+        two = yield _with(half, stage, alone(half[stage], witness))
+        again = yield _with(half, stage, alone(half[stage], witness))
+        if same(one, two, tolerance) or not same(two, again, tolerance):
             return False
     return True
 
 
-def _half(tables: Tables, which: int) -> Tables:
-    """Every stage with every other one of its replicas, in turn; the only one of a stage stays."""
-    halves = []
-    for table in tables:
-        roster = table.roster[which::2] or table.roster
-        halves.append(_of(roster, [roster[m % len(roster)] for m in range(len(table.assignment))]))
-    return tuple(halves)
+def _half(first: Finding, which: int) -> Tables:
+    """Every stage with every other one of its replicas; the only one of a stage stays."""
+    rosters = [table.roster[which::2] or table.roster for table in first.tables]
+    return wire(rosters, first.weights, len(first.tables[0].assignment))
+
+
+def _finite(answers: Answers) -> bool:
+    return all(answer.finite for answer in answers)
 
 
 def _with(tables: Tables, stage: int, table: StageTable) -> Tables:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-LIES = ("activations", "gradients", "sums", "totals")
+About = Literal["activations", "gradients", "sums", "totals"]
+LIES: tuple[About, ...] = get_args(About)
 
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    about: Literal["activations", "gradients", "sums", "totals"]
+    about: About
     """What it sends to the next stage, to the one before, to who adds up a bucket, or as who adds it up."""
     how_often: float = 1.0
+    shy: bool = False
+    """Only as long as all replicas of its stage take part: never while it is looked for."""

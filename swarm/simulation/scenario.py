@@ -19,7 +19,7 @@ from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    "moves",
+    *("moves", "audited"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -31,8 +31,9 @@ mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whos
 `joining`: as mixed, in runs to which peers come while the others train, over links on which a state takes longer than a
 step, one run in four each as in averaging, delta and tied;
 `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
-they are missed; otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining", "moves")
+they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
+otherwise faults of one kind."""
+_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining", "moves", "audited")
 
 _FREQUENT = ("forward", "backward", "reduce")
 _BESIDE_GROUP = (
@@ -134,6 +135,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         leave_s=Random(f"time to leave/{seed}").choice((ENOUGH_TO_LEAVE_S, ENOUGH_TO_LEAVE_S, 0.3, 0.05)),
         max_replicas=0 if moves or (seed % 3 == 0 and not _stands_by(first)) else None,
     )
+    if scenario == "audited":
+        settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode())
     arrivals: tuple[float, ...] = ()
     if joining and seed % 3 == 1:  # steps in whose midst somebody who has caught up still finds something to do
         settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
@@ -152,7 +155,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
         )
-    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto else rng.choice((0, 0, 1))
+    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or scenario == "audited" else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
     first_round = rng.choice((0, 1)) if averaging else 0
     members = rng.choice((3, 3, 3, 5)) if group else 1

@@ -363,7 +363,11 @@ class SimPeer(Process):
     def _lies(self, what: str) -> bool:
         """Whether it gives others something wrong just now."""
         lie = self.lie
-        return lie is not None and lie.about == what and self.world.random.random() < lie.how_often
+        if lie is None or lie.about != what:
+            return False
+        stint = self.core.stint
+        among_all = len(stint.walk.table.roster) >= self.world.settings.replicas
+        return self.world.random.random() < lie.how_often and (among_all or not lie.shy)
 
     def _share(self, action: act.EncodePart | act.SumBucket) -> int:
         first = set(range(self.world.first_round))

@@ -11,7 +11,7 @@ import pytest
 
 from swarm.events import Event, PeerExpelled, StepAudited
 from swarm.simulation.invariants import Violation
-from swarm.simulation.lie import LIES, Lie
+from swarm.simulation.lie import LIES, About, Lie
 from swarm.simulation.runner import Run
 from swarm.simulation.scenario import Plan, small_settings
 from swarm.simulation.sim_coordinator import SimCoordinator
@@ -96,19 +96,19 @@ def test_without_audits_a_lie_is_decided() -> None:
 
 @pytest.mark.parametrize("about", LIES)
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_one_of_three_replicas_lies(about: str, stages: int) -> None:
+def test_one_of_three_replicas_lies(about: About, stages: int) -> None:
     for peer in range(stages * 3):
-        lying = LiarRun({peer: Lie(about)}, stages, 3)  # type: ignore[arg-type]
+        lying = LiarRun({peer: Lie(about)}, stages, 3)
         lying.finish()
         assert lying.expelled == lying.liars, f"peer{peer + 1}"
 
 
 @pytest.mark.parametrize("about", LIES)
-def test_a_liar_in_every_stage(about: str) -> None:
+def test_a_liar_in_every_stage(about: About) -> None:
     honest = LiarRun({}, 3, 3)
     honest.finish()
     peers = {p.stage: int(p.actor.peer.removeprefix("peer")) - 1 for p in honest.peers}  # the same with every lie
-    lying = LiarRun(dict.fromkeys(peers.values(), Lie(about)), 3, 3)  # type: ignore[arg-type]
+    lying = LiarRun(dict.fromkeys(peers.values(), Lie(about)), 3, 3)
     lying.finish()
     assert lying.expelled == lying.liars and len(lying.liars) >= 2
 
@@ -119,7 +119,7 @@ def test_who_lies_now_and_then_gets_nothing_decided() -> None:
     for seed in range(60):
         rng = Random(seed)
         lie = Lie(rng.choice(LIES), how_often=rng.choice((0.1, 0.5, 0.9)))
-        lying = LiarRun({rng.randrange(6): lie}, 2, 3, seed=seed)
+        lying = LiarRun({rng.randrange(6): lie}, 2, 3, steps=1, seed=seed)  # in which everybody is left out once
         lying.finish()
         assert lying.expelled <= lying.liars, seed
         found += len(lying.expelled)
@@ -134,27 +134,42 @@ def test_of_two_that_differ_the_one_that_came_first_is_believed() -> None:
 
 
 @pytest.mark.parametrize("about", LIES)
-def test_a_group_of_coordinators_expels_it_too(about: str) -> None:
-    lying = LiarRun({1: Lie(about)}, 2, 3, coordinators=3)  # type: ignore[arg-type]
+def test_a_group_of_coordinators_expels_it_too(about: About) -> None:
+    lying = LiarRun({1: Lie(about)}, 2, 3, coordinators=3)
     lying.finish()
     assert lying.expelled == lying.liars
 
 
-def test_who_goes_whenever_it_is_tried_alone_gets_nothing_decided() -> None:
-    """And comes back at once, as another incarnation: in that step it has no part any more."""
+@pytest.mark.parametrize("about", LIES)
+def test_who_tells_the_truth_while_it_is_looked_for_gets_nothing_decided(about: About) -> None:
+    """What all agree about when each is tried alone is what is decided."""
+    lying = LiarRun({1: Lie(about, shy=True)}, 2, 3)
+    lying.finish()
+    assert not lying.expelled
+
+
+@pytest.mark.parametrize("what", ["goes", "swallows", "fails"])
+def test_who_spoils_the_attempt_in_which_it_is_alone_gets_nothing_decided(what: str) -> None:
+    """In that step it has no part any more."""
     lying = LiarRun({1: Lie("sums")}, 2, 3)
     world, injector = lying.run.world, lying.run.injector
-    on_phase, went = world.on_phase, []
+    on_phase, spoiled = world.on_phase, []
 
-    def go_if_alone(phase: str, process: Process) -> None:
+    def spoil_if_alone(phase: str, process: Process) -> None:
         on_phase(phase, process)
         if phase == "forward" and isinstance(process, SimPeer) and process.lie and process.alive:
             assert isinstance(world.coordinator, SimCoordinator) and process.stage is not None
             step = world.coordinator.directing.open_pass
-            if step is not None and step.ledger.tables[process.stage].roster == (process.actor,):
-                went.append(process.actor)
+            if step is None or step.ledger.tables[process.stage].roster != (process.actor,):
+                return
+            spoiled.append(process.actor)
+            if what == "goes":
                 injector.kill(process, 0.05)
+            elif what == "swallows":
+                process.swallow("work", 1e9)
+            else:
+                process.fails_next = True
 
-    world.on_phase = go_if_alone
+    world.on_phase = spoil_if_alone
     lying.finish()
-    assert went and len(lying.audited) == 2
+    assert spoiled and len(lying.audited) == 2
