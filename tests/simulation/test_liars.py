@@ -33,13 +33,16 @@ class LiarRun:
         seed: int = 0,
         speeds: tuple[float, ...] = (),
         coordinators: int = 1,
+        tied: bool = False,
+        choosing: bool = False,
     ) -> None:
-        settings = small_settings(stages=stages, microbatches=6, steps=steps, replicas=replicas)
+        settings = small_settings(stages=stages, microbatches=6, steps=steps, replicas=replicas, ends_share=tied)
         settings = dataclasses.replace(settings, audit_every=every, audit_secret=b"secret")
         peers = stages * replicas
         by_peer = tuple(lies.get(i) for i in range(peers))
         speeds = speeds or (1.0,) * peers
-        self.run = Run(Plan("liars", seed, settings, 0, speeds, (), coordinators=coordinators, lies=by_peer))
+        more = {"coordinators": coordinators, "choosing": choosing, "lies": by_peer}
+        self.run = Run(Plan("liars", seed, settings, 0, speeds, (), **more))  # type: ignore[arg-type]
         self.expelled: set[str] = set()
         self.audited: list[tuple[int, bool]] = []
         emitted = self.run.world.watch.emitted
@@ -131,6 +134,15 @@ def test_of_two_that_differ_the_one_that_came_first_is_believed() -> None:
     lying = LiarRun({3: Lie("sums")}, 2, 2)
     lying.finish()
     assert lying.expelled == lying.liars
+
+
+@pytest.mark.parametrize("about", LIES)
+@pytest.mark.parametrize("kind", ["tied", "choosing"])
+def test_where_ends_share_parameters_and_where_codecs_are_chosen(kind: str, about: About) -> None:
+    for peer in range(0, 9, 2):
+        lying = LiarRun({peer: Lie(about)}, 3, 3, **{kind: True})  # type: ignore[arg-type]
+        lying.finish()
+        assert lying.expelled == lying.liars, f"peer{peer + 1}"
 
 
 @pytest.mark.parametrize("about", LIES)
