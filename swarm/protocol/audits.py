@@ -15,11 +15,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from swarm.protocol.finding import Accused, Answers, Finding, Search, same, search
+from swarm.protocol.finding import Accused, Answers, Finding, Search, Tables, same, search
 from swarm.protocol.ids import Actor
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
-from swarm.protocol.messages import Decision, StageTable
+from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
 
 NEW_PER_PERIOD = 5
@@ -39,10 +39,11 @@ class Ruling:
 
     again: str = ""
     """Why it is to be done again. Empty: decide it."""
-    audited: bool = False
-    """It was done again without some of its peers, and came out the same."""
-    unresolved: bool = False
-    """It came out otherwise each time, and nobody was found."""
+    agreed: bool | None = None
+    """It was done again without some of its peers, and came out the same; or otherwise each time, and nobody was found.
+
+    None: it was not audited.
+    """
     expelled: tuple[Accused, ...] = ()
     """Who is to have no part in the run any more."""
 
@@ -68,7 +69,7 @@ class _Inquiry:
     doubted: bool = False
     """It came out otherwise before."""
     search: Search | None = None
-    trial: tuple[StageTable, ...] = ()
+    trial: Tables = ()
     """What the search wants to know the outcome of."""
     heard: list[Answers] = field(default_factory=list)
     """What its trials came to."""
@@ -84,6 +85,19 @@ class _Inquiry:
         """Whether the next attempt goes without half; at last all do, since somebody may lie when all are there."""
         compares = self.first is not None or self.truth is not None
         return self.search is None and (compares or self.searches >= MOST_SEARCHES)
+
+    def goes_on(self, tables: Tables) -> bool:
+        """Whether all who are to be tried are in these tables, in their stages. If not, it is begun without them."""
+        gone = {
+            actor.peer
+            for asked, table in zip(self.trial, tables, strict=True)
+            for actor in asked.roster
+            if actor not in table.roster
+        }
+        if gone:
+            self.away |= gone
+            self.begin_anew()
+        return not gone
 
     def begin_anew(self) -> None:
         self.first = self.truth = self.search = None
@@ -130,18 +144,11 @@ class Audits:
             return [self._without_half(roster) for roster in rosters]
         return rosters
 
-    def tables(self, wired: tuple[StageTable, ...]) -> tuple[StageTable, ...]:
+    def tables(self, wired: Tables) -> Tables:
         """Who does what in it; `wired`, but while somebody is looked for."""
         inquiry = self._inquiry
-        if inquiry.search is None:
-            return wired
-        there = {actor for table in wired for actor in table.roster}
-        gone = {actor.peer for table in inquiry.trial for actor in table.roster if actor not in there}
-        if not gone:
-            return inquiry.trial
-        inquiry.away |= gone
-        inquiry.begin_anew()
-        return wired
+        trial = inquiry.trial
+        return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
     def gave_up(self, ledger: Ledger) -> None:
         """An attempt came to nothing. Whoever had a stage alone, for the sake of the audit, is not tried so again."""
@@ -185,7 +192,7 @@ class Audits:
         why = self._why(found, decision) if several and inquiry.failed < MOST_ATTEMPTS else ""
         if not why:
             self._noted(decision)
-            return Ruling(unresolved=inquiry.doubted)
+            return Ruling(agreed=False if inquiry.doubted else None)
         inquiry.first = found
         if decision.skip and not inquiry.searches:
             return self._search_for(found, found.answers)  # it has been computed by others too
@@ -241,14 +248,14 @@ class Audits:
             inquiry.for_new = False
             return Ruling(again="audited: it is done again without whoever the lot falls on")
         self._noted(decision)
-        return Ruling(audited=True)
+        return Ruling(agreed=True)
 
     def _check(self, found: Finding, truth: Answers, decision: Decision) -> Ruling:
         """Nobody was found, but who was tried alone agreed with all others: somebody told the truth only then."""
         inquiry = self._inquiry
         if same(truth, found.answers, self._settings.audit_tolerance):
             self._noted(decision)
-            return Ruling(audited=True)
+            return Ruling(agreed=True)
         inquiry.failed += 1
         if inquiry.failed >= MOST_ATTEMPTS:
             inquiry.begin_anew()
@@ -256,7 +263,7 @@ class Audits:
 
     def _noted(self, decision: Decision) -> None:
         """It is decided."""
-        if self.comparing or self._inquiry.doubted:
+        if self.comparing:
             self._last = decision.step
         if not decision.skip:
             self._norms.append(decision.gradient_norm)
@@ -274,18 +281,10 @@ class Audits:
     def _go_on(self, found: Finding) -> Ruling:
         """A trial of the search has come out."""
         inquiry = self._inquiry
-        gone = {
-            actor.peer
-            for asked, table in zip(inquiry.trial, found.tables, strict=True)
-            for actor in asked.roster
-            if actor not in table.roster
-        }
-        if not gone:
-            inquiry.heard.append(found.answers)
-            return self._next(found.answers, "audited: looking for who computes otherwise than others")
-        inquiry.away |= gone
-        inquiry.begin_anew()
-        return Ruling(again="audited: some are gone, so nothing can be compared")
+        if not inquiry.goes_on(found.tables):
+            return Ruling(again="audited: some are gone, so nothing can be compared")
+        inquiry.heard.append(found.answers)
+        return self._next(found.answers, "audited: looking for who computes otherwise than others")
 
     def _next(self, answers: Answers | None, reason: str) -> Ruling:
         inquiry = self._inquiry

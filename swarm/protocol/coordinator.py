@@ -406,8 +406,7 @@ class CoordinatorCore:
         if self._audits.comparing:
             rosters, entering = [[a for a in roster if a not in entering] for roster in rosters], set()
         ledger = self._agenda.ledger(kind, rosters, now, entering, self._placement.rebalancing.step_s)
-        served = [list(table.roster) for table in ledger.tables]
-        ledger.listen(self._audience.of(ledger.pass_id, served, now))
+        ledger.listen(self._audience.of(ledger.pass_id, [table.roster for table in ledger.tables], now))
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)
         self.open_pass = OpenPass(ledger, self.members, self.settings, self._experience, self._out, now)
@@ -455,8 +454,8 @@ class CoordinatorCore:
 
     def _decide_or_audit(self, ledger: Ledger, decision: Decision, without: frozenset[Actor], now: float) -> None:
         ruling = self._audits.judge(ledger, decision, without)
-        if ruling.audited or ruling.unresolved:
-            self._out.emit(StepAudited(decision.step, agreed=ruling.audited))
+        if ruling.agreed is not None:
+            self._out.emit(StepAudited(decision.step, ruling.agreed))
         if not ruling.again:
             self.phase = Phase.DECIDING
             self._out.add(WriteRecord(decision))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
@@ -30,8 +30,10 @@ class Answer:
 
     def is_like(self, other: Answer, tolerance: float) -> bool:
         """Whether both may be the same gradient. `tolerance`: by which part of it norms may differ."""
-        if self.digest == other.digest or not (self.finite and other.finite):
-            return self.digest == other.digest or self.finite == other.finite
+        if self.digest == other.digest:
+            return True
+        if not (self.finite and other.finite):
+            return self.finite == other.finite
         one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
         return tolerance > 0.0 and abs(one - two) <= tolerance * max(one, two)
 
@@ -73,11 +75,6 @@ def same(one: Answers, two: Answers, tolerance: float) -> bool:
     return all(a.is_like(b, tolerance) for a, b in zip(one, two, strict=True))
 
 
-def alone(table: StageTable, actor: Actor) -> StageTable:
-    """All microbatches are `actor`'s."""
-    return StageTable(0, (actor,), (0,) * len(table.assignment))
-
-
 def search(first: Finding, again: Answers, arrivals: Mapping[Actor, int], tolerance: float) -> Search:
     """`first`: what the step came to, `again`: without some. `arrivals`: in which order peers came.
 
@@ -111,7 +108,7 @@ def _among(
     groups: list[tuple[Answers, list[Actor]]] = []
     roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))
     for actor in roster:
-        answers = yield _with(tables, stage, alone(tables[stage], actor))
+        answers = yield _with(tables, stage, _alone(tables[stage], actor))
         for known, actors in groups:
             if same(known, answers, tolerance):
                 actors.append(actor)
@@ -139,9 +136,9 @@ def _confirmed(
     """Whether the two differ whoever has the other stages, and the witness says the same each time."""
     for which in (0, 1):
         half = _half(first, which)
-        one = yield _with(half, stage, alone(half[stage], suspect))
-        two = yield _with(half, stage, alone(half[stage], witness))
-        again = yield _with(half, stage, alone(half[stage], witness))
+        one = yield _with(half, stage, _alone(half[stage], suspect))
+        two = yield _with(half, stage, _alone(half[stage], witness))
+        again = yield _with(half, stage, _alone(half[stage], witness))
         if same(one, two, tolerance) or not same(two, again, tolerance):
             return False
     return True
@@ -157,13 +154,13 @@ def _finite(answers: Answers) -> bool:
     return all(answer.finite for answer in answers)
 
 
+def _alone(table: StageTable, actor: Actor) -> StageTable:
+    """All microbatches are `actor`'s."""
+    return StageTable(0, (actor,), (0,) * len(table.assignment))
+
+
 def _with(tables: Tables, stage: int, table: StageTable) -> Tables:
     """New tables: a search is of numbers that no amendment has changed."""
-    fresh = [_of(t.roster, [t.assignee(m) for m in range(len(t.assignment))]) for t in tables]
+    fresh = [replace(other, number=0) for other in tables]
     fresh[stage] = table
     return tuple(fresh)
-
-
-def _of(roster: tuple[Actor, ...], chosen: list[Actor]) -> StageTable:
-    index = {actor: place for place, actor in enumerate(roster)}
-    return StageTable(0, roster, tuple(index[actor] for actor in chosen))

@@ -365,9 +365,9 @@ class SimPeer(Process):
         lie = self.lie
         if lie is None or lie.about != what:
             return False
-        stint = self.core.stint
-        among_all = len(stint.walk.table.roster) >= self.world.settings.replicas
-        return self.world.random.random() < lie.how_often and (among_all or not lie.shy)
+        if lie.shy and len(self.core.stint.walk.table.roster) < self.world.settings.replicas:
+            return False
+        return self.world.random.random() < lie.how_often
 
     def _share(self, action: act.EncodePart | act.SumBucket) -> int:
         first = set(range(self.world.first_round))
