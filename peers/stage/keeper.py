@@ -289,10 +289,8 @@ class Keeper:
             case CancelReduce():
                 self.lending.cancelled(action.attempt)
             case Apply(decision, attempt) if self.engine is not None:
-                if is_whole(decision, attempt.stage) and self.lending.lends(attempt):
-                    self.lending.decided(attempt, self.engine.written(attempt))
-                else:
-                    self.lending.decided(attempt, self.engine.buckets)
+                whole = not self._manifest.sums.compresses or is_whole(decision, attempt.stage)
+                self.lending.decided(attempt, self.engine, whole)
 
     def lend(self, order: Lend) -> None:
         """Carry out a Lend."""

@@ -1,7 +1,8 @@
 """What a peer keeps for those who take up its stage while it trains: copies of versions, and the sums of steps.
 
 A copy is taken on the compute thread before the step is applied, and held in memory while somebody loads that version.
-Sums lie on disk, each bucket as it was sent when the step was reduced. Both are served piece by piece.
+Sums lie on disk, each bucket as it was sent when the step was reduced, or would have been, had there been another
+replica. Both are served piece by piece.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ MAX_SUMS_BYTES = 16 << 30
 
 class Engine(Protocol):
     @property
+    def buckets(self) -> int: ...
+    @property
     def version(self) -> int | None: ...
     def snapshot(self) -> Future[StageState]: ...
+    def written(self, attempt: Attempt) -> Future[list[bytes]]: ...
 
 
 @dataclass(slots=True)
@@ -106,8 +110,8 @@ class Lending:
         return self._order is not None and self._order.sums and self._order.pass_id == attempt.pass_id
 
     def stored(self, action: StoreSum) -> None:
-        """A reduced bucket of an attempt of this stage, as it came, or as it was summed here."""
-        if self.lends(action.attempt):
+        """A reduced bucket of an attempt of this stage, as it came or as it was summed here, which may be empty."""
+        if self.lends(action.attempt) and len(action.payload):  # type: ignore[arg-type]
             # a view may be of numbers that change with the next pass
             kept = bytes(action.payload) if isinstance(action.payload, memoryview) else action.payload
             self._stored.setdefault(action.attempt, {})[action.bucket] = kept  # type: ignore[assignment]
@@ -115,17 +119,20 @@ class Lending:
     def cancelled(self, attempt: Attempt) -> None:
         self._stored.pop(attempt, None)
 
-    def decided(self, attempt: Attempt, buckets: int | Future[list[bytes]]) -> None:
-        """The sums of `attempt` are applied now: keep them, if all so many are here, or those that are given."""
+    def decided(self, attempt: Attempt, engine: Engine, whole: bool) -> None:
+        """The sums of `attempt` are applied now: keep them. `whole`: not compressed, so they can be made anew."""
         found = self._stored.get(attempt, {})
         self._stored.clear()
         step = attempt.pass_id.step
         if step in self._sums:
             return
-        if not isinstance(buckets, int):
-            self._sums[step] = self._keep(self._written(asyncio.wrap_future(buckets), step), self._sums, step)
-        elif len(found) == buckets:
-            self._sums[step] = self._keep(self._written([found[b] for b in range(buckets)], step), self._sums, step)
+        buckets: list[bytes] | asyncio.Future[list[bytes]] | None = None
+        if len(found) == engine.buckets:
+            buckets = [found[b] for b in range(engine.buckets)]
+        elif whole and self.lends(attempt):
+            buckets = asyncio.wrap_future(engine.written(attempt))  # in the queue before the step is applied
+        if buckets is not None:
+            self._sums[step] = self._keep(self._written(buckets, step), self._sums, step)
         done = [(known, lent.result().index.total) for known, lent in self._sums.items() if _is_here(lent)]
         while sum(total for _, total in done) > MAX_SUMS_BYTES:
             self._forget(min(done)[0])

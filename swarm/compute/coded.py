@@ -112,8 +112,6 @@ class FeedbackReduction(Reduction):
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         super().__init__(accumulator, buckets, sums)
         self._residuals = Residuals()
-        self._alone: Attempt | None = None
-        """The attempt whose roster this peer is all by itself."""
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
         self._residuals.applied(attempt, skipped=skipped)
@@ -141,7 +139,6 @@ class CodedReduction(FeedbackReduction):
     def sum(self, action: SumBucket) -> memoryview:
         """Raises FrameError, SumOverflow, LookupError for residuals that are not here."""
         if not action.parts:
-            self._alone = action.attempt
             return super().sum(action)
         bucket = action.bucket
         shares = [self._coded.decode(bucket, part) for part in action.parts]
@@ -153,9 +150,7 @@ class CodedReduction(FeedbackReduction):
         self._residuals.sum_lost(action.attempt, bucket, lost)
         return memoryview(payload)
 
-    def _read(self, attempt: Attempt, bucket: int, payload: object) -> Tensor:
-        if attempt == self._alone:
-            return super()._read(attempt, bucket, payload)
+    def _read(self, bucket: int, payload: object) -> Tensor:
         values, loss = self._coded.decode(bucket, payload)
         where = self._buckets.slice(bucket)
         numbers = torch.full((where.stop - where.start,), math.nan, dtype=self._dtype)

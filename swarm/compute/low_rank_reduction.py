@@ -59,6 +59,8 @@ class LowRankReduction(FeedbackReduction):
         self._bases: list[tuple[Matrix, Tensor]] = []
         """Of the attempt in hand: P̂ of each matrix, once the first round is stored."""
         self._mine: _Share | None = None
+        self._alone: Attempt | None = None
+        """The attempt whose roster this peer is all by itself."""
 
     def part(self, action: EncodePart) -> memoryview:
         """Raises LookupError for residuals that are not here, SumOverflow."""
@@ -79,10 +81,7 @@ class LowRankReduction(FeedbackReduction):
         """Raises FrameError, SumOverflow."""
         where = self._buckets.slice(bucket)
         values, loss = (None, 0.0) if attempt == self._alone else self._buckets.decode(bucket, payload)
-        if attempt != self._attempt:
-            self._attempt = attempt
-            self._stored.clear()
-            self._bases = []
+        self._turn_to(attempt)
         if self._buckets.ends_in_loss(bucket):
             self._loss = loss
             where = slice(where.start, where.stop - 1)
@@ -99,6 +98,11 @@ class LowRankReduction(FeedbackReduction):
         super().cancel(attempt)
         if self._mine is not None and self._mine.attempt == attempt:
             self._mine = None
+
+    def _turn_to(self, attempt: Attempt | None) -> None:
+        if attempt != self._attempt:
+            self._bases = []
+        super()._turn_to(attempt)
 
     def _finish(self, attempt: Attempt) -> None:
         """All sums are here: what they stand for goes into the reduced buffer."""

@@ -7,23 +7,29 @@ back with the very same bits, whatever it is: a block that holds anything else (
 
     payload: a byte per block, its width in bits: 0 … 53, or 64 as it is | the blocks, those of width 0 first, then 1, …
 
-Within a block: 8 groups of 8 numbers, each group `width` bytes, little-endian, first number in the lowest bits. The
-last block is filled up with zeros.
+The n blocks of one width are 64·n numbers in 8 rows of equal length. A column is 8 numbers in `width` bytes, the number
+of the first row in the lowest bits: so many words of 64 bits, and what is left over as 32, 16 and 8 bits. First the
+first word of every column is stored, then the second, …; all little-endian. So numpy works on whole rows, and nothing
+is transposed. The last block is filled up with zeros.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 64
-_GROUP = 8
+_ROWS = 8
 _WIDEST = 53
 _RAW = 64
-_LARGEST = 2.0 ** (_WIDEST - 1)
+_CHUNK = 512
+"""Blocks that are worked on at a time, so that what comes between two operations stays in a cache."""
 
 Buffer = bytes | bytearray | memoryview
-Integers = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint64]
 
 
 class PackingError(ValueError):
@@ -36,16 +42,11 @@ def largest(count: int) -> int:
 
 
 def pack(values: NDArray[np.float64], grid_bits: int) -> bytes:
-    """values: (count,). Small where they are multiples of 2^-grid_bits."""
-    blocks = np.zeros((_blocks(len(values)), BLOCK))
-    blocks.reshape(-1)[: len(values)] = values
-    integers, fits = _integers(blocks, grid_bits)
-    folded = ((integers << 1) ^ (integers >> 63)).view(np.uint64)  # zigzag: small negative numbers are small too
-    used = np.bitwise_or.reduce(folded, axis=1)
-    widths = np.where(fits, np.frexp(used.astype(np.float64))[1], _RAW).astype(np.uint8)
-    folded[~fits] = blocks[~fits].view(np.uint64)
-    packed = [_pack(folded[widths == width], width) for width in _present(widths)]
-    return b"".join((widths.tobytes(), *packed))
+    """values: (count,), contiguous. Small where they are multiples of 2^-grid_bits."""
+    folded, widths = _folded(values, grid_bits)
+    present = _present(widths)
+    packed = [_pack(folded if len(present) == 1 else folded[widths == width], width) for width in present]
+    return b"".join((widths.tobytes(), *(plane for planes in packed for plane in planes)))
 
 
 def unpack(payload: Buffer, count: int, grid_bits: int) -> NDArray[np.float64]:
@@ -55,14 +56,9 @@ def unpack(payload: Buffer, count: int, grid_bits: int) -> NDArray[np.float64]:
     start = 0
     for width in _present(widths):
         chosen = np.flatnonzero(widths == width)
-        end = start + len(chosen) * _GROUP * width
-        folded = _unpack(data[start:end], len(chosen), width)
+        end = start + len(chosen) * BLOCK // 8 * width
+        _unfold(_unpack(data[start:end], len(chosen), width), width, grid_bits, blocks, chosen)
         start = end
-        if width == _RAW:
-            blocks[chosen] = folded.view(np.float64)
-        else:
-            integers = (folded >> 1).view(np.int64) ^ -(folded & 1).view(np.int64)
-            blocks[chosen] = integers * 2.0**-grid_bits
     return blocks.reshape(-1)[:count]
 
 
@@ -83,7 +79,7 @@ def _blocks(count: int) -> int:
     return -(-count // BLOCK)
 
 
-def _split(payload: Buffer, count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes]:
     """(widths, data) of a payload whose size is what the widths say."""
     everything = np.frombuffer(payload, dtype=np.uint8)
     blocks = _blocks(count)
@@ -93,61 +89,118 @@ def _split(payload: Buffer, count: int) -> tuple[NDArray[np.uint8], NDArray[np.u
     unknown = (widths > _WIDEST) & (widths != _RAW)
     if unknown.any():
         raise PackingError(f"{len(everything)} bytes with a block of {int(widths[unknown][0])} bits a number")
-    wanted = _GROUP * int(widths.sum(dtype=np.int64))
+    wanted = BLOCK // 8 * int(widths.sum(dtype=np.int64))
     if len(data) != wanted:
         raise PackingError(f"{blocks + len(data)} bytes, expected {blocks + wanted} by its widths")
     return widths, data
 
 
-def _present(widths: NDArray[np.uint8]) -> list[int]:
-    return [int(width) for width in np.unique(widths)]
+def _present(widths: Bytes) -> list[int]:
+    return [int(width) for width in np.flatnonzero(np.bincount(widths))]
 
 
-def _integers(blocks: NDArray[np.float64], grid_bits: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Each number in units of the grid, and which blocks come back from that bit by bit."""
+def _chunks(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+# ------------------------------------------------ numbers and integers
+
+
+def _folded(values: NDArray[np.float64], grid_bits: int) -> tuple[Words, Bytes]:
+    """Each number in units of the grid, zigzag, (blocks, BLOCK), and the blocks' widths; as it is where that is RAW."""
+    blocks = _blocks(len(values))
+    folded, widths = np.empty((blocks, BLOCK), np.uint64), np.empty(blocks, np.uint8)
+    scratch = np.empty((min(_CHUNK, blocks), BLOCK))
+    for where in _chunks(blocks, _CHUNK):
+        numbers = values[where.start * BLOCK : where.stop * BLOCK]
+        if len(numbers) < (where.stop - where.start) * BLOCK:
+            numbers = np.concatenate((numbers, np.zeros(-len(numbers) % BLOCK)))
+        widths[where] = _fold(numbers.reshape(-1, BLOCK), grid_bits, folded[where], scratch)
+    return folded, widths
+
+
+def _fold(numbers: NDArray[np.float64], grid_bits: int, folded: Words, scratch: NDArray[np.float64]) -> Bytes:
+    """numbers, folded: (blocks, BLOCK). Returns the widths."""
+    integers = folded.view(np.int64)
+    scaled = scratch[: len(numbers)]
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = blocks * 2.0**grid_bits
-        integers = scaled.astype(np.int64)
-    back = integers * 2.0**-grid_bits
-    same = (back.view(np.int64) == blocks.view(np.int64)) & (np.abs(scaled) < _LARGEST)
-    return integers, same.all(axis=1)
+        np.multiply(numbers, 2.0**grid_bits, out=scaled)
+        np.copyto(integers, scaled, casting="unsafe")
+    back = np.multiply(integers, 2.0**-grid_bits, out=scaled)
+    same = (back.view(np.int64) == numbers.view(np.int64)).all(axis=1)
+    signs = np.right_shift(integers, 63, out=scaled.view(np.int64))
+    np.left_shift(integers, 1, out=integers)
+    np.bitwise_xor(integers, signs, out=integers)  # zigzag: small negative numbers are small too
+    used = np.bitwise_or.reduce(folded, axis=1)
+    fits = same & (used < 1 << _WIDEST)
+    folded[~fits] = numbers[~fits].view(np.uint64)
+    return np.where(fits, np.frexp(used.astype(np.float64))[1], _RAW).astype(np.uint8)
 
 
-def _pack(numbers: Integers, width: int) -> bytes:
+def _unfold(folded: Words, width: int, grid_bits: int, blocks: NDArray[np.float64], chosen: NDArray[np.intp]) -> None:
+    """folded: (len(chosen), BLOCK), overwritten: the blocks `chosen` of `blocks`."""
+    for where in _chunks(len(chosen), _CHUNK):
+        if width == _RAW:
+            blocks[chosen[where]] = folded[where].view(np.float64)
+            continue
+        integers = folded[where].view(np.int64)
+        signs = np.negative(integers & 1)
+        np.right_shift(integers, 1, out=integers)
+        np.bitwise_xor(integers, signs, out=integers)
+        if len(chosen) == len(blocks):
+            np.multiply(integers, 2.0**-grid_bits, out=blocks[where])
+        else:
+            blocks[chosen[where]] = integers * 2.0**-grid_bits
+
+
+# ------------------------------------------------ integers and bytes
+
+
+def _pack(numbers: Words, width: int) -> list[bytes]:
     """numbers: (blocks, BLOCK), each below 2^width."""
     if width == _RAW:
-        return numbers.tobytes()
-    columns = np.ascontiguousarray(numbers.reshape(-1, _GROUP).T)  # (8, groups)
-    words = np.zeros((_words(width), columns.shape[1]), dtype=np.uint64)
-    for position, column in enumerate(columns):
-        word, shift = divmod(position * width, 64)
-        if width:
-            words[word] |= column << np.uint64(shift)
-        if shift + width > 64:
-            words[word + 1] |= column >> np.uint64(64 - shift)
-    rows = np.ascontiguousarray(words.T).view(np.uint8)  # (groups, 8 × words)
-    return rows[:, :width].tobytes()
+        return [numbers.tobytes()]
+    rows = numbers.reshape(_ROWS, -1)
+    words = np.zeros((-(-width // 8), rows.shape[1]), dtype=np.uint64)
+    for where in _chunks(rows.shape[1], _CHUNK * BLOCK // _ROWS) if width else ():
+        chunk = list(words[:, where])
+        for place, row in enumerate(rows[:, where]):
+            word, shift = divmod(place * width, 64)
+            chunk[word] |= row << np.uint64(shift)
+            if shift + width > 64:
+                chunk[word + 1] |= row >> np.uint64(64 - shift)
+    return [(words[word] >> np.uint64(shift)).astype(kind).tobytes() for word, shift, kind in _planes(width)]
 
 
-def _unpack(data: NDArray[np.uint8], blocks: int, width: int) -> Integers:
+def _unpack(data: Bytes, blocks: int, width: int) -> Words:
     """(blocks, BLOCK)"""
     if width == _RAW:
         return data.view(np.uint64).reshape(blocks, BLOCK)
-    groups = blocks * BLOCK // _GROUP
-    rows = np.zeros((groups, 8 * _words(width)), dtype=np.uint8)
-    rows[:, :width] = data.reshape(groups, width)
-    words = np.ascontiguousarray(rows.view(np.uint64).T)
-    columns = np.zeros((_GROUP, groups), dtype=np.uint64)
+    columns = blocks * BLOCK // _ROWS
+    words = np.zeros((-(-width // 8), columns), dtype=np.uint64)
+    start = 0
+    for word, shift, kind in _planes(width):
+        plane = data[start : (start := start + columns * kind().itemsize)].view(kind)
+        words[word] |= plane.astype(np.uint64) << np.uint64(shift)
+    rows = np.zeros((_ROWS, columns), dtype=np.uint64)
     mask = np.uint64((1 << width) - 1)
-    for position, column in enumerate(columns):
-        word, shift = divmod(position * width, 64)
-        if width:
-            column |= words[word] >> np.uint64(shift)
-        if shift + width > 64:
-            column |= words[word + 1] << np.uint64(64 - shift)
-        column &= mask
-    return np.ascontiguousarray(columns.T).reshape(blocks, BLOCK)
+    for where in _chunks(columns, _CHUNK * BLOCK // _ROWS) if width else ():
+        chunk = words[:, where]
+        for place, row in enumerate(rows[:, where]):
+            word, shift = divmod(place * width, 64)
+            np.right_shift(chunk[word], np.uint64(shift), out=row)
+            if shift + width > 64:
+                row |= chunk[word + 1] << np.uint64(64 - shift)
+            row &= mask
+    return rows.reshape(blocks, BLOCK)
 
 
-def _words(width: int) -> int:
-    return -(-width // 8)
+def _planes(width: int) -> Iterator[tuple[int, int, type[np.unsignedinteger]]]:
+    """(word of a column, lowest bit, type) of what is stored of it, in order: `width` bytes."""
+    words, left = divmod(width, 8)
+    yield from ((word, 0, np.uint64) for word in range(words))
+    shift = 0
+    for kind in (np.uint32, np.uint16, np.uint8):
+        if left & kind().itemsize:
+            yield words, shift, kind
+            shift += 8 * kind().itemsize

@@ -100,7 +100,7 @@ class Buckets:
 
 
 class Reduction:
-    """Runs attempts one after another. The reduced buffer stays until the next attempt stores its first sum."""
+    """Runs attempts one after another. The reduced buffer stays until the next attempt has its first sum."""
 
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
@@ -112,24 +112,35 @@ class Reduction:
         self._dtype = self._reduced.dtype
         self._attempt: Attempt | None = None
         self._stored: set[int] = set()
+        self._summed: set[int] = set()
+        """Buckets that were summed here and lie in the reduced buffer already, but are not ordered to be stored yet."""
 
     def part(self, action: EncodePart) -> memoryview:
         """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
         return self._buckets.write(self._accumulator.flat[self._buckets.slice(action.bucket)].cpu())
 
     def sum(self, action: SumBucket) -> memoryview:
-        """Own sums plus the others' parts, in the order given. Raises FrameError, SumOverflow."""
-        own = self._accumulator.flat[self._buckets.slice(action.bucket)]
+        """Own sums plus the others' parts, in the order given; empty without others, as nobody receives it then.
+
+        Raises FrameError, SumOverflow.
+        """
+        where = self._buckets.slice(action.bucket)
         parts = [self._buckets.read(action.bucket, part) for part in action.parts]
-        return self._buckets.write(combine(own, parts, self._sums))
+        self._turn_to(action.attempt)
+        total = combine(self._accumulator.flat[where], parts, self._sums, out=self._reduced[where])
+        self._summed.add(action.bucket)
+        if not parts:
+            return memoryview(b"")
+        return self._buckets.write(total if self._accumulator.exact else total.clone())
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
         """Raises FrameError."""
-        values = self._read(attempt, bucket, payload)
-        if attempt != self._attempt:
-            self._attempt = attempt
-            self._stored.clear()
-        self._reduced[self._buckets.slice(bucket)] = values
+        if attempt == self._attempt and bucket in self._summed:
+            self._summed.discard(bucket)
+        else:
+            values = self._read(bucket, payload)
+            self._turn_to(attempt)
+            self._reduced[self._buckets.slice(bucket)] = values
         self._stored.add(bucket)
 
     def assemble(self, attempt: Attempt) -> Assembled:
@@ -158,7 +169,7 @@ class Reduction:
         """Take over what another peer's `written` gave. Raises FrameError."""
         if len(written) != self._whole.count:
             raise FrameError(f"{len(written)} buckets, the stage has {self._whole.count}")
-        self._attempt = None
+        self._turn_to(None)
         for bucket, payload in enumerate(written):
             self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
         self._attempt = attempt
@@ -166,8 +177,7 @@ class Reduction:
 
     def cancel(self, attempt: Attempt) -> None:
         if attempt == self._attempt:
-            self._attempt = None
-            self._stored.clear()
+            self._turn_to(None)
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
         """The decision of `attempt` is applied."""
@@ -175,5 +185,12 @@ class Reduction:
     def forget(self) -> None:
         """Another state is loaded: nothing of earlier steps counts."""
 
-    def _read(self, attempt: Attempt, bucket: int, payload: object) -> Tensor:
+    def _turn_to(self, attempt: Attempt | None) -> None:
+        """What lies in the reduced buffer is of this attempt."""
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._stored.clear()
+            self._summed.clear()
+
+    def _read(self, bucket: int, payload: object) -> Tensor:
         return self._buckets.read(bucket, payload)

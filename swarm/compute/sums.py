@@ -147,13 +147,14 @@ class Accumulator:
             raise SumOverflow(_too_large("the loss sum", total, self._grid_bits, 53, step))
 
 
-def combine(own: Tensor, parts: Sequence[Tensor], sums: SumSection) -> Tensor:
-    """A fresh CPU tensor own + parts[0] + parts[1] + …: what every replica receives.
+def combine(own: Tensor, parts: Sequence[Tensor], sums: SumSection, out: Tensor | None = None) -> Tensor:
+    """own + parts[0] + parts[1] + …: what every replica receives. In `out`, on the CPU, or freshly allocated.
 
     Flat, in the mode's dtype. Non-finite values become one canonical NaN, so that equal sets give equal bytes in
-    any order. Raises SumOverflow.
+    any order. Raises SumOverflow, with `out` undefined.
     """
-    total = own.detach().to("cpu", copy=True)
+    total = torch.empty_like(own, device="cpu") if out is None else out
+    total.copy_(own.detach())
     limit = 2.0 ** (53 - sums.grid_bits)
     peak = peak_of(total)
     for part in parts:

@@ -143,7 +143,10 @@ class PartEncoded:
 
 @dataclass(frozen=True, slots=True)
 class BucketSummed:
-    """`SumBucket` is done; `payload` is what every member of the roster receives, byte for byte."""
+    """`SumBucket` is done; `payload` is what every member of the roster receives, byte for byte.
+
+    Whoever computed it may leave it empty where the roster has one member.
+    """
 
     attempt: Attempt
     bucket: int

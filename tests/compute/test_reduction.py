@@ -26,6 +26,10 @@ def replica(seed: int, sums: SumSection) -> tuple[Accumulator, Reduction]:
     return share, Reduction(share, Buckets(LAYOUT, sums), sums)
 
 
+def sum_alone(reduction: Reduction, of: Attempt, bucket: int) -> None:
+    reduction.store(of, bucket, reduction.sum(SumBucket(of, bucket, ())))
+
+
 @pytest.mark.parametrize("mode", ["exact", "fp32"])
 def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
     sums = SumSection(mode=mode)
@@ -49,20 +53,46 @@ def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
 def test_a_missing_bucket_or_another_attempt_is_never_used():
     _, reduction = replica(1, SumSection())
     for bucket in range(2):
-        reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
+        sum_alone(reduction, attempt(0), bucket)
     with pytest.raises(ValueError, match="missing=1"):
         reduction.assemble(attempt(0))
-    reduction.store(attempt(1), 2, reduction.sum(SumBucket(attempt(0), 2, ())))  # a new attempt starts from nothing
+    sum_alone(reduction, attempt(1), 2)  # a new attempt starts from nothing
     with pytest.raises(ValueError, match="missing=2"):
         reduction.assemble(attempt(1))
     with pytest.raises(ValueError, match="not here"):
         reduction.reduced(attempt(0))
 
 
+def test_what_is_summed_counts_once_it_is_ordered_to_be_stored_in_the_same_attempt():
+    _, reduction = replica(1, SumSection())
+    for bucket in range(3):
+        sum_alone(reduction, attempt(0), bucket)
+    assert reduction.sum(SumBucket(attempt(1), 0, ())) == b"", "nobody else receives it"
+    with pytest.raises(ValueError, match="missing=3"):
+        reduction.assemble(attempt(1))
+    with pytest.raises(FrameError, match="0 bytes"):
+        reduction.store(attempt(2), 0, b"")
+    reduction.cancel(attempt(1))
+    with pytest.raises(FrameError, match="0 bytes"):
+        reduction.store(attempt(1), 0, b"")
+
+
+def test_sums_that_come_from_another_peer_replace_those_of_the_same_attempt():
+    """Who catches up takes a donor's, and those of the next donor if these are not what was decided."""
+    (_, own), (_, other) = replica(1, SumSection()), replica(2, SumSection())
+    for reduction in (own, other):
+        for bucket in range(3):
+            sum_alone(reduction, attempt(0), bucket)
+    assert own.assemble(attempt(0)).digest != other.assemble(attempt(0)).digest
+    for bucket, payload in enumerate(other.written(attempt(0))):
+        own.store(attempt(0), bucket, payload)
+    assert own.assemble(attempt(0)) == other.assemble(attempt(0))
+
+
 def test_a_cancelled_attempt_is_void_and_a_later_one_is_not():
     _, reduction = replica(1, SumSection())
     for bucket in range(3):
-        reduction.store(attempt(1), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
+        sum_alone(reduction, attempt(1), bucket)
     reduction.cancel(attempt(0))
     assert reduction.assemble(attempt(1)).finite
     reduction.cancel(attempt(1))
@@ -74,14 +104,14 @@ def test_sums_that_are_not_finite_are_reported():
     share, reduction = replica(1, SumSection())
     share.add([torch.full((COUNT,), math.nan)], 1.0)
     for bucket in range(3):
-        reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
+        sum_alone(reduction, attempt(0), bucket)
     assert not reduction.assemble(attempt(0)).finite
 
 
 def test_the_reduced_buffer_is_separate_from_the_sums():
     share, reduction = replica(1, SumSection())
     for bucket in range(3):
-        reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
+        sum_alone(reduction, attempt(0), bucket)
     before = reduction.assemble(attempt(0))
     share.zero()
     assert reduction.assemble(attempt(0)) == before
@@ -131,7 +161,7 @@ def test_what_is_shared_has_a_digest_of_its_own_and_counts_in_the_first_stage_on
         share.add([torch.tensor([1.0, 2.0, 2.0]), torch.tensor([own])], 1.0 if with_loss else None)
         reduction = Reduction(share, Buckets(layout, SumSection()), SumSection())
         for bucket in range(2):
-            reduction.store(attempt(0), bucket, reduction.sum(SumBucket(attempt(0), bucket, ())))
+            sum_alone(reduction, attempt(0), bucket)
         found.append(reduction.assemble(attempt(0)))
     assert [f.squared_norm for f in found] == [9.0 + 4.0, 16.0]
     assert found[0].shared == found[1].shared == reduced_digest(torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64))

@@ -170,7 +170,8 @@ class Peer:
         elif isinstance(action, act.Apply) and self._lent is not None and self._lent.pass_id == action.attempt.pass_id:
             assert self.engine is not None and self.core.holding.stage is not None
             step, digest = action.decision.step, action.decision.outcomes[self.core.holding.stage].digest
-            if is_whole(action.decision, action.attempt.stage):
+            if not all(self._stored.get(b) for b in range(self.engine.buckets)):  # nobody else received them
+                assert is_whole(action.decision, action.attempt.stage) or not self._swarm.manifest.sums.compresses
                 self.sums[step] = (digest, list(self.engine._held().reduction.written(action.attempt)))
             elif self._lent.sums:
                 self.sums[step] = (digest, [self._stored[b] for b in range(self.engine.buckets)])
