@@ -26,7 +26,7 @@ from swarm.manifest import CodecSection, DataSection, RunManifest, Shard
 from swarm.net.stream import PREFIX_BYTES
 from swarm.net.wire import Encoder
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
-from swarm.protocol.messages import Frame
+from swarm.protocol.messages import Frame, Lineage
 
 SHAPE = (8, 512, 1024)
 PAIRS = (
@@ -64,12 +64,18 @@ def main() -> None:
             if number:  # the first round warms up
                 seconds[name].append(found)
     rows = {name: _row(times, len(ready[name][1])) for name, times in seconds.items()}
-    overhead = {"first_step": frame_overhead(0, 0, 1), "late_step": frame_overhead(100_000, 60_000, 30)}
+    told = Lineage(source=1 << 62, trail=1 << 62)
+    overhead = {
+        "first_step": frame_overhead(0, 0, 1),
+        "late_step": frame_overhead(100_000, 60_000, 30),
+        "first_step_of_codecs_that_remember": frame_overhead(0, 0, 1, told),
+        "late_step_of_codecs_that_remember": frame_overhead(100_000, 60_000, 30, told),
+    }
     print(json.dumps({"codecs": rows, "frame_bytes_beyond_payload": overhead}, indent=2))
     write_results(options.out, "codecs", codecs=rows, frame_bytes_beyond_payload=overhead)
 
 
-def frame_overhead(step: int, microbatch: int, boundary: int) -> int:
+def frame_overhead(step: int, microbatch: int, boundary: int, lineage: Lineage | None = None) -> int:
     """Bytes of a gradient's frame that are not the codec's payload: lengths, protobuf header, body, codec header."""
     shard = Shard(file="x", sha256="0" * 64, tokens=10_000)
     manifest = RunManifest(
@@ -86,7 +92,7 @@ def frame_overhead(step: int, microbatch: int, boundary: int) -> int:
     gradient = torch.zeros(manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.dim)
     body = BodyFormat(manifest).pack_backward(boundary, gradient)
     key = FrameKey(PassId(Term(3), StepNumber(step)), boundary, Direction.BACKWARD, Microbatch(microbatch))
-    header, payload = Encoder(Actor("a", 1), Actor("b", 1)).encode(Frame(key, body))
+    header, payload = Encoder(Actor("a", 1), Actor("b", 1)).encode(Frame(key, body, lineage))
     assert len(body) - 4 * gradient.numel() > HEADER_BYTES
     return PREFIX_BYTES + len(header) + len(payload) - 4 * gradient.numel()
 

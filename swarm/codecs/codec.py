@@ -4,11 +4,12 @@ Peers that have never met exchange these frames, so `decode` is total: whatever 
 the expected shape with finite values, or raises CodecError with a named reason. It allocates nothing before codec,
 shape, length and checksum agree.
 
-A frame is a fixed 32-byte header (little-endian) and a payload:
+A frame is a fixed 15-byte header (little-endian) and a payload:
 
-    magic 4s | codec id u8 | codec version u8 | source dtype u8 | ndim u8 | dims 4×u32 | payload bytes u32 | crc32 u32
+    codec id u8 | codec version u8 | 16 · source dtype + ndim u8 | dims u64 | crc32 u32
 
-The checksum covers header and payload. It finds accidents; authenticity is the transport's duty.
+Each of the n dims has 64 // n bits, the first one the lowest. How long the payload is, the transport says. The
+checksum covers header and payload. It finds accidents; authenticity is the transport's duty.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ import torch
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER_BYTES = 32
+HEADER_BYTES = 15
 MAX_DIMS = 4
 
-_MAGIC = b"SwTF"
-_FIELDS = struct.Struct("<4sBBBB4II")
+_FIELDS = struct.Struct("<BBBQ")
 _CHECKSUM = struct.Struct("<I")
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _MAX_PAYLOAD = 2**32 - 1
+_DIMS_BITS = 64
 
 
 class Reason(enum.Enum):
@@ -40,7 +41,6 @@ class Reason(enum.Enum):
 
     TRUNCATED = "truncated"
     OVERSIZED = "oversized"
-    NOT_A_FRAME = "not a frame"
     WRONG_CODEC = "wrong codec"
     WRONG_VERSION = "wrong version"
     WRONG_DTYPE = "wrong dtype"
@@ -90,7 +90,10 @@ class Codec(abc.ABC):
         return self
 
     def encode(self, tensor: torch.Tensor) -> bytes:
-        """The frame of a CPU tensor, fp32 or bf16, at most 4 dimensions, any strides. Raises CodecError."""
+        """The frame of a CPU tensor, fp32 or bf16, at most 4 dimensions, any strides. Raises CodecError.
+
+        Each of n dimensions is below 2^(64 // n): 3 are below 2,097,152.
+        """
         if tensor.dtype not in _DTYPES or tensor.device.type != "cpu" or tensor.ndim > MAX_DIMS:
             raise CodecError(
                 Reason.UNSUPPORTED,
@@ -99,9 +102,9 @@ class Codec(abc.ABC):
             )
         if tensor.numel() and self.payload_bytes(tensor.shape) > _MAX_PAYLOAD:
             raise CodecError(Reason.UNSUPPORTED, f"shape {tuple(tensor.shape)} needs more than {_MAX_PAYLOAD} bytes")
+        fields = self._fields(tensor.shape, _DTYPES[tensor.dtype])
         parts = self.pack(tensor.detach().to(torch.float32).contiguous()) if tensor.numel() else ()
         views = [memoryview(part).cast("B") for part in parts]
-        fields = self._fields(tensor.shape, _DTYPES[tensor.dtype], sum(len(view) for view in views))
         checksum = zlib.crc32(fields)
         for view in views:
             checksum = zlib.crc32(view, checksum)
@@ -141,39 +144,52 @@ class Codec(abc.ABC):
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> torch.Tensor:
         """A fresh fp32 or bf16 tensor of `shape` from at most `payload_bytes(shape)` bytes. Raises CodecError."""
 
-    def _fields(self, shape: Sequence[int], dtype: int, payload_bytes: int) -> bytes:
-        dims = (*shape, *(0,) * (MAX_DIMS - len(shape)))
-        return _FIELDS.pack(_MAGIC, self.codec_id, self.version, dtype, len(shape), *dims, payload_bytes)
+    def _fields(self, shape: Sequence[int], dtype: int) -> bytes:
+        dims = _packed(shape)
+        if dims is None:
+            raise CodecError(Reason.UNSUPPORTED, f"shape {tuple(shape)} has a dimension that no header can name")
+        return _FIELDS.pack(self.codec_id, self.version, dtype << 4 | len(shape), dims)
 
     def _checked(self, view: memoryview, shape: tuple[int, ...]) -> memoryview:
         """The payload, once everything that can be known without looking into it holds."""
         if len(view) < HEADER_BYTES:
             raise CodecError(Reason.TRUNCATED, f"{len(view)} bytes, a header has {HEADER_BYTES}")
-        magic, codec_id, version, dtype, ndim, *dims, length = _FIELDS.unpack_from(view)
-        if magic != _MAGIC:
-            raise CodecError(Reason.NOT_A_FRAME, f"starts with {bytes(magic).hex()}, expected {_MAGIC.hex()}")
+        codec_id, version, kind, dims = _FIELDS.unpack_from(view)
+        dtype, ndim = divmod(kind, 16)
         if codec_id != self.codec_id:
             raise CodecError(Reason.WRONG_CODEC, f"codec id {codec_id}, expected {self.codec_id} ({self.name})")
         if version != self.version:
             raise CodecError(Reason.WRONG_VERSION, f"{self.name} version {version}, expected {self.version}")
         if dtype not in _DTYPES.values():
             raise CodecError(Reason.WRONG_DTYPE, f"unknown dtype number {dtype}")
-        if ndim != len(shape) or tuple(dims[:ndim]) != shape or any(dims[ndim:]):
-            raise CodecError(Reason.WRONG_SHAPE, f"{dims} with {ndim} dimensions, expected {shape}")
-        if length > self.max_bytes(shape) - HEADER_BYTES:
-            raise CodecError(
-                Reason.OVERSIZED,
-                f"payload of {length} bytes, {shape} has at most {self.max_bytes(shape) - HEADER_BYTES}",
-            )
+        if ndim != len(shape) or dims != _packed(shape):
+            raise CodecError(Reason.WRONG_SHAPE, f"{_unpacked(dims, ndim)}, expected {shape}")
         payload = view[HEADER_BYTES:]
-        if len(payload) != length:
-            reason = Reason.TRUNCATED if len(payload) < length else Reason.OVERSIZED
-            raise CodecError(reason, f"payload of {len(payload)} bytes, the header says {length}")
+        if (most := self.max_bytes(shape)) < len(view):
+            raise CodecError(
+                Reason.OVERSIZED, f"payload of {len(payload)} bytes, {shape} has at most {most - HEADER_BYTES}"
+            )
         (claimed,) = _CHECKSUM.unpack_from(view, _FIELDS.size)
         actual = zlib.crc32(payload, zlib.crc32(view[: _FIELDS.size]))
         if claimed != actual:
             raise CodecError(Reason.BAD_CHECKSUM, f"crc32 is {actual:08x}, the header says {claimed:08x}")
         return payload
+
+
+def _packed(shape: Sequence[int]) -> int | None:
+    """The dimensions as one number; None if one of them is too large for that."""
+    bits = _DIMS_BITS // max(1, len(shape))
+    if any(dim >> bits for dim in shape):
+        return None
+    return sum(dim << bits * place for place, dim in enumerate(shape))
+
+
+def _unpacked(dims: int, ndim: int) -> str:
+    """For people, of whatever a header says."""
+    if not 0 < ndim <= MAX_DIMS:
+        return f"{ndim} dimensions"
+    bits = _DIMS_BITS // ndim
+    return str(tuple(dims >> bits * place & (1 << bits) - 1 for place in range(ndim)))
 
 
 def require_finite(tensor: torch.Tensor, what: str) -> None:

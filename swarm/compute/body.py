@@ -4,7 +4,7 @@ Forward over boundary 0: token ids. Forward over boundary b > 0: the same token 
 subspace model its anchor) and, encoded, what crosses the boundary: model.boundary_width values a token, the activation
 or its coefficients. Backward: their encoded gradient. Every body starts with a header, little-endian:
 
-    kind u8 | bytes per token id u8 | boundary u16 | of a prompt: token columns u32
+    16 · kind + bytes per token id u8 | of a prompt: token columns u32
 
 Some codecs encode a gradient beside the activation of the same boundary and microbatch: `pack_backward` and
 `unpack_backward` then want the body in which it crossed (`needs_forward`).
@@ -37,7 +37,7 @@ from swarm.protocol.messages import CodecPair
 
 Buffer = bytes | bytearray | memoryview
 
-_HEADER = struct.Struct("<BBH")
+_HEADER = struct.Struct("<B")
 HEADER_BYTES = _HEADER.size
 """Of every body but a prompt's."""
 NOT_FINITE = b"not finite"
@@ -119,7 +119,7 @@ class BodyFormat:
         body = self._kind(kind)
         self._check_shape(body, *_two(ids.shape))
         self._check_range(ids)
-        return self._pack(body, 0, ids, b"")
+        return self._pack(body, ids, b"")
 
     def pack_forward(
         self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor, base: Tensor | None = None
@@ -128,16 +128,16 @@ class BodyFormat:
 
         `base` (rows, T, width) fp16: only the change from it is packed.
         """
-        return self.pack_encoded(boundary, kind, tokens, self._encode(self._changing(boundary, base), hidden))
+        return self.pack_encoded(kind, tokens, self._encode(self._changing(boundary, base), hidden))
 
-    def pack_encoded(self, boundary: int, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
+    def pack_encoded(self, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
         """The body of boundary > 0 whose activation is encoded already."""
-        return self._pack(kind, boundary, tokens.numpy(), encoded)
+        return self._pack(kind, tokens.numpy(), encoded)
 
     def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> bytes:
         """gradient: (sequences, sequence_length, width) fp32. Raises codecs.CodecError."""
         encoded = self._encode(self._beside(boundary, forward), gradient)
-        return self._pack(BodyKind.GRADIENT, boundary, None, encoded)
+        return self._pack(BodyKind.GRADIENT, None, encoded)
 
     def unpack_forward(
         self, boundary: int, buffer: Buffer, kind: PassKind | None, base: Tensor | None = None
@@ -162,7 +162,7 @@ class BodyFormat:
     def _opened(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> tuple[BodyKind, Tensor, memoryview]:
         """(kind, token ids, encoded activation) of a forward body."""
         view = memoryview(buffer).cast("B")
-        found, rows, columns, start = self._header(view, boundary)
+        found, rows, columns, start = self._header(view)
         if found is BodyKind.GRADIENT or (kind is not None and found is not self._kind(kind)):
             raise FrameError(f"a body of kind {found.name} in a forward frame of a {kind.value if kind else ''} pass")
         self._check_shape(found, rows, columns)
@@ -183,7 +183,7 @@ class BodyFormat:
 
     def unpack_backward(self, boundary: int, buffer: Buffer, forward: Buffer | None = None) -> Tensor:
         """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError."""
-        return self._decode(self._beside(boundary, forward), self._gradient(boundary, buffer), self._batch_shape)
+        return self._decode(self._beside(boundary, forward), self._gradient(buffer), self._batch_shape)
 
     def check(
         self,
@@ -202,7 +202,7 @@ class BodyFormat:
         if direction is Direction.FORWARD:
             self.unpack_forward(boundary, buffer, kind)
             return
-        codec, encoded = self._beside(boundary, forward), self._gradient(boundary, buffer)
+        codec, encoded = self._beside(boundary, forward), self._gradient(buffer)
         if self._is_finite(encoded):
             with _refusing(codec):
                 codec.check(encoded, self._batch_shape)
@@ -271,30 +271,28 @@ class BodyFormat:
     def _kind(self, kind: PassKind) -> BodyKind:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
 
-    def _pack(self, kind: BodyKind, boundary: int, ids: np.ndarray | None, encoded: bytes) -> bytes:
-        header = _HEADER.pack(kind, self._ids.itemsize, boundary)
+    def _pack(self, kind: BodyKind, ids: np.ndarray | None, encoded: bytes) -> bytes:
+        header = _HEADER.pack(kind << 4 | self._ids.itemsize)
         columns = _COLUMNS.pack(ids.shape[1]) if kind is BodyKind.PROMPT and ids is not None else b""
         return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), encoded))
 
-    def _gradient(self, boundary: int, buffer: Buffer) -> memoryview:
+    def _gradient(self, buffer: Buffer) -> memoryview:
         """The encoded gradient in a body. Raises FrameError."""
         view = memoryview(buffer).cast("B")
-        found, _, _, start = self._header(view, boundary)
+        found, _, _, start = self._header(view)
         if found is not BodyKind.GRADIENT:
             raise FrameError(f"a body of kind {found.name} in a backward frame")
         return view[start:]
 
-    def _header(self, view: memoryview, boundary: int) -> tuple[BodyKind, int, int, int]:
+    def _header(self, view: memoryview) -> tuple[BodyKind, int, int, int]:
         """(kind, rows and columns of token ids, bytes of the header)."""
         if len(view) < _HEADER.size:
             raise FrameError(f"body of {len(view)} bytes, its header alone has {_HEADER.size}")
-        kind, width, at = _HEADER.unpack_from(view)
+        kind, width = divmod(*_HEADER.unpack_from(view), 16)
         if kind not in BodyKind._value2member_map_:
             raise FrameError(f"unknown kind of body {kind}")
         if width != self._ids.itemsize:
             raise FrameError(f"token ids of {width} bytes, this vocabulary has ids of {self._ids.itemsize}")
-        if at != boundary:
-            raise FrameError(f"body of boundary {at} in a frame of boundary {boundary}")
         if kind == BodyKind.GRADIENT:
             return BodyKind.GRADIENT, 0, 0, _HEADER.size
         if kind == BodyKind.BATCH:

@@ -76,7 +76,7 @@ class _EmulatedStage(Stage):
         self._coded_for = chosen
         index = self._index
         self._encoded = b"" if self._module.last else self._format.codecs_at(index + 1)[0].encode(self._hidden)
-        self._sent = self._format.pack_encoded(index + 1, BodyKind.BATCH, self._tokens, self._encoded)
+        self._sent = self._format.pack_encoded(BodyKind.BATCH, self._tokens, self._encoded)
         self._gradient = None
         if index:
             received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._hidden)
@@ -103,7 +103,7 @@ class _EmulatedStage(Stage):
     def _activation(self, body: ForwardBody) -> bytes:
         if body.kind is BodyKind.PROMPT:
             return self._frame(body, torch.zeros(*body.inputs.shape, self._width))
-        return self._format.pack_encoded(self._index + 1, body.kind, body.tokens, self._encoded)
+        return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
 
     def _add(self, action: Forward | Backward, loss: float | None) -> BackwardDone:
         self._accumulator.add([self._of_weights], loss, step=action.pass_id.step)

@@ -66,7 +66,7 @@ def test_a_hostile_stream_is_refused_by_name(stream: bytes, what: str) -> None:
     head = codec.encode(x)[: HEADER_BYTES + 2 + 2 * 16]
     payload = head[HEADER_BYTES:] + stream[:1500]
     with pytest.raises(CodecError, match=what) as caught:
-        codec.decode(reseal(head[:HEADER_BYTES] + payload, length=len(payload)), x.shape)
+        codec.decode(reseal(head[:HEADER_BYTES] + payload), x.shape)
     assert caught.value.reason is Reason.BAD_CODES
 
 

@@ -2,10 +2,10 @@
 
 import math
 import struct
-import zlib
 
 import pytest
 import torch
+from frames import reseal
 
 from swarm import codecs
 from swarm.codecs import CodecError, Reason, UnknownCodec
@@ -19,8 +19,7 @@ def sample(seed: int, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
 
 
 def forged(frame: bytes, payload: bytes) -> bytes:
-    fields = frame[:24] + struct.pack("<I", len(payload))
-    return fields + struct.pack("<I", zlib.crc32(payload, zlib.crc32(fields))) + payload
+    return reseal(frame[:HEADER_BYTES] + payload)
 
 
 @pytest.mark.parametrize("fraction", [1e-6, 0.01, 0.1, 0.5, 1.0])

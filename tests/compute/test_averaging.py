@@ -165,7 +165,7 @@ LOSS = struct.pack("<d", 1.0)
         (1, b"\2" + LOSS + FRAME, "bucket 1 of kind 2 with a frame of"),
         (1, b"\1" + LOSS + FRAME, "bucket 1 of kind 1 with a frame of"),
         (1, b"\0" + LOSS, "bucket 1: truncated"),
-        (1, b"\0" + LOSS + FRAME[:-1], "bucket 1: truncated"),
+        (1, b"\0" + LOSS + FRAME[:-1], "bucket 1: bad checksum"),
         (1, b"\0" + LOSS + FRAME[:40] + b"\x55" + FRAME[41:], "bucket 1: bad checksum"),
         (1, b"\0" + LOSS + codecs.get("int8").encode(torch.ones(100)), "bucket 1: wrong codec"),
         (1, b"\0" + LOSS + codecs.get("int4").encode(torch.ones(101)), "bucket 1: wrong shape"),

@@ -1,14 +1,15 @@
 import math
 import struct
-import zlib
 
 import numpy as np
 import pytest
 import torch
+from frames import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm import codecs
+from swarm.codecs.codec import HEADER_BYTES as CODEC_HEADER_BYTES
 from swarm.compute.body import HEADER_BYTES, BodyFormat, BodyKind, FrameError
 from swarm.protocol.ids import Direction, PassKind
 
@@ -75,7 +76,7 @@ def test_token_ids_are_integers_of_the_least_width(make_manifest, vocab_size, wi
     fmt = BodyFormat(make_manifest(vocab_size=vocab_size))
     ids = np.full((2, 7), vocab_size - 1)
     body = fmt.pack_tokens(TRAIN, ids)
-    assert len(body) == 4 + 14 * width
+    assert len(body) == HEADER_BYTES + 14 * width
     assert fmt.unpack_forward(0, body, TRAIN).tokens.tolist() == ids.tolist()
 
 
@@ -95,22 +96,20 @@ def test_bad_token_ids_are_never_packed(fmt, ids, reason):
 
 def test_each_kind_of_damage_has_its_reason(fmt):
     good = bodies(fmt)[1, Direction.FORWARD]
-    header = list(struct.unpack_from("<BBH", good))
 
-    def with_header(index, value):
-        return struct.pack("<BBH", *header[:index], value, *header[index + 1 :]) + good[4:]
+    def with_header(kind, width=2):
+        return bytes([16 * kind + width]) + good[1:]
 
     cases = [
         (b"", "its header alone"),
-        (good[:-1], "truncated"),
+        (good[:40], "truncated"),
         (good + b"\0", "oversized"),
-        (good[:20], "token ids alone end at 32"),
-        (with_header(0, 9), "unknown kind of body 9"),
-        (with_header(0, 3), "kind GRADIENT in a forward frame"),
-        (with_header(0, 2), "kind PROMPT in a forward frame of a train pass"),
+        (good[:20], "token ids alone end at 29"),
+        (with_header(9), "unknown kind of body 9"),
+        (with_header(3), "kind GRADIENT in a forward frame"),
+        (with_header(2), "kind PROMPT in a forward frame of a train pass"),
         (with_header(1, 4), "token ids of 4 bytes"),
-        (with_header(2, 2), "body of boundary 2"),
-        (good[:4] + b"\xff" * 28 + good[32:], "token id 65535 outside"),
+        (good[:1] + b"\xff" * 28 + good[29:], "token id 65535 outside"),
         (good[:-1] + bytes([good[-1] ^ 1]), "bad checksum"),
     ]
     for body, reason in cases:
@@ -121,9 +120,9 @@ def test_each_kind_of_damage_has_its_reason(fmt):
 def test_prompts_that_no_sender_writes_are_refused(fmt):
     good = fmt.pack_tokens(GENERATE, np.arange(5)[None])
     cases = [
-        (good[:6], "header of a prompt has 8"),
-        (good[:4] + struct.pack("<I", 2**32 - 1) + good[8:], "prompt of 1 × 4294967295 token ids"),
-        (good[:4] + struct.pack("<I", 0) + good[8:], "prompt of 1 × 0 token ids"),
+        (good[:3], "header of a prompt has 5"),
+        (good[:1] + struct.pack("<I", 2**32 - 1) + good[5:], "prompt of 1 × 4294967295 token ids"),
+        (good[:1] + struct.pack("<I", 0) + good[5:], "prompt of 1 × 0 token ids"),
         (good + b"\0", "1 bytes of activation at boundary 0"),
     ]
     for body, reason in cases:
@@ -159,13 +158,11 @@ def test_a_frame_of_another_codec_is_refused(make_manifest):
 
 def test_values_that_are_not_finite_are_refused(make_manifest):
     fmt = BodyFormat(make_manifest())
-    body = bytearray(fmt.pack_backward(1, HIDDEN))
-    forged = fmt.codecs_at(1)[1].encode(torch.zeros(2, 6, 16))
-    payload = np.full(192, np.nan, "<f4").tobytes()
-    fields = forged[:28]
-    body[4:] = fields + struct.pack("<I", zlib.crc32(payload, zlib.crc32(fields))) + payload
+    body = fmt.pack_backward(1, HIDDEN)
+    head = body[HEADER_BYTES : HEADER_BYTES + CODEC_HEADER_BYTES]
+    forged = reseal(head + np.full(192, np.nan, "<f4").tobytes())
     with pytest.raises(FrameError, match="not finite"):
-        fmt.check(1, Direction.BACKWARD, bytes(body), None)
+        fmt.check(1, Direction.BACKWARD, body[:HEADER_BYTES] + forged, None)
 
 
 @pytest.mark.parametrize("codec", ["none", "bf16", "int8", "int4", "log4"])
@@ -221,9 +218,9 @@ def test_a_subspace_boundary_carries_coefficients_and_integer_ids(make_manifest,
     fmt = BodyFormat(make_manifest(codec=codec, residual="subspace", subspace_dim=3, tail_layers=1))
     coefficients = HIDDEN[..., :3]
     body = fmt.pack_forward(1, BodyKind.BATCH, torch.from_numpy(IDS), coefficients)
-    assert len(body) == HEADER_BYTES + 2 * 14 + 32 + forward
+    assert len(body) == HEADER_BYTES + 2 * 14 + CODEC_HEADER_BYTES + forward
     back = fmt.pack_backward(1, coefficients)
-    assert len(back) == HEADER_BYTES + 32 + backward
+    assert len(back) == HEADER_BYTES + CODEC_HEADER_BYTES + backward
     assert len(back) == fmt.max_bytes(1, Direction.BACKWARD)
     assert fmt.unpack_forward(1, body, TRAIN).hidden.shape == (2, 6, 3)
     with pytest.raises(FrameError, match="wrong shape"):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from swarm.codecs.codec import HEADER_BYTES
 from swarm.compute import low_rank_reduction, reduction
 from swarm.compute.averaging import buckets_of, largest_bucket
 from swarm.compute.body import FrameError
@@ -75,7 +76,7 @@ def test_what_a_low_rank_does_not_make_smaller_stays_whole() -> None:
     assert [(m.name, m.rows, m.columns) for m in ranks.matrices] == [("embed", 50, 32), ("kernel", 16, 36)]
     assert ranks.first == 2 * (50 + 16) and ranks.second == 2 * (32 + 36) + 32 + 6
     assert not LowRank(LAYOUT, 40).matrices
-    assert largest_bucket(SumSection(averaging="powersgd:2")) == 9 + 32 + 4 * (1 << 18)
+    assert largest_bucket(SumSection(averaging="powersgd:2")) == 9 + HEADER_BYTES + 4 * (1 << 18)
 
 
 def test_columns_become_orthonormal_and_dependent_ones_zero() -> None:

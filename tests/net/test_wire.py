@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.codecs import codec
+from swarm.compute import body
 from swarm.net import wire
 from swarm.net.proto import messages_pb2 as pb
 from swarm.net.stream import PREFIX_BYTES
@@ -333,6 +335,16 @@ def test_the_table_of_actors_starts_over_before_it_is_full() -> None:
         message = m.Leave(Actor("peer", incarnation), "")
         assert decoder.decode(encoder.encode(message)[0], b"") == message
     assert len(decoder._actors) <= wire.MAX_INTRODUCED
+
+
+@pytest.mark.parametrize(
+    "lineage",
+    [None, m.Lineage(source=1 << 62, fresh=True), m.Lineage(1 << 62, base=1 << 62), m.Lineage(1 << 62, trail=1 << 62)],
+)
+def test_a_frame_costs_at_most_64_bytes_beside_what_its_codec_makes_of_the_values(lineage: m.Lineage | None) -> None:
+    late = FrameKey(PassId(Term(1_000), StepNumber(1_000_000)), 30, Direction.BACKWARD, Microbatch(4_000))
+    header, payload = Encoder(SENDER, RECEIVER).encode(m.Frame(late, b"x" * 1000, lineage))
+    assert PREFIX_BYTES + len(header) + len(payload) - 1000 + body.HEADER_BYTES + codec.HEADER_BYTES <= 64
 
 
 def test_a_data_frame_costs_at_most_64_bytes_besides_its_payload() -> None:

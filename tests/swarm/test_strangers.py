@@ -33,7 +33,7 @@ PATIENT = "timing.step_budget_s=600"
 HELD = PassId(Term(1), StepNumber(1))
 """The pass that stands open while strangers call: a peer of stage 1 is stopped in it."""
 
-_BODY_HEADER_BYTES = 4
+_BODY_HEADER_BYTES = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +67,9 @@ def patched(body: bytes, patch: bytes) -> bytes:
 
 
 def with_nan(body: bytes) -> bytes:
-    """The last value is no number, and the codec's checksum (of its 28 bytes of fields and the values) says so too."""
-    fields = body[_BODY_HEADER_BYTES : _BODY_HEADER_BYTES + 28]
-    values = body[_BODY_HEADER_BYTES + 32 : -4] + struct.pack("<f", float("nan"))
+    """The last value is no number, and the codec's checksum (of its 11 bytes of fields and the values) says so too."""
+    fields = body[_BODY_HEADER_BYTES : _BODY_HEADER_BYTES + 11]
+    values = body[_BODY_HEADER_BYTES + 15 : -4] + struct.pack("<f", float("nan"))
     checksum = struct.pack("<I", zlib.crc32(values, zlib.crc32(fields)))
     return body[:_BODY_HEADER_BYTES] + fields + checksum + values
 
