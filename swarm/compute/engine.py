@@ -143,7 +143,7 @@ class StageEngine:
     def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
         """Take the sums of all buckets for those of `attempt` → Assembled. The work of passes is dropped.
 
-        `whole`: they are what `written` gave.
+        `whole`: they are what `written` gave of sums that are compressed otherwise.
         """
         self._backlog.drop(lambda task: isinstance(task, Forward | Backward))
         if whole:

@@ -81,7 +81,7 @@ class LowRankReduction(FeedbackReduction):
         """Raises FrameError, SumOverflow."""
         where = self._buckets.slice(bucket)
         values, loss = (None, 0.0) if attempt == self._alone else self._buckets.decode(bucket, payload)
-        self._turn_to(attempt)
+        self._take(attempt, bucket)
         if self._buckets.ends_in_loss(bucket):
             self._loss = loss
             where = slice(where.start, where.stop - 1)

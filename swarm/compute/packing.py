@@ -65,7 +65,7 @@ def unpack(payload: Buffer, count: int, grid_bits: int) -> NDArray[np.float64]:
 def peak(payload: Buffer, count: int) -> float:
     """Largest magnitude among the numbers that are stored as they are; NaN if there is one.
 
-    The others are below 2^(52 - grid_bits). Reads nothing else, so it costs little. Raises PackingError.
+    The others are at most 2^(52 - grid_bits). Reads nothing else, so it costs little. Raises PackingError.
     """
     widths, data = _split(payload, count)
     raw = np.count_nonzero(widths == _RAW) * BLOCK

@@ -126,11 +126,12 @@ class Reduction:
         """
         where = self._buckets.slice(action.bucket)
         parts = [self._buckets.read(action.bucket, part) for part in action.parts]
-        self._turn_to(action.attempt)
+        self._take(action.attempt, action.bucket)
         total = combine(self._accumulator.flat[where], parts, self._sums, out=self._reduced[where])
         self._summed.add(action.bucket)
         if not parts:
             return memoryview(b"")
+        # with "fp32" a view is written, and the next attempt may change it while it is still being sent
         return self._buckets.write(total if self._accumulator.exact else total.clone())
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
@@ -139,7 +140,7 @@ class Reduction:
             self._summed.discard(bucket)
         else:
             values = self._read(bucket, payload)
-            self._turn_to(attempt)
+            self._take(attempt, bucket)
             self._reduced[self._buckets.slice(bucket)] = values
         self._stored.add(bucket)
 
@@ -161,7 +162,7 @@ class Reduction:
         return self._reduced
 
     def written(self, attempt: Attempt) -> list[bytes]:
-        """All of the reduced vector, uncompressed, for those who catch up over a step that one replica took alone."""
+        """All of the reduced vector, uncompressed, for those who catch up."""
         reduced = self.reduced(attempt)
         return [bytes(self._whole.write(reduced[self._whole.slice(b)])) for b in range(self._whole.count)]
 
@@ -184,6 +185,12 @@ class Reduction:
 
     def forget(self) -> None:
         """Another state is loaded: nothing of earlier steps counts."""
+
+    def _take(self, attempt: Attempt, bucket: int) -> None:
+        """A bucket of `attempt` comes. If it is here already, it is from another donor, as all others will be."""
+        if bucket in self._stored:
+            self._turn_to(None)
+        self._turn_to(attempt)
 
     def _turn_to(self, attempt: Attempt | None) -> None:
         """What lies in the reduced buffer is of this attempt."""

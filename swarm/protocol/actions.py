@@ -442,7 +442,7 @@ class Lend:
     versions: tuple[int, ...]
     since: int
     sums: bool
-    """When the step is applied, keep its reduced buckets as they were sent."""
+    """When the step is applied, keep its reduced buckets as they were sent, or would have been to another replica."""
 
 
 @dataclass(frozen=True, slots=True)

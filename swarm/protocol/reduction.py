@@ -201,7 +201,7 @@ class Reduction:
         if isinstance(key, PartKey):
             if key.bucket in self._encoded:
                 self._out.send(sender, self._part(key.bucket, sender), via)
-        elif key.bucket in self._sums:
+        elif key.bucket in self._sums and sender in self._members(key.bucket):
             self._out.send(sender, self._reduced(key.bucket, sender), via)
 
     def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:

@@ -48,19 +48,23 @@ class Pair:
         self.shares = [Accumulator(LAYOUT, sums) for _ in range(2)]
         self.replicas = [LowRankReduction(share, sums) for share in self.shares]
         self.buckets = buckets_of(LAYOUT, sums)
+        self.sums: list[bytes] = []
+        """What was sent of each bucket, in the last attempt."""
 
     def reduce(self, at: Attempt, given: list[list[torch.Tensor]], carried: bool) -> torch.Tensor:
         for share, tensors in zip(self.shares, given, strict=True):
             share.zero()
             share.add(tensors, 2.0)
+        self.sums = []
         rounds = (range(self.buckets.first_round), range(self.buckets.first_round, self.buckets.count))
         for bucket in (bucket for each in rounds for bucket in each):
             owner, other = self.replicas[bucket % 2], self.replicas[1 - bucket % 2]
             part = other.part(EncodePart(at, bucket, carried, warm=carried))
             self.buckets.check(bucket, part)
             total = owner.sum(SumBucket(at, bucket, (bytearray(part),), bucket % 2, carried, warm=carried))
+            self.sums.append(bytes(total))
             for replica in self.replicas:
-                replica.store(at, bucket, bytes(total))
+                replica.store(at, bucket, self.sums[bucket])
         one, other = (replica.assemble(at) for replica in self.replicas)
         assert one.digest == other.digest, "equal bytes"
         assert one.loss_sum == 4.0, "the loss is exact"
@@ -69,6 +73,17 @@ class Pair:
     def applied(self, at: Attempt) -> None:
         for replica in self.replicas:
             replica.applied(at, skipped=False)
+
+
+def test_what_the_next_donor_sends_replaces_what_was_wrong() -> None:
+    """Who catches up over a step stores its sums again, under the same attempt, if they were not those decided."""
+    wrong, right, listener = Pair(), Pair(), Pair().replicas[0]
+    wrong.reduce(attempt(0), [gradients(1), gradients(2)], False)
+    right.reduce(attempt(0), [gradients(3), gradients(4)], False)
+    for given in (wrong, right):
+        for bucket, payload in enumerate(given.sums):
+            listener.store(attempt(0), bucket, payload)
+        assert listener.assemble(attempt(0)) == given.replicas[0].assemble(attempt(0))
 
 
 def test_what_a_low_rank_does_not_make_smaller_stays_whole() -> None:

@@ -67,7 +67,10 @@ def test_what_is_summed_counts_once_it_is_ordered_to_be_stored_in_the_same_attem
     _, reduction = replica(1, SumSection())
     for bucket in range(3):
         sum_alone(reduction, attempt(0), bucket)
-    assert reduction.sum(SumBucket(attempt(1), 0, ())) == b"", "nobody else receives it"
+    assert reduction.sum(SumBucket(attempt(0), 0, ())) == b"", "nobody else receives it"
+    with pytest.raises(ValueError, match="missing=3"):
+        reduction.reduced(attempt(0))  # what was complete is changed
+    assert reduction.sum(SumBucket(attempt(1), 0, ())) == b""
     with pytest.raises(ValueError, match="missing=3"):
         reduction.assemble(attempt(1))
     with pytest.raises(FrameError, match="0 bytes"):

@@ -141,7 +141,7 @@ class FleetPeer(Process):
 
     def _sum_bucket(self, action: act.SumBucket) -> None:
         load = self.world.workload
-        seconds = load.pack_s + len(action.parts) * load.unpack_s
+        seconds = load.pack_s + len(action.parts) * load.unpack_s if action.parts else 0.0  # nobody else receives it
         self._queue.add(Priority.CONTROL, action, self._bucket_summed, seconds)
 
     def _bucket_summed(self, action: act.SumBucket) -> None:
