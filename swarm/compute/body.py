@@ -37,8 +37,7 @@ from swarm.protocol.messages import CodecPair
 
 Buffer = bytes | bytearray | memoryview
 
-_HEADER = struct.Struct("<B")
-HEADER_BYTES = _HEADER.size
+HEADER_BYTES = 1
 """Of every body but a prompt's."""
 NOT_FINITE = b"not finite"
 """Shorter than the header of any codec's frame."""
@@ -211,9 +210,9 @@ class BodyFormat:
         """The largest body over a boundary, of any pass and any choice: what a receiver may allocate."""
         forward = {codec for codec, _ in self._candidates}
         if direction is Direction.BACKWARD:
-            return _HEADER.size + max(codec.max_bytes(self._batch_shape) for _, codec in self._candidates)
-        prompts = _HEADER.size + _COLUMNS.size + self._model.context * self._ids.itemsize
-        batches = _HEADER.size + math.prod(self._batch_columns) * self._ids.itemsize
+            return HEADER_BYTES + max(codec.max_bytes(self._batch_shape) for _, codec in self._candidates)
+        prompts = HEADER_BYTES + _COLUMNS.size + self._model.context * self._ids.itemsize
+        batches = HEADER_BYTES + math.prod(self._batch_columns) * self._ids.itemsize
         if boundary > 0:
             prompts += max(c.max_bytes((1, self._model.context, self._model.boundary_width)) for c in forward)
             batches += max(c.max_bytes(self._batch_shape) for c in forward)
@@ -248,7 +247,7 @@ class BodyFormat:
         _, codec = self.codecs_at(boundary)
         if forward is None or not self.needs_forward:
             return codec
-        ids = _HEADER.size + math.prod(self._batch_columns) * self._ids.itemsize
+        ids = HEADER_BYTES + math.prod(self._batch_columns) * self._ids.itemsize
         return codec.beside(memoryview(forward).cast("B")[ids:])
 
     def _encode(self, codec: codecs.Codec, tensor: Tensor) -> bytes:
@@ -272,7 +271,7 @@ class BodyFormat:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
 
     def _pack(self, kind: BodyKind, ids: np.ndarray | None, encoded: bytes) -> bytes:
-        header = _HEADER.pack(kind << 4 | self._ids.itemsize)
+        header = bytes((kind << 4 | self._ids.itemsize,))
         columns = _COLUMNS.pack(ids.shape[1]) if kind is BodyKind.PROMPT and ids is not None else b""
         return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), encoded))
 
@@ -286,21 +285,21 @@ class BodyFormat:
 
     def _header(self, view: memoryview) -> tuple[BodyKind, int, int, int]:
         """(kind, rows and columns of token ids, bytes of the header)."""
-        if len(view) < _HEADER.size:
-            raise FrameError(f"body of {len(view)} bytes, its header alone has {_HEADER.size}")
-        kind, width = divmod(*_HEADER.unpack_from(view), 16)
+        if len(view) < HEADER_BYTES:
+            raise FrameError(f"body of {len(view)} bytes, its header alone has {HEADER_BYTES}")
+        kind, width = divmod(view[0], 16)
         if kind not in BodyKind._value2member_map_:
             raise FrameError(f"unknown kind of body {kind}")
         if width != self._ids.itemsize:
             raise FrameError(f"token ids of {width} bytes, this vocabulary has ids of {self._ids.itemsize}")
         if kind == BodyKind.GRADIENT:
-            return BodyKind.GRADIENT, 0, 0, _HEADER.size
+            return BodyKind.GRADIENT, 0, 0, HEADER_BYTES
         if kind == BodyKind.BATCH:
-            return BodyKind.BATCH, *self._batch_columns, _HEADER.size
-        if len(view) < _HEADER.size + _COLUMNS.size:
-            raise FrameError(f"body of {len(view)} bytes, the header of a prompt has {_HEADER.size + _COLUMNS.size}")
-        (columns,) = _COLUMNS.unpack_from(view, _HEADER.size)
-        return BodyKind.PROMPT, 1, columns, _HEADER.size + _COLUMNS.size
+            return BodyKind.BATCH, *self._batch_columns, HEADER_BYTES
+        if len(view) < HEADER_BYTES + _COLUMNS.size:
+            raise FrameError(f"body of {len(view)} bytes, the header of a prompt has {HEADER_BYTES + _COLUMNS.size}")
+        (columns,) = _COLUMNS.unpack_from(view, HEADER_BYTES)
+        return BodyKind.PROMPT, 1, columns, HEADER_BYTES + _COLUMNS.size
 
     def _check_shape(self, kind: BodyKind, rows: int, columns: int) -> None:
         if kind is BodyKind.PROMPT:

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 import struct
-import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,10 +13,11 @@ import pytest
 import torch
 import uvloop
 from conftest import MakeSwarm
+from frames import reseal
 from rogue import Rogue, rogue
 from swarm_processes import Process, Swarm
 
-from swarm.compute.body import BodyFormat
+from swarm.compute.body import HEADER_BYTES, BodyFormat
 from swarm.events import FrameRefused, MicrobatchAccumulated, PeerRefused
 from swarm.net import handshake
 from swarm.net.handshake import Channel, Refused
@@ -32,8 +32,6 @@ PEERS = ("p0", "p1", "p2", "p3")
 PATIENT = "timing.step_budget_s=600"
 HELD = PassId(Term(1), StepNumber(1))
 """The pass that stands open while strangers call: a peer of stage 1 is stopped in it."""
-
-_BODY_HEADER_BYTES = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +61,12 @@ def backward(payload: bytes) -> Frame:
 
 
 def patched(body: bytes, patch: bytes) -> bytes:
-    return body[:_BODY_HEADER_BYTES] + patch + body[_BODY_HEADER_BYTES + len(patch) :]
+    return body[:HEADER_BYTES] + patch + body[HEADER_BYTES + len(patch) :]
 
 
 def with_nan(body: bytes) -> bytes:
-    """The last value is no number, and the codec's checksum (of its 11 bytes of fields and the values) says so too."""
-    fields = body[_BODY_HEADER_BYTES : _BODY_HEADER_BYTES + 11]
-    values = body[_BODY_HEADER_BYTES + 15 : -4] + struct.pack("<f", float("nan"))
-    checksum = struct.pack("<I", zlib.crc32(values, zlib.crc32(fields)))
-    return body[:_BODY_HEADER_BYTES] + fields + checksum + values
+    """The last value is no number, and the codec's checksum says so too."""
+    return body[:HEADER_BYTES] + reseal(body[HEADER_BYTES:-4] + struct.pack("<f", float("nan")))
 
 
 JUNK = [
