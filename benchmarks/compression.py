@@ -148,6 +148,8 @@ ROWS: dict[str, Row] = {
     "subspace 32, int8": _subspace(32, "int8"),
     "subspace 16, int4": _subspace(16, "int4"),
     "subspace 8, int8": _subspace(8, "int8"),
+    "subspace 18, int8": _subspace(18, "int8"),
+    "bottleneck 24, int6/int6": _narrow("bottleneck", 24, "int6-channel"),
     "bottleneck 32, int8": _narrow("bottleneck", 32, "int8"),
     "projector 16, int8": _narrow("projector", 16, "int8"),
     "projector 32, int8": _narrow("projector", 32, "int8"),
@@ -214,7 +216,7 @@ def compare(
     torch.set_num_threads(threads)
     known: dict[str, dict[int, Trained]] = {}
     manifests = {}
-    wanted = dict.fromkeys(row for name in names for row in (CONTROL, ROWS[name].control, name))
+    wanted = dict.fromkeys([*names, *(ROWS[name].control for name in names), CONTROL])
     for name in wanted:
         for seed in seeds:
             run = resolve_run(path, [*common, *ROWS[name].sets, f"run.seed={seed}"])
