@@ -4,7 +4,12 @@ NOTES is a JSONL file with one line per step applied: CPU-seconds so far of the 
 process and of its libp2p daemon. A part inside another one is counted once, in the inner one.
 """
 
+# ruff: noqa: E402 - the heap is set up first, as `join` does
 from __future__ import annotations
+
+from peers.stage.heap import keep_freed_memory
+
+keep_freed_memory()
 
 import json
 import sys

@@ -17,7 +17,8 @@ COORDINATOR = "coordinator"
 class Sight:
     """An event in the log of `of` with these field values; `coordinator` is any of a group.
 
-    A value that ends in `*` is a beginning. One that is a host's name stands for its actors, in any of their lives.
+    A value that ends in `*` is a beginning, a number that ends in `+` the least. One that is a host's name stands for
+    its actors, in any of their lives.
     """
 
     kind: type[Event]
@@ -68,7 +69,7 @@ def read_moment(table: Table) -> Moment:
     if step is not None and sight is not None:
         raise ScenarioError(f"{table.where}: `after_step` is an event too: leave one of the two out")
     if step is not None:
-        sight = Sight(events.StepDecided, where=(("step", str(step - 1)),))
+        sight = Sight(events.StepDecided, where=(("step", f"{step - 1}+"),))
     return Moment(sight, table.take("count", quantity.count, 1), after, at or 0.0)
 
 
@@ -100,4 +101,6 @@ def _fits(value: object, wanted: str, actors: Callable[[str], frozenset[str]]) -
     found = str(value)
     if found in actors(wanted):
         return True
+    if isinstance(value, int) and wanted.endswith("+") and wanted[:-1].isdigit():
+        return value >= int(wanted[:-1])
     return found.startswith(wanted[:-1]) if wanted.endswith("*") else found == wanted

@@ -25,7 +25,7 @@ def command(
     home: Home = COORDINATOR_HOME,
     archive: Archive = None,
     kind: Annotated[
-        Format, typer.Option("--format", help="hf: for transformers.LlamaForCausalLM; native: tensors and manifest.")
+        Format, typer.Option("--format", help="hf: for transformers.LlamaForCausalLM; native: for `generate --export`.")
     ] = Format.HF,
     version: Version = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that OUT holds.")] = False,
@@ -37,10 +37,8 @@ def command(
 
     refused = Refused()
     trained = open_archived(archive or HomeFolder(home).archive, version, refused)
-    if kind is Format.HF:
-        written = export_hf(trained.archive, trained.manifest, trained.tokenizer, out, trained.version, force=force)
-    else:
-        written = export_native(trained.archive, trained.manifest, out, trained.version, force=force)
+    export = export_hf if kind is Format.HF else export_native
+    written = export(trained.archive, trained.manifest, trained.tokenizer, out, trained.version, force=force)
     if as_json:
         facts = {"directory": str(out), "format": kind, "version": trained.version, "nbytes": written.nbytes}
         print(json.dumps({**facts, "refused": refused.texts}))

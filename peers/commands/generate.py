@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,10 @@ def command(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What the text begins with.")] = "The ",
     home: Home = COORDINATOR_HOME,
     archive: Archive = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="A model that `export --format native` wrote, instead."),
+    ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="Most tokens to add.")] = 64,
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, help="0: the likeliest token each time; 1: as the model says.")
@@ -27,20 +32,27 @@ def command(
     version: Version = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a text with a trained model, from the coordinator's archive."""
+    """Continue a text with a trained model, from the coordinator's archive or from an export."""
     from peers.archived_run import Refused, open_archived
     from swarm.data.tokenizer import Tokenizer
+    from swarm.state.exported import open_native
     from swarm.state.generate import generate
+    from swarm.state.whole import Source
 
     refused = Refused()
-    trained = open_archived(archive or HomeFolder(home).archive, version, refused)
-    if trained.manifest.data.kind != "text":
-        raise ManifestError(f"{trained.manifest.data.name} holds {trained.manifest.data.kind}: there is no text in it")
-    tokenizer = Tokenizer.load(trained.tokenizer)
-    text = generate(
-        trained.archive, trained.manifest, tokenizer, prompt, tokens, temperature, seed, version=trained.version
-    )
+    model: Source
+    if export is None:
+        trained = open_archived(archive or HomeFolder(home).archive, version, refused)
+        manifest, model, path, version = trained.manifest, trained.archive, trained.tokenizer, trained.version
+    elif archive is not None or version is not None:
+        raise typer.BadParameter("an export is one version of one model: give --export alone")
+    else:
+        exported = open_native(export)
+        manifest, model, path = exported.manifest, exported.parameters, exported.tokenizer
+    if manifest.data.kind != "text":
+        raise ManifestError(f"{manifest.data.name} holds {manifest.data.kind}: there is no text in it")
+    text = generate(model, manifest, Tokenizer.load(path), prompt, tokens, temperature, seed, version=version)
     if as_json:
-        print(json.dumps({"version": trained.version, "prompt": prompt, "text": text, "refused": refused.texts}))
+        print(json.dumps({"version": version, "prompt": prompt, "text": text, "refused": refused.texts}))
     else:
         print(text)

@@ -91,6 +91,9 @@ def command(
     Exit codes: 0 the run is finished or this peer has left, 1 something broke, 2 something you can fix, 4 the run
     cannot go on, or the coordinator stayed away for longer than --patience, 130 Ctrl-C before it had joined.
     """
+    from peers.stage.heap import keep_freed_memory
+
+    keep_freed_memory()  # before torch is imported
     from peers.core_loop import exit_code
     from peers.device import memory_budget, pick_device
     from peers.fault import Fault

@@ -8,6 +8,7 @@ elsewhere, and its sender is not asked again. What has come stays in the file: t
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import Counter
@@ -33,6 +34,10 @@ RUN_S = 1.0
 _FIRST_RATE = 1 << 20
 _OTHERS_S = 1.0
 """How long the other donors have for their index once the first has told it."""
+_SILENT_S = 4.0
+"""How long they have, at first, once one has said that it has none: it is to be asked again, whoever else is silent."""
+_TAKE_OVER = 1.5
+"""In pieces of one's own: a run of another donor that takes longer is shared."""
 _PAUSE_S = 0.25
 _FIRST_LOOK_S = 0.025
 """Until donors that have it not yet are asked again, at first: what is just decided is there at once."""
@@ -68,6 +73,12 @@ class _Donor:
 class _Run:
     donor: _Donor
     left: list[int]
+    heard_at: float
+    """When its last piece came, or it was asked for."""
+
+    def rest_s(self, pieces: int, now: float) -> float:
+        """How long so many of its pieces will take. Who has been silent for long is taken to stay so for as long."""
+        return max(pieces * PIECE_BYTES / self.donor.rate, now - self.heard_at)
 
 
 @dataclass(slots=True)
@@ -122,11 +133,11 @@ class Gathering:
 
     async def _find_index(self) -> Index:
         """What most of the donors tell who answer within a second of the first."""
-        pause = _FIRST_LOOK_S
+        pause, silent_s = _FIRST_LOOK_S, _SILENT_S
         while True:
             asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
             try:
-                answers = await _first_and_others(asked)
+                answers = await _first_and_others(asked, silent_s)
             finally:
                 for task in asked:
                     task.cancel()
@@ -137,6 +148,8 @@ class Gathering:
             without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
             if len(without) >= len(self._usable()):
                 raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps it for others")
+            if len(answers) < len(asked):
+                silent_s *= 2  # its index may be long, and its line slow
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -219,26 +232,29 @@ class Gathering:
                 return
 
     def _next_run(self, donor: _Donor) -> _Run | None:
-        """The next pieces in order; if all are under way, the later half of the run that will take longest."""
+        """The next pieces in order; if all are under way, the later half of what will take longest to come."""
         if self._missing:
             first = self._missing[0]
             count = 1
             while count < min(donor.run, len(self._missing)) and self._missing[count] == first + count:
                 count += 1
             taken, self._missing = self._missing[:count], self._missing[count:]
-            return _Run(donor, taken)
-        others = [run for run in self._runs if run.donor is not donor and run.left]
-        if not others:
-            return None
-        slowest = max(others, key=lambda run: len(run.left) / run.donor.rate)
-        if len(slowest.left) / slowest.donor.rate < 1.5 / donor.rate:
+            return _Run(donor, taken, time.monotonic())
+        now = time.monotonic()
+        asked_for = Counter(number for run in self._runs for number in run.left)
+        slowest_s, shared = 0.0, list[int]()
+        for run in self._runs:
+            alone = [number for number in run.left if number not in self._done and asked_for[number] == 1]
+            if alone and run.donor is not donor and (rest_s := run.rest_s(len(alone), now)) > slowest_s:
+                slowest_s, shared = rest_s, alone
+        if slowest_s < _TAKE_OVER * PIECE_BYTES / donor.rate:
             return None  # it comes sooner from there
-        return _Run(donor, slowest.left[len(slowest.left) // 2 :])
+        return _Run(donor, shared[len(shared) // 2 :], now)
 
     async def _receive(self, run: _Run, index: Index, file: int) -> None:
         request = PieceRequest(self.kind, self.stage, self.version, run.left[0], len(run.left))
         size = sum(index.size(number) for number in run.left)
-        piece, came = bytearray(), time.monotonic()
+        piece = bytearray()
         async with aclosing(await self.fetch(run.donor.actor, request.encode(), size)) as chunks:
             async for chunk in chunks:
                 piece += chunk
@@ -252,8 +268,8 @@ class Gathering:
                         return
                     run.left.pop(0)
                     now = time.monotonic()
-                    run.donor.arrived(len(whole), now - came)
-                    came = now
+                    run.donor.arrived(len(whole), now - run.heard_at)
+                    run.heard_at = now
                     if number not in self._done:
                         os.pwrite(file, whole, number * PIECE_BYTES)
                         self._done.add(number)
@@ -278,18 +294,19 @@ class Gathering:
 
 
 async def _first_and_others(
-    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]],
+    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]], silent_s: float
 ) -> list[tuple[Actor, bytes | None]]:
-    """The answers of all who give one within a second of the first that is of use."""
+    """The answers of all who give one within a second of the first that is of use, or `silent_s` of the first one."""
     pending = set(asked)
     answers: list[tuple[Actor, bytes | None]] = []
-    deadline: float | None = None
+    deadline = math.inf
     while pending:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        answers += [task.result() for task in done]
-        if deadline is None and any(raw not in (None, NOT_YET, NOT_KEPT) for _, raw in answers):
-            deadline = time.monotonic() + _OTHERS_S
         if not done:
             break
+        new = [task.result() for task in done]
+        answers += new
+        of_use = any(raw not in (None, NOT_YET, NOT_KEPT) for _, raw in new)
+        deadline = min(deadline, time.monotonic() + (_OTHERS_S if of_use else silent_s))
     return answers

@@ -97,8 +97,8 @@ class Keeper:
         """A thread that removes old sums."""
         self._sums: Gathering | None = None
         """Of the step whose sums are fetched now."""
-        self._wrong: dict[int, bytes] = {}
-        """{step: the index of sums that were not what was decided}"""
+        self._indices: dict[int, set[bytes]] = {}
+        """{step: the indices of its sums that were fetched}: if they are wanted again, not of what was decided."""
         self._fetched = 0
         self._told_at = 0.0
         self._copies = Copies(self._run_hash)
@@ -255,12 +255,12 @@ class Keeper:
         gathering = self._gathering(Kind.SUMS, action.stage, action.step, limit, action.donors)
         if gathering.path.exists():  # it was here before, and was not what it should be
             gathering.path.unlink()
-            gathering.wrong = frozenset(filter(None, [self._wrong.get(action.step)]))
+            gathering.wrong = frozenset(self._indices.get(action.step, ()))
         self._sums = gathering
         try:
             await gathering.run()
             if gathering.index is not None:
-                self._wrong = {action.step: gathering.index.encode()}
+                self._indices.setdefault(action.step, set()).add(gathering.index.encode())
         finally:
             if self._sums is gathering:
                 self._sums = None
@@ -280,6 +280,7 @@ class Keeper:
         old = [path for path in self._incoming.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
         if old:
             self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
+        self._indices = {other: indices for other, indices in self._indices.items() if other > step}
 
     def note_sums(self, action: StoreSum | CancelReduce | Apply) -> None:
         """What becomes of the sums of this stage, which may be lent."""

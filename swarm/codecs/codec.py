@@ -81,6 +81,8 @@ class Codec(abc.ABC):
     """On the wire; raised whenever the payload of equal input changes."""
     needs_forward: ClassVar[bool] = False
     """Whether `encode` and `decode` work only on what `beside` returns."""
+    needed_afterwards: ClassVar[bool] = False
+    """Whether a model trained with it on its activations answers clearly worse without it."""
 
     def beside(self, forward: Buffer) -> Codec:
         """The codec for the gradient whose activation crossed in `forward`, an encoded frame that is kept, not copied.

@@ -119,6 +119,7 @@ class Agenda:
             nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
             rolled_back_in=Term(self._history.rolled_back_in),
             step_s=step_s,
+            probed=probed,
         )
         ledger.entering = frozenset(entering)
         return ledger

@@ -55,6 +55,7 @@ class Ledger:
         nonfinite: bool = False,
         rolled_back_in: Term = NEVER,
         step_s: float = 0.0,
+        probed: frozenset[Actor] = frozenset(),
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
         """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
@@ -72,6 +73,8 @@ class Ledger:
         """As in Open."""
         self.step_s = step_s
         """As in Open."""
+        self.probed = probed
+        """Who is on probation, and given one microbatch at most."""
         self.served: set[Actor] = set()
         """Who has, or had, a part in the pass. Nobody comes into it twice."""
         self.entrants: dict[Actor, Actor] = {}

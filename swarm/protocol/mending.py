@@ -74,7 +74,7 @@ class Mending:
         if len(table.roster) == 1:
             return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}")
         ledger.fences += 1
-        table = amend(table, [actor], mine, ledger.weights, self._members.leaving())
+        table = amend(table, [actor], mine, ledger.weights, self._spared())
         self._publish(stage, table, f"{actor} is fenced: {reason}")
         return None
 
@@ -115,9 +115,13 @@ class Mending:
             else:
                 takers = self._suspicion.takers(self._members, ledger, sender, now)
                 ledger.released[stage].update(moved)
-            self._publish(stage, amend(table, [], moved, ledger.weights, leaving, takers), reason, entrant)
+            self._publish(stage, amend(table, [], moved, ledger.weights, self._spared(), takers), reason, entrant)
             if entrant is not None:
                 self.tell(entrant, now)
+
+    def _spared(self) -> frozenset[Actor]:
+        """Who is given nothing more as long as a sibling is there: who leaves, and who is only tried."""
+        return self._ledger.probed.union(self._members.leaving())
 
     # ------------------------------------------------------------ those who leave
 

@@ -46,7 +46,8 @@ def wire(
             place = next((i for i, actor in enumerate(queue) if actor not in avoid), 0)
             actor = queue.pop(place)
             if actor in avoid and len(avoid) < len(turned):  # whoever may has done its part: one of them does more
-                actor = min((a for a in turned if a not in avoid), key=lambda a: (1 + chosen.count(a)) / weights[a])
+                may = [a for a in turned if a not in avoid]
+                actor = min(may, key=lambda a: (a in probed, (1 + chosen.count(a)) / weights[a]))
             chosen.append(actor)
         index = {actor: i for i, actor in enumerate(roster)}
         tables.append(StageTable(0, tuple(roster), tuple(index[actor] for actor in chosen)))
@@ -90,13 +91,13 @@ def amend(
     out: Iterable[Actor],
     moved: Iterable[Microbatch],
     weights: Mapping[Actor, float],
-    leaving: Collection[Actor] = (),
+    spared: Collection[Actor] = (),
     takers: Sequence[Actor] = (),
 ) -> StageTable:
     """The next table: `out` leave the roster, `moved` go to `takers`, or (if none are named) to all who remain.
 
     By weight and least load first. Members that gave microbatches up (they own `moved` and stay) get none of them back,
-    and those that are `leaving` get none as long as somebody else is there.
+    and those that are `spared` get none as long as somebody else is there.
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)
@@ -104,7 +105,7 @@ def amend(
     moved = sorted(moved)
     givers = {table.assignee(m) for m in moved} - gone
     takers = takers or [actor for actor in roster if actor not in givers] or roster
-    takers = [actor for actor in takers if actor not in leaving] or takers
+    takers = [actor for actor in takers if actor not in spared] or takers
     index = {actor: i for i, actor in enumerate(roster)}
     wheel = Wheel({actor: weights[actor] for actor in takers})
     assignment = list(table.assignment)

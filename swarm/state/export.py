@@ -2,8 +2,9 @@
 
 `export_hf` writes a folder for `transformers.LlamaForCausalLM.from_pretrained`. Parameter names are already those of
 the Hugging Face layout, so nothing is converted; a subspace model is folded into the dense one that it equals. A model
-that does something to its residual at the cuts equals no plain Llama, and is refused.
-`export_native` writes the parameters as they are, with the run's manifest.
+that does something to its residual at the cuts, or has learned to live with most of it dropped there, equals no plain
+Llama and is refused.
+`export_native` writes the parameters as they are, with the run's manifest and tokenizer; exported.py opens them.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from swarm import codecs
+from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.tokenizer import Tokenizer
-from swarm.manifest import RunManifest
+from swarm.manifest import AUTO, RunManifest
 from swarm.models.subspace import fold
 from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
 from swarm.state.shard import WrittenFile, file_parts, write_parts
 from swarm.state.whole import Source, whole_parameters
 
-_MODEL = "model.safetensors"
-_HF_FILES = (_MODEL, "tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
-_NATIVE_FILES = (_MODEL, "manifest.json")
-_OF_A_MODEL = (*_HF_FILES, "manifest.json", "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
+MODEL_FILE = "model.safetensors"
+MANIFEST_FILE = "manifest.json"
+_HF_FILES = (MODEL_FILE, TOKENIZER_FILE, "tokenizer_config.json", "generation_config.json", "config.json")
+_NATIVE_FILES = (MODEL_FILE, MANIFEST_FILE, TOKENIZER_FILE)
+_OF_A_MODEL = (*_HF_FILES, MANIFEST_FILE, "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
 """Whatever reads a folder would take these together."""
+_NATIVE = "use --format native, which `swarm-peer generate --export` runs"
 
 
 def export_hf(
@@ -52,15 +57,22 @@ def export_hf(
         raise StateError(
             out_dir,
             f"{' and '.join(keys)} {'acts' if len(keys) == 1 else 'act'} on the running residual before layers "
-            f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: "
-            "use --format native, which `swarm-peer generate` and this program's own code can run",
+            f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: {_NATIVE}",
+        )
+    forward = manifest.codec.forward
+    if forward != AUTO and codecs.get(forward).needed_afterwards:
+        raise StateError(
+            out_dir,
+            f'codec.forward = "{forward}" drops most of what crosses before layers '
+            f"{', '.join(map(str, manifest.model.cuts))}; the model has learned to live with that, and a plain Llama, "
+            f"which drops nothing, would answer worse than was measured: {_NATIVE}",
         )
     _check_free(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest)
     parameters = fold(whole_parameters(source, manifest, version), manifest.model)
     _clear(out_dir, _HF_FILES)
-    written = write_parts(out_dir / _MODEL, file_parts(parameters, {"format": "pt"}))
-    with atomic_file(out_dir / "tokenizer.json") as file:
+    written = write_parts(out_dir / MODEL_FILE, file_parts(parameters, {"format": "pt"}))
+    with atomic_file(out_dir / TOKENIZER_FILE) as file:
         write_whole(file, tokenizer.raw)
     end = tokenizer.end_of_text
     _write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, manifest))
@@ -70,17 +82,27 @@ def export_hf(
 
 
 def export_native(
-    source: Source, manifest: RunManifest, out_dir: Path, version: int | None = None, *, force: bool = False
+    source: Source,
+    manifest: RunManifest,
+    tokenizer_path: Path,
+    out_dir: Path,
+    version: int | None = None,
+    *,
+    force: bool = False,
 ) -> WrittenFile:
-    """Write model.safetensors (fp32 parameters by name) and manifest.json, the run's canonical manifest.
+    """Write model.safetensors (fp32 parameters by name), a text model's tokenizer.json, and the run's manifest.json.
 
-    Returns the model file's hash and size. Raises StateError, OSError. As to `force` see `export_hf`.
+    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. As to `force` see `export_hf`.
     """
     _check_free(out_dir, force)
+    tokenizer = _tokenizer(tokenizer_path, manifest) if manifest.data.kind == "text" else None
     parameters = whole_parameters(source, manifest, version)
     _clear(out_dir, _NATIVE_FILES)
-    written = write_parts(out_dir / _MODEL, file_parts(parameters, {"run_hash": manifest.hash}))
-    with atomic_file(out_dir / "manifest.json") as file:
+    written = write_parts(out_dir / MODEL_FILE, file_parts(parameters, {"run_hash": manifest.hash}))
+    if tokenizer is not None:
+        with atomic_file(out_dir / TOKENIZER_FILE) as file:
+            write_whole(file, tokenizer.raw)
+    with atomic_file(out_dir / MANIFEST_FILE) as file:
         write_whole(file, manifest.canonical())
     return written
 

@@ -45,6 +45,30 @@ def test_after_a_step_and_a_pause() -> None:
     assert names(played, 14.0) == ["kill 1"]
 
 
+def test_a_step_that_was_passed_by_meanwhile_counts_as_reached() -> None:
+    played = schedule(
+        """[[fault]]
+        name = "dead"
+        do = "kill"
+        who = "p0"
+        at = "1s"
+        [[fault]]
+        name = "later"
+        do = "stop"
+        who = "p1"
+        after = "dead"
+        after_step = 3"""
+    )
+    played.see("coordinator", OPENED, 0.0)
+    (dead,) = played.due(1.0)
+    for step in range(5):
+        played.see("coordinator", decided(step), 1.1)
+    played.struck(dead, 1.5)
+    assert names(played, 2.0) == []
+    played.see("coordinator", decided(5), 2.5)
+    assert names(played, 2.5) == ["later"]
+
+
 def test_the_third_event_of_one_host_with_a_field() -> None:
     played = schedule(
         """[[fault]]

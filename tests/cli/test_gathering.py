@@ -30,6 +30,10 @@ class Donors:
         """Pieces"""
         self.not_yet: dict[Actor, int] = {}
         """How often the index is still to come."""
+        self.silent: set[Actor] = set()
+        """Who says nothing, and breaks nothing off."""
+        self.frozen: set[Actor] = set()
+        """Who does so once it has told the index."""
         self.without: set[Actor] = set()
         """Who has nothing to send yet but the index."""
         self.asked: list[tuple[Actor, PieceRequest]] = []
@@ -42,6 +46,8 @@ class Donors:
 
     async def _answer(self, actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
         data = self.held.get(actor)
+        if actor in self.silent or (request.count and actor in self.frozen):
+            await asyncio.Event().wait()
         if data is None:
             yield NOT_KEPT
         elif not request.count and self.not_yet.get(actor, 0):
@@ -114,6 +120,28 @@ async def test_what_a_dead_donor_leaves_comes_from_the_other_and_what_came_stays
     again, events = gathering(Donors(one=WHOLE), tmp_path, ONE)
     await again.run()
     assert [event.resumed for event in events if isinstance(event, Gathered)] == [6], "nothing is fetched twice"
+
+
+async def test_what_a_frozen_donor_was_to_send_comes_from_the_other_each_piece_once(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.delay_s, donors.frozen = {ONE: 0.01}, {TWO}
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert any(request.count for actor, request in donors.asked if actor == TWO), "it was to send some"
+    sent = [n for actor, r in donors.asked if actor == ONE for n in range(r.first, r.first + r.count)]
+    assert sorted(set(sent)) == list(range(6)) and len(sent) <= 8, sent
+
+
+async def test_a_frozen_donor_does_not_keep_the_index_that_another_will_have_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peers.stage.gathering._SILENT_S", 0.05)
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.not_yet, donors.silent = {ONE: 2}, {TWO}
+    fetching, _ = gathering(donors, tmp_path, ONE)
+    fetching.donors = (ONE, TWO)
+    path = await asyncio.wait_for(fetching.run(), 20)
+    assert path.read_bytes() == WHOLE and donors.not_yet[ONE] == 0
 
 
 async def test_an_index_that_is_to_come_is_waited_for_and_one_that_nobody_keeps_is_not(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Who failed by its own fault is tried seldom, and with little."""
 
-from swarm.protocol.ids import PassId, StepNumber, Term
+from swarm.protocol.ids import Actor, PassId, StepNumber, Term
 from swarm.protocol.probation import Probation
+from swarm.protocol.wiring import Pair, wire
 
 
 def in_step(step: int, index: int = 0) -> PassId:
@@ -37,3 +38,12 @@ def test_one_pass_is_one_strike() -> None:
     probation.strike("peer", in_step(5))
     assert probation.strikes("peer") == 1
     assert probation.is_benched("peer", 5) and not probation.is_benched("peer", 6)
+
+
+def test_whom_a_broken_link_leaves_without_neighbour_does_not_hand_its_work_to_who_is_tried() -> None:
+    first, cut, other, tried = (Actor(name, 1) for name in ("first", "cut", "other", "tried"))
+    weights = {first: 1.0, cut: 1.0, other: 1.0, tried: 100.0}
+    _, table = wire(
+        [(first,), (cut, other, tried)], weights, 12, frozenset({Pair((first, cut))}), probed=frozenset({tried})
+    )
+    assert (len(table.assigned_to(cut)), len(table.assigned_to(other)), len(table.assigned_to(tried))) == (0, 11, 1)

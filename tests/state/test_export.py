@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from swarm.manifest import ModelSection, RunManifest
+from swarm.manifest import CodecSection, ModelSection, RunManifest
 from swarm.models.kinds import build_stage, parameter_shapes
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
@@ -86,8 +86,22 @@ def test_copies_that_differ_are_not_exported(
     assert not (tmp_path / "out").exists()
 
 
-def test_native_export_holds_parameters_and_manifest(manifest: RunManifest, states: States, tmp_path: Path) -> None:
-    export_native(states, manifest, tmp_path)
+@pytest.mark.parametrize("codec", ["topk:0.1", "topk-independent:0.1"])
+def test_what_learned_to_live_without_most_values_is_no_llama(
+    codec: str, manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    run = manifest.model_copy(update={"codec": CodecSection(forward=codec, backward="none")})
+    message = f'codec.forward = "{codec}" drops most of what crosses before layers 1, 2'
+    with pytest.raises(StateError, match=message):
+        export_hf(states, run, tokenizer_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    export_native(states, run, tokenizer_path, tmp_path / "out")
+
+
+def test_native_export_holds_parameters_and_manifest(
+    manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
+) -> None:
+    export_native(states, manifest, tokenizer_path, tmp_path)
     assert RunManifest.from_canonical((tmp_path / "manifest.json").read_bytes()) == manifest
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert tensors.keys() == whole_parameters(states, manifest).keys()
@@ -103,13 +117,18 @@ def test_a_model_is_replaced_whole_and_only_by_force(
     before = sorted(path.name for path in out.iterdir())
     for export in (
         lambda: export_hf(states, manifest, tokenizer_path, out),
-        lambda: export_native(states, manifest, out),
+        lambda: export_native(states, manifest, tokenizer_path, out),
     ):
         with pytest.raises(StateError, match=r"holds a model already \(config.json\): .*--force"):
             export()
     assert sorted(path.name for path in out.iterdir()) == before
-    export_native(states, manifest, out, force=True)
-    assert sorted(path.name for path in out.iterdir()) == ["README.md", "manifest.json", "model.safetensors"]
+    export_native(states, manifest, tokenizer_path, out, force=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
+        "manifest.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
     export_hf(states, manifest, tokenizer_path, out, force=True)
     assert sorted({*before} - {"model.safetensors.index.json"}) == sorted(path.name for path in out.iterdir())
 
@@ -119,7 +138,7 @@ def test_export_from_the_archive_equals_export_from_memory(
 ) -> None:
     archive = Archive(tmp_path / "archive", manifest.hash, manifest.model.stages, keep=1)
     with pytest.raises(StateError, match="no complete checkpoint"):
-        export_native(archive, manifest, tmp_path / "never")
+        export_native(archive, manifest, tokenizer_path, tmp_path / "never")
     for stage, tensors in states.items():
         header, *chunks = iter_chunks(tensors, ShardMeta(manifest.hash, stage, 30, 30, "cd" * 32, "ef" * 32))
         writer = archive.receive(stage, 30, TransferHeader.decode(header, "x").hash)
@@ -142,9 +161,9 @@ def test_refusals_name_what_is_wrong(
         export_hf(states, manifest, other, tmp_path / "out")
     assert caught.value.where == str(other)
     with pytest.raises(StateError, match="stage 1: is missing"):
-        export_native({0: states[0], 2: states[2]}, manifest, tmp_path / "out")
+        export_native({0: states[0], 2: states[2]}, manifest, tokenizer_path, tmp_path / "out")
     with pytest.raises(StateError, match="stage 0: tensor"):
-        export_native({0: states[1], 1: states[1], 2: states[2]}, manifest, tmp_path / "out")
+        export_native({0: states[1], 1: states[1], 2: states[2]}, manifest, tokenizer_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -167,7 +186,7 @@ def test_a_subspace_model_folds_into_the_files_of_a_dense_one(
 
 
 def test_an_archive_of_another_subspace_is_refused(
-    subspace_manifest: RunManifest, subspace_states: States, tmp_path: Path
+    subspace_manifest: RunManifest, subspace_states: States, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     """The same run hash, so that only the subspace can tell."""
     archive = Archive(tmp_path / "archive", subspace_manifest.hash, 3, keep=1)
@@ -179,7 +198,7 @@ def test_an_archive_of_another_subspace_is_refused(
             writer.feed(chunk)
         writer.commit()
     with pytest.raises(StateError, match=f"subspace_id is abababab.*, expected {subspace_manifest.subspace_id}"):
-        export_native(archive, subspace_manifest, tmp_path / "out")
+        export_native(archive, subspace_manifest, tokenizer_path, tmp_path / "out")
 
 
 def test_narrow_boundaries_fold_into_no_llama_and_export_natively(
@@ -189,7 +208,7 @@ def test_narrow_boundaries_fold_into_no_llama_and_export_natively(
     with pytest.raises(StateError, match=f'model.boundary = "{kind}" acts on the running residual before layers 1, 2'):
         export_hf(narrow_states, narrow_manifest, tokenizer_path, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
-    export_native(narrow_states, narrow_manifest, tmp_path)
+    export_native(narrow_states, narrow_manifest, tokenizer_path, tmp_path)
     assert RunManifest.from_canonical((tmp_path / "manifest.json").read_bytes()) == narrow_manifest
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert sum("boundaries" in name for name in tensors) == (6 if kind == "maxout" else 4)
@@ -210,6 +229,6 @@ def test_receivers_that_refine_fold_into_no_llama_and_export_natively(
     with pytest.raises(StateError, match=keys):
         export_hf(refined_states, refined_manifest, tokenizer_path, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
-    export_native(refined_states, refined_manifest, tmp_path)
+    export_native(refined_states, refined_manifest, tokenizer_path, tmp_path)
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert tensors["model.boundaries.tables.1.embed"].shape == (288, 4)

@@ -367,12 +367,16 @@ SCENARIOS = [
 ]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+SUBSPACE = ("model.residual=subspace", "model.subspace_dim=4", "model.tail_layers=1")
+WIRES: dict[str, tuple[str, ...]] = {**{codec: (codec,) for codec in CODECS}, "subspace-int4": ("int4", *SUBSPACE)}
+
+
+@pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
 def test_same_answer_under_faults(
-    scenario: Scenario, codec: str, make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+    scenario: Scenario, wire: str, make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    play(scenario, make_swarm(codec, *scenario.sets), reference)
+    play(scenario, make_swarm(*WIRES[wire], *scenario.sets), reference)
 
 
 @pytest.mark.parametrize("budget", [(), ("--graph-budget=0",)], ids=["kept-graphs", "no-graphs"])

@@ -43,8 +43,8 @@ def without_self_fence() -> Patch:
 
 
 def _no_fencing() -> list[Patch]:
-    def move_only(table: Any, out: Any, moved: Any, weights: Any, leaving: Any = ()) -> Any:
-        return amend(table, (), moved, weights, leaving)
+    def move_only(table: Any, out: Any, moved: Any, weights: Any, spared: Any = ()) -> Any:
+        return amend(table, (), moved, weights, spared)
 
     return [(mending_module, "amend", move_only), without_self_fence()]
 
