@@ -1,0 +1,48 @@
+"""What a peer frees is there for the next microbatch: no page is given back and gotten anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys, threading
+from peers.stage.heap import keep_freed_memory
+keep_freed_memory()
+import torch
+
+def use():
+    '''Tensors of a megabyte, freed in the order in which they came.'''
+    held = [torch.ones(1 << 18) for _ in range(200)]
+    while held:
+        held.pop(0)
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+def compute():
+    use()
+    before = faults()
+    use()
+    print(faults() - before)
+
+thread = threading.Thread(target=compute)
+thread.start()
+thread.join()
+"""
+PAGES = 200 * (1 << 20) // os.sysconf("SC_PAGE_SIZE")
+
+
+def faults(**environment: str) -> int:
+    told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PROGRAM]
+    return int(subprocess.run(command, env=told | environment, capture_output=True, check=True, timeout=120).stdout)
+
+
+@pytest.mark.skipif("glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="it is glibc that is told so")
+def test_memory_that_was_used_once_is_not_gotten_anew() -> None:
+    assert faults() < PAGES / 10
+    assert faults(MALLOC_PERTURB_="0") > PAGES / 2, "who sets glibc's variables is left alone"
