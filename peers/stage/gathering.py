@@ -241,15 +241,16 @@ class Gathering:
             taken, self._missing = self._missing[:count], self._missing[count:]
             return _Run(donor, taken, time.monotonic())
         now = time.monotonic()
-        asked_for = Counter(number for run in self._runs for number in run.left)
-        slowest_s, shared = 0.0, list[int]()
+        soonest: dict[int, float] = {}
         for run in self._runs:
-            alone = [number for number in run.left if number not in self._done and asked_for[number] == 1]
-            if alone and run.donor is not donor and (rest_s := run.rest_s(len(alone), now)) > slowest_s:
-                slowest_s, shared = rest_s, alone
-        if slowest_s < _TAKE_OVER * PIECE_BYTES / donor.rate:
-            return None  # it comes sooner from there
-        return _Run(donor, shared[len(shared) // 2 :], now)
+            pending = [number for number in run.left if number not in self._done]
+            rest_s = 0.0 if run.donor is donor else run.rest_s(len(pending), now)
+            soonest |= {number: min(rest_s, soonest.get(number, rest_s)) for number in pending}
+        latest_s = max(soonest.values(), default=0.0)
+        if latest_s < _TAKE_OVER * PIECE_BYTES / donor.rate:
+            return None  # all of it comes sooner from where it was asked for
+        late = _last_stretch([number for number in sorted(soonest) if soonest[number] == latest_s])
+        return _Run(donor, late[len(late) // 2 :], now)
 
     async def _receive(self, run: _Run, index: Index, file: int) -> None:
         request = PieceRequest(self.kind, self.stage, self.version, run.left[0], len(run.left))
@@ -291,6 +292,14 @@ class Gathering:
             self.emit(PieceRefused(str(actor), reason))
         self.banned.add(actor)
         self._known.setdefault(actor, _Donor(actor)).banned = True
+
+
+def _last_stretch(numbers: list[int]) -> list[int]:
+    """Of ascending numbers the last that follow one another: only such can be asked for at once."""
+    first = len(numbers) - 1
+    while first and numbers[first - 1] == numbers[first] - 1:
+        first -= 1
+    return numbers[first:]
 
 
 async def _first_and_others(

@@ -132,6 +132,14 @@ async def test_what_a_frozen_donor_was_to_send_comes_from_the_other_each_piece_o
     assert sorted(set(sent)) == list(range(6)) and len(sent) <= 8, sent
 
 
+async def test_what_two_frozen_donors_were_to_send_comes_from_the_third(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE, three=WHOLE)
+    donors.delay_s, donors.frozen = {ONE: 0.01}, {TWO, THREE}
+    fetching, events = gathering(donors, tmp_path, ONE, TWO, THREE)
+    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert not [event for event in events if isinstance(event, PieceRefused)]
+
+
 async def test_a_frozen_donor_does_not_keep_the_index_that_another_will_have_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
