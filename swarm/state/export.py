@@ -30,7 +30,8 @@ _HF_FILES = (MODEL_FILE, TOKENIZER_FILE, "tokenizer_config.json", "generation_co
 _NATIVE_FILES = (MODEL_FILE, MANIFEST_FILE, TOKENIZER_FILE)
 _OF_A_MODEL = (*_HF_FILES, MANIFEST_FILE, "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
 """Whatever reads a folder would take these together."""
-_NATIVE = "use --format native, which `swarm-peer generate --export` runs"
+
+_INSTEAD = "use --format native, which `swarm-peer generate --export` runs"
 
 
 def export_hf(
@@ -57,7 +58,7 @@ def export_hf(
         raise StateError(
             out_dir,
             f"{' and '.join(keys)} {'acts' if len(keys) == 1 else 'act'} on the running residual before layers "
-            f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: {_NATIVE}",
+            f"{', '.join(map(str, manifest.model.cuts))}, and a plain Llama has nothing there to hold it: {_INSTEAD}",
         )
     forward = manifest.codec.forward
     if forward != AUTO and codecs.get(forward).needed_afterwards:
@@ -65,7 +66,7 @@ def export_hf(
             out_dir,
             f'codec.forward = "{forward}" drops most of what crosses before layers '
             f"{', '.join(map(str, manifest.model.cuts))}; the model has learned to live with that, and a plain Llama, "
-            f"which drops nothing, would answer worse than was measured: {_NATIVE}",
+            f"which drops nothing, would answer worse than was measured: {_INSTEAD}",
         )
     _check_free(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest)
