@@ -17,13 +17,16 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import write_results
 from benchmarks.scenarios import Report, play
+from peers.core_loop import RunFailed
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "internet" / "scenarios"
-RESULTS = ROOT / "benchmarks" / "results" / "faults.json"
+FOLDER = ROOT / "benchmarks" / "results"
+RESULTS = FOLDER / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
 _BEGIN, _END = "<!-- written by python -m benchmarks.faults -->", "<!-- end -->"
 
@@ -34,7 +37,7 @@ BEST_WITH_ONE_SLOW = 3.25 / 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the matrix. `tell` puts into words what the scenarios' reports measured."""
+    """A row of the matrix. `tell` puts into words what the scenarios' reports measured, then what `results` hold."""
 
     number: int
     fault: str
@@ -43,6 +46,8 @@ class Row:
     tell: Callable[..., str] = lambda *reports: ""
     beside: str = ""
     """Other evidence: tests and commands by name."""
+    results: tuple[str, ...] = ()
+    """Of other benchmarks, by the names of their files."""
 
 
 def _first_answer(report: Report, fault: str, word: str) -> float:
@@ -77,12 +82,37 @@ def _end(report: Report, host: str, fault: str) -> float:
     return float(next(end["at_s"] for end in report["ends"] if end["host"] == host and end["at_s"] >= began) - began)
 
 
+def _lost(report: Report) -> int:
+    """How often a peer was given up after a fault."""
+    return sum(" is lost" in answer["text"] for episode in report["episodes"] for answer in episode["answers"])
+
+
+def _equal(report: Report) -> str:
+    return f"digests {'equal' if report['equal'] else '**not** equal'}"
+
+
+def _expelled(report: Report) -> str:
+    gone = [end["host"] for end in report["ends"] if end["code"] == RunFailed.exit_code]
+    return f"sound numbers that are wrong: {len(gone)} of {len(report['ends']) - 1} expelled"
+
+
+def _departures(kept: dict[str, Any]) -> str:
+    goodput = {row["departures"]: row["goodput"] for row in kept["rows"]}
+    places = ("on the trace" if at == "trace" else f"at {100 * float(at):.0f} %" for at in goodput)
+    told = (f"{was:.2f} {place}" for was, place in zip(goodput.values(), places, strict=True))
+    return f"twelve processes, two hours in ten minutes: {', '.join(told)}"
+
+
 ROWS = (
     Row(
         1,
         "none: fault tolerance on or off",
         "≤ 3 % overhead",
-        beside="1.00 of the CPU time per token (0.98–1.01): `python -m benchmarks.fault_tolerance`",
+        tell=lambda kept: "{:.2f} of the CPU time per token ({:.2f}–{:.2f})".format(
+            kept["summary"]["ratio_median"], *kept["summary"]["ratio_95_percent"]
+        ),
+        beside="`python -m benchmarks.fault_tolerance`",
+        results=("fault_tolerance",),
     ),
     Row(
         2,
@@ -145,7 +175,7 @@ ROWS = (
         "5 % loss, 40 ± 10 ms, 20 Mbit/s on one side",
         "nobody is fenced for its link",
         ("slow-peer",),
-        lambda r: "nobody fenced or lost; digests equal",
+        lambda r: f"{_lost(r) or 'nobody'} fenced or lost; {_equal(r)}",
         "`test_max_rate.py`, `test_slow_receiver.py`",
     ),
     Row(
@@ -202,7 +232,7 @@ ROWS = (
         "NaN, ×100, sign flip, stale, replayed, wrong shape",
         "refused and attributed; 20 % attackers cost ≤ 2 % loss",
         ("liars",),
-        lambda r: "two of ten, sound numbers that are wrong: expelled at the first step, digests equal",
+        lambda r: f"{_expelled(r)}; {_equal(r)}",
         "×100, sign flip: `test_audited_run.py`, `test_liars.py`; what they cost: [trust](trust.md), `python -m "
         "benchmarks.liars`. NaN, stale, replayed, wrong shape, oversized: `test_strangers.py`, `test_bad_input.py`, "
         "`test_nonfinite_run.py`",
@@ -212,7 +242,10 @@ ROWS = (
         "clocks ± 5 min off; one jumps",
         "no expiry, no liveness error",
         ("clock-skew",),
-        lambda r: "nobody lost but the killed one, which found the swarm again with its wrong clock",
+        lambda r: (
+            f"{_lost(r)} lost, of {sum('kill' in e['what'] for e in r['episodes'])} killed, and back after "
+            f"{_first_answer(r, 'newcomer, over', 'joined'):.1f} s, with a wrong clock; {_equal(r)}"
+        ),
     ),
     Row(
         16,
@@ -227,12 +260,13 @@ ROWS = (
         "departures of 5 to 33 % an hour, p3-like trace",
         "goodput ≥ 90 % to 16 %, ≥ 80 % on the trace",
         ("departures",),
-        lambda r: (
+        lambda r, kept: (
             f"33 % an hour, an hour in a minute: {sum('kills' in e['fault'] for e in r['episodes'])} kills of six "
-            f"peers in {r['seconds']:.0f} s, goodput {r['goodput']:.2f}, longest gap {r['longest_gap_s']:.1f} s"
+            f"peers in {r['seconds']:.0f} s, goodput {r['goodput']:.2f}, longest gap {r['longest_gap_s']:.1f} s; "
+            f"{_departures(kept)}"
         ),
-        "twelve processes, two hours in ten minutes: 0.99 at 5 %, 0.96 at 10 %, 0.97 at 16 %, 0.92 at 33 %, 0.81 on "
-        "the trace, `python -m benchmarks.departures`; all rates in the simulator",
+        "`python -m benchmarks.departures`; all rates in the simulator",
+        ("departures",),
     ),
     Row(
         18,
@@ -287,11 +321,13 @@ def table(reports: dict[str, Report]) -> str:
     lines = ["| # | fault | target | shown | where |", "|---:|---|---|---|---|"]
     for row in ROWS:
         played = [reports[name] for name in row.scenarios if name in reports]
-        if row.scenarios and len(played) == len(row.scenarios):
+        kept = [FOLDER / f"{name}.json" for name in row.results]
+        if len(played) == len(row.scenarios) and all(path.exists() for path in kept):
             failures = [text for report in played for text in report["failures"]]
-            shown = row.tell(*played) if not failures else "**not as expected:** " + failures[0].splitlines()[0]
+            told = (*played, *(json.loads(path.read_text()) for path in kept))
+            shown = row.tell(*told) if not failures else "**not as expected:** " + failures[0].splitlines()[0]
         else:
-            shown = "not played yet" if row.scenarios else ""
+            shown = "not played yet"
         places = [f"`{name}.toml`, real processes" for name in row.scenarios]
         where = "; ".join([*places, *([row.beside] if row.beside else [])])
         lines.append(f"| {row.number} | {row.fault} | {row.target} | {shown} | {where} |")
@@ -299,11 +335,14 @@ def table(reports: dict[str, Report]) -> str:
 
 
 def write_page(reports: dict[str, Report]) -> None:
-    """Put the table between its marks."""
-    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), reports), encoding="utf-8")
+
+
+def with_table(page: str, reports: dict[str, Report]) -> str:
+    """The page with the table between its marks."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    PAGE.write_text(f"{before}{_BEGIN}\n\n{table(reports)}\n\n{_END}{after}", encoding="utf-8")
+    return f"{before}{_BEGIN}\n\n{table(reports)}\n\n{_END}{after}"
 
 
 if __name__ == "__main__":

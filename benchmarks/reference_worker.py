@@ -1,4 +1,4 @@
-"""One `reference` process of benchmarks/throughput.py: prints the seconds its steps took, without the first of many."""
+"""One `reference` process of benchmarks/throughput.py: notes when it begins each microbatch, until it is killed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ from peers.resolved_run import resolve_run
 from swarm.data.reader import CorpusReader
 
 
-class TimedReader:
-    """Notes when the first microbatch of step `since` is read: the moment that step begins."""
+class NotingReader:
+    """Appends a line to `notes` when a microbatch is read, which is when it is begun: unix seconds."""
 
-    def __init__(self, reader: CorpusReader, since: int) -> None:
+    def __init__(self, reader: CorpusReader, notes: Path) -> None:
         self._reader = reader
-        self._since = since
-        self.began: float | None = None
+        self._notes = notes.open("a", buffering=1)
 
     def microbatch(self, step: int, m: int) -> np.ndarray:
-        if step == self._since and self.began is None:
-            self.began = time.monotonic()
+        self._notes.write(f"{time.time()}\n")
         return self._reader.microbatch(step, m)
 
 
 if __name__ == "__main__":
     run = resolve_run(Path(sys.argv[1]))
-    reader = TimedReader(CorpusReader(run.corpus, run.manifest), min(1, run.manifest.run.steps - 1))
+    reader = NotingReader(CorpusReader(run.corpus, run.manifest), Path(sys.argv[3]))
     train_reference(run.manifest, reader, threads=int(sys.argv[2]))
-    assert reader.began is not None
-    print(time.monotonic() - reader.began)

@@ -2,28 +2,34 @@
 
     python -m benchmarks.throughput [--pairs 5] [--wires bf16,none] [--out benchmarks/results/throughput.json]
 
-Rows: `reference` with 2 threads, two processes of one thread each, and for each wire a swarm of 4 stages × 1 and one of
-2 × 2. Each pair runs all of them one after another, in turned order. A run is timed from the opening of its second step
-until the last peer has applied the last one: the first warms up. With `--steps 1` it is timed from the opening of that
-step, so that long steps take half the time, and what warms up counts: in all rows. The ratio is that of a swarm to the
-faster of the first two rows, by its median, in the same pair. Were it the faster one of each pair, noise alone would
-make it faster.
+For each wire a swarm of 4 stages × 1, one of 2 × 2, `reference` with 2 threads, and two processes of it with one thread
+each, which share the microbatches of a step without exchanging anything. They have the whole machine in turn, five
+seconds each, so that all of them meet the same machine: its speed wavers by a tenth from minute to minute. A pair is a
+step of a swarm, in seconds that this swarm had, and what the references did meanwhile in theirs. The first step is not
+counted: in it a peer takes its memory for all microbatches in flight, once for the whole run. The ratio is that of a
+swarm to the faster of the references, by its median over the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.local_swarm import PEERS, LocalSwarm, script
 from benchmarks.results import write_results
-from swarm.events import PassOpened, StepApplied
+from benchmarks.taking_turns import Program, take_turns
+from swarm.events import PassOpened
 
 RUN = """
 [run]
@@ -55,56 +61,134 @@ replicas = {replicas}
 step_budget_s = 600.0
 """
 TOKENS = 4 * 256
+SHAPES = ((4, 1), (2, 2))
+"""(stages, replicas) of the swarms."""
+REFERENCES = {"reference, 2 threads": (1, 2), "2 processes × 1 thread": (2, 1)}
+"""(processes, threads)"""
+START_S = 120.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=2, help="the first is not counted, if there are more")
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--wires", default="bf16,none")
+    parser.add_argument("--turn", type=float, default=5.0, help="seconds")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="throughput-") as folder:
-        results = measure(options, Path(folder))
-    print(json.dumps(results["summary"], indent=2))
-    write_results(options.out, "throughput", **results)
+    options.steps = 2 * options.pairs + 4  # the faster swarm is not to end before the slower one is measured
+    rows: dict[str, list[dict[str, float]]] = {}
+    summaries: dict[str, object] = {}
+    with tempfile.TemporaryDirectory(prefix="throughput-") as name:
+        folder = Path(name)
+        subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
+        for wire in options.wires.split(","):
+            measured = measure(folder, options, wire)
+            rows |= measured
+            summaries |= {row: summary(pairs) for row, pairs in measured.items()}
+            print(json.dumps({row: summaries[row] for row in measured}, indent=2), flush=True)
+            write_results(options.out, "throughput", tokens_per_second=rows, summary=summaries)
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    subprocess.run([*PEERS, "prepare", "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
-    wires = options.wires.split(",")
-    rows: dict[str, Callable[[], float]] = {
-        "reference, 2 threads": lambda: _reference(folder, options, 1, 2),
-        "2 processes × 1 thread": lambda: _reference(folder, options, 2, 1),
-    }
-    single = list(rows)
-    for wire in wires:
-        rows[f"4 stages × 1, {wire}"] = lambda wire=wire: _swarm(folder, options, wire, 4, 1)
-        rows[f"2 stages × 2, {wire}"] = lambda wire=wire: _swarm(folder, options, wire, 2, 2)
-    names = list(rows)
-    pairs: list[dict[str, float]] = []
-    for pair in range(options.pairs):
-        turned = names[pair % len(names) :] + names[: pair % len(names)]
-        pairs.append({name: rows[name]() for name in turned})
-        print(f"pair {pair}: {', '.join(f'{name}: {pairs[-1][name]:,.0f}' for name in names)}", flush=True)
-    faster = max(single, key=lambda name: statistics.median(pair[name] for pair in pairs))
-    summary = {}
-    for name in names[len(single) :]:
-        ratios = [pair[name] / pair[faster] for pair in pairs]
-        summary[name] = {
-            "median": round(statistics.median(ratios), 3),
-            "min": round(min(ratios), 3),
-            "max": round(max(ratios), 3),
-            "pairs": len(ratios),
-        }
-    return {"tokens_per_second": pairs, "faster": faster, "summary": summary}
+def measure(folder: Path, options: argparse.Namespace, wire: str) -> dict[str, list[dict[str, float]]]:
+    """By swarm: for each pair the tokens per second of it and of each reference."""
+    with ExitStack() as stack:
+        swarms = [_Swarm.start(stack, folder, options, wire, *shape) for shape in SHAPES]
+        references = [_Reference.start(stack, folder, options, name) for name in REFERENCES]
+        programs = [each.program for each in (*swarms, *references)]
+        take_turns(programs, lambda: all(len(s.opened()) >= options.pairs + 2 for s in swarms), options.turn)
+        return {s.program.name: s.pairs(references, options) for s in swarms}
 
 
-def run_file(folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int) -> Path:
+def summary(pairs: list[dict[str, float]]) -> dict[str, object]:
+    faster = max(REFERENCES, key=lambda name: statistics.median(pair[name] for pair in pairs))
+    ratios = [pair["swarm"] / pair[faster] for pair in pairs]
+    found = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+    return {**{name: round(ratio, 3) for name, ratio in found.items()}, "pairs": len(ratios), "faster": faster}
+
+
+@dataclass(frozen=True)
+class _Swarm:
+    program: Program
+    swarm: LocalSwarm
+
+    @classmethod
+    def start(
+        cls, stack: ExitStack, folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int
+    ) -> _Swarm:
+        """Stopped, its first step opened."""
+        path = run_file(folder, options, wire, stages, replicas)
+        words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
+        swarm = stack.enter_context(LocalSwarm(path.with_suffix(""), path, [words] * (stages * replicas)))
+        assert swarm.coordinator is not None
+        name = f"{stages} stages × {replicas}, {wire}"
+        found = cls(Program(name, [process.pid for process in (swarm.coordinator, *swarm.peers)]), swarm)
+        stack.callback(found.program.go_on)  # a daemon that is stopped does not notice that its peer is killed
+        _wait(lambda: bool(found.opened()), name)
+        found.program.stop()
+        return found
+
+    def opened(self) -> list[float]:
+        """Unix seconds at which its steps began."""
+        return [at for at, event in self.swarm.events() if isinstance(event, PassOpened)]
+
+    def pairs(self, references: list[_Reference], options: argparse.Namespace) -> list[dict[str, float]]:
+        passes = [event.pass_id for _, event in self.swarm.events() if isinstance(event, PassOpened)]
+        assert passes == [f"1:{step}" for step in range(len(passes))], "a step was run twice: not a measurement"
+        opened = self.opened()[1 : options.pairs + 2]
+        tokens = options.microbatches * TOKENS
+        return [
+            {"swarm": tokens / (self.program.own(end) - self.program.own(begin))}
+            | {reference.program.name: reference.rate(begin, end) for reference in references}
+            for begin, end in itertools.pairwise(opened)
+        ]
+
+
+@dataclass(frozen=True)
+class _Reference:
+    program: Program
+    notes: list[Path]
+
+    @classmethod
+    def start(cls, stack: ExitStack, folder: Path, options: argparse.Namespace, name: str) -> _Reference:
+        """Stopped, each process at its first microbatch. They share the microbatches of a step."""
+        processes, threads = REFERENCES[name]
+        of_one = argparse.Namespace(dim=options.dim, steps=10_000, microbatches=options.microbatches // processes)
+        path = run_file(folder, of_one, "none", 4, 1, f"RUN-{processes}-processes.toml")
+        notes = [Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(processes)]
+        running = []
+        for note in notes:
+            words = [*script("reference_worker"), str(path), str(threads), str(note)]
+            running.append(stack.enter_context(subprocess.Popen(words)))
+            stack.callback(running[-1].kill)
+        found = cls(Program(name, [process.pid for process in running]), notes)
+        _wait(lambda: all(note.stat().st_size for note in notes), name)
+        found.program.stop()
+        return found
+
+    def rate(self, begin: float, end: float) -> float:
+        """Tokens a second of its own time between two moments, unix seconds."""
+        mine = [self.program.own(at) for at in (begin, end)]
+        done = 0.0
+        for note in self.notes:
+            times = [self.program.own(float(line)) for line in note.read_text().split()]
+            first, last = np.interp(mine, times, range(len(times)))
+            done += float(last - first)
+        return done * TOKENS / (mine[1] - mine[0])
+
+
+def _wait(reached: Callable[[], bool], name: str) -> None:
+    deadline = time.monotonic() + START_S
+    while not reached():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{name}: not at work after {START_S:g} s")
+        time.sleep(0.2)
+
+
+def run_file(folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int, name: str = "") -> Path:
     cuts = [8 * s // stages for s in range(1, stages)]
-    path = folder / f"RUN-{wire}-{stages}x{replicas}.toml"
+    path = folder / (name or f"RUN-{wire}-{stages}x{replicas}.toml")
     path.write_text(
         RUN.format(
             steps=options.steps,
@@ -117,38 +201,6 @@ def run_file(folder: Path, options: argparse.Namespace, wire: str, stages: int, 
         )
     )
     return path
-
-
-def _reference(folder: Path, options: argparse.Namespace, processes: int, threads: int) -> float:
-    """Tokens per second of all processes together, which share the microbatches of a step, without a codec."""
-    share = argparse.Namespace(**vars(options) | {"microbatches": options.microbatches // processes})
-    path = run_file(folder, share, "none", 4, 1)
-    words = [*script("reference_worker"), str(path), str(threads)]
-    running = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(processes)]
-    rate = 0.0
-    for process in running:
-        out, _ = process.communicate(timeout=3600)
-        rate += _counted(options) * share.microbatches * TOKENS / json.loads(out)
-    return rate
-
-
-def _swarm(folder: Path, options: argparse.Namespace, wire: str, stages: int, replicas: int) -> float:
-    path = run_file(folder, options, wire, stages, replicas)
-    words = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
-    home = folder / f"swarm-{time.monotonic_ns()}"
-    with LocalSwarm(home, path, [words] * (stages * replicas)) as swarm:
-        swarm.finish(3600)
-        opened = [at for at, event in swarm.events() if isinstance(event, PassOpened)]
-        logs = [swarm.events(f"peer-{number}") for number in range(stages * replicas)]
-    applied = [at for log in logs for at, event in log if isinstance(event, StepApplied)]
-    assert len(opened) == options.steps, "a step was run twice: not a measurement"
-    counted = _counted(options)
-    return counted * options.microbatches * TOKENS / (max(applied) - opened[-counted])
-
-
-def _counted(options: argparse.Namespace) -> int:
-    """Steps that are timed: the last ones."""
-    return max(1, options.steps - 1)
 
 
 if __name__ == "__main__":

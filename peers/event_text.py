@@ -215,7 +215,8 @@ def _describe(event: e.Event) -> str:
         case e.ResourcesMeasured():
             cpu = f"{event.cpu_seconds:.1f} s of CPU, daemon {event.daemon_cpu_seconds:.1f} s"
             memory = f"{amount(event.resident_bytes)} resident, peak {amount(event.peak_resident_bytes)}"
-            return f"version {event.version}: {cpu}; {memory}; kept frames peak {amount(event.peak_retained_bytes)}"
+            kept = f"kept frames peak {amount(event.peak_retained_bytes)}"
+            return f"version {event.version}: {cpu}; {memory}; {kept}; {event.tasks} tasks"
         case e.TrafficMeasured():
             links = ", ".join(f"{amount(bytes_per_s)}/s from {sender}" for sender, bytes_per_s in event.links.items())
             total = f"sent {amount(sum(event.sent.values()))}, received {amount(sum(event.received.values()))}"

@@ -1,17 +1,27 @@
-"""Stage sizes: what a coordinator knows of each stage when it says who can hold it, and who can catch up with it."""
+"""Stage sizes: what a coordinator knows of each stage when it says who can hold it, feed it, and catch up with it."""
 
 from __future__ import annotations
+
+from typing import TypedDict
 
 from peers.dry_run import dry_run
 from swarm.compute.graph import graph_bytes
 from swarm.manifest import RunManifest
 
 
-def stage_sizes(manifest: RunManifest) -> dict[str, tuple[int, ...]]:
-    """Fields of `Settings`, bytes by stage.
+class StageSizes(TypedDict):
+    """Fields of `Settings`, bytes by stage."""
 
-    `stage_memory`: parameters, moments and sums, and the graph of one microbatch. Kept frames may lie on disk instead.
-    """
+    stage_memory: tuple[int, ...]
+    """Parameters, moments and sums, and the graph of one microbatch. Kept frames may lie on disk instead."""
+    stage_sums: tuple[int, ...]
+    stage_frames: tuple[float, ...]
+    """Of one microbatch. Empty where codecs are chosen as the run goes: by the links, which then limit nobody."""
+
+
+def stage_sizes(manifest: RunManifest) -> StageSizes:
+    """As `dry_run` counts them."""
     needs = dry_run(manifest).stages
+    frames = () if manifest.codec.auto else tuple(need.retention / manifest.batch.microbatches for need in needs)
     memory = tuple(need.state + graph_bytes(manifest, stage) for stage, need in enumerate(needs))
-    return {"stage_memory": memory, "stage_sums": tuple(need.sums for need in needs)}
+    return StageSizes(stage_memory=memory, stage_sums=tuple(need.sums for need in needs), stage_frames=frames)

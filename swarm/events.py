@@ -521,6 +521,8 @@ class ResourcesMeasured(Event):
     peak_resident_bytes: int
     peak_retained_bytes: int
     """Most encoded frames kept for one pass, memory and disk together."""
+    tasks: int = 0
+    """Of its event loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,18 @@ def test_orders_of_steps_are_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "codec", ["ef21:4", "ef21:topk:0.2", "delta:topk:0.2", "ef:int4", "ef:topk:0.2", "ef-mixed:topk:0.2"]
+    "codec",
+    [
+        "ef21:4",
+        "ef21:topk:0.2",
+        "ef21:log4",
+        "delta:topk:0.2",
+        "delta:huffman:int4-channel",
+        "ef:int4",
+        "ef:topk:0.2",
+        "ef-mixed:topk:0.2",
+        "ef-mixed:int4",
+    ],
 )
 def test_changes_of_other_kinds(run, codec: str) -> None:
     swarm = run(manifest(codec))

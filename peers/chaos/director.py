@@ -311,6 +311,7 @@ class Director:
         for name, machine in self._machines.items():
             for seen in machine.read():
                 self._schedule.see(name, seen.event, seen.at)
+                self._played.vitals.told(machine, seen.event)
                 if name in self._scenario.coordinators:
                     self._heard_at = time.time()
 

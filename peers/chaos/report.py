@@ -248,7 +248,7 @@ def _grown(growth: Growth, expect: Expectations) -> list[str]:
     if expect.memory_growth is not None and growth.resident_bytes > expect.memory_growth:
         found.append(f"{growth.host} has {amount(growth.resident_bytes)} more memory after {growth.seconds:.0f} s")
     if expect.descriptor_growth is not None:
-        for what, count in (("descriptors", growth.descriptors), ("threads", growth.threads)):
+        for what, count in (("descriptors", growth.descriptors), ("threads", growth.threads), ("tasks", growth.tasks)):
             if count > expect.descriptor_growth:
                 found.append(f"{growth.host} has {count} more {what} after {growth.seconds:.0f} s")
     return found

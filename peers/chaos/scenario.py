@@ -99,7 +99,7 @@ class Expectations:
     memory_growth: int | None = None
     """Bytes that any process may have more at the end than in its youth."""
     descriptor_growth: int | None = None
-    """The same of open descriptors, and of threads."""
+    """The same of open descriptors, of threads, and of tasks of a peer's event loop."""
     may_end: tuple[str, ...] = ()
     """Hosts whose process may end by itself, with an error."""
     events: tuple[Expected, ...] = ()

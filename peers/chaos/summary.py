@@ -49,8 +49,9 @@ def _rows(report: Report) -> list[tuple[str, str, str]]:
         rows.append(("slowest step", f"{report.slowest:.2f} × the usual one", ""))
     rows.append(("longest gap", f"{report.longest_gap_s:.2f} s between decisions", ""))
     for growth in report.growth[:_LIVES]:
-        more = f"{amount(growth.resident_bytes)}, {growth.descriptors:+} descriptors, {growth.threads:+} threads"
-        rows.append((growth.host, f"grew by {more} in {growth.seconds:.0f} s", ""))
+        counts = f"{growth.descriptors:+} descriptors, {growth.threads:+} threads, {growth.tasks:+} tasks"
+        more = f"grew by {amount(growth.resident_bytes)}, {counts} in {growth.seconds:.0f} s"
+        rows.append((growth.host, more, ""))
     for finding in report.findings:
         verdict = "holds" if not finding.broken else "BROKEN"
         style = "" if not finding.broken else "bold red"

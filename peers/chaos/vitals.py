@@ -1,4 +1,4 @@
-"""Vitals: memory, descriptors and threads of each process and its libp2p daemon, sampled as a scenario is played.
+"""Vitals: memory, descriptors, threads and tasks of each process and its daemon, sampled as a scenario is played.
 
 What leaks shows as growth of one process between its youth, when it has loaded its state, and its last sample.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import psutil
 
 from peers.chaos.machine import Machine
+from swarm.events import Event, ResourcesMeasured
 
 _EVERY_S = 2.0
 _YOUTH_S = 15.0
@@ -27,6 +28,8 @@ class Sample:
     resident_bytes: int
     descriptors: int
     threads: int
+    tasks: int
+    """Of a peer's event loop, as it said last; 0 of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +41,32 @@ class Growth:
     resident_bytes: int
     descriptors: int
     threads: int
+    tasks: int
 
 
 class Vitals:
-    """`sample` often; it measures every two seconds."""
+    """`sample` often; it measures every two seconds. `told`: what processes say of themselves."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, float], list[Sample]] = defaultdict(list)
         """By host and start of its process."""
+        self._tasks: dict[tuple[str, float], int] = {}
+        """By the same."""
         self._next_at = 0.0
+
+    def told(self, machine: Machine, event: Event) -> None:
+        if isinstance(event, ResourcesMeasured):
+            self._tasks[machine.name, machine.started_at] = event.tasks
 
     def sample(self, machines: Iterable[Machine], now: float) -> None:
         if now < self._next_at:
             return
         self._next_at = now + _EVERY_S
         for machine in machines:
+            life = machine.name, machine.started_at
             if machine.running and now - machine.started_at > _YOUTH_S:
                 with contextlib.suppress(psutil.Error):
-                    self._samples[machine.name, machine.started_at].append(_measure(machine.pid, now))
+                    self._samples[life].append(_measure(machine.pid, now, self._tasks.get(life, 0)))
 
     def growth(self) -> list[Growth]:
         """Of each process that was measured often enough to have three thirds, the longest lives first."""
@@ -72,12 +83,13 @@ class Vitals:
                     _middle([s.resident_bytes for s in old]) - _middle([s.resident_bytes for s in young]),
                     _middle([s.descriptors for s in old]) - _middle([s.descriptors for s in young]),
                     _middle([s.threads for s in old]) - _middle([s.threads for s in young]),
+                    _middle([s.tasks for s in old]) - _middle([s.tasks for s in young]),
                 )
             )
         return sorted(found, key=lambda growth: -growth.seconds)
 
 
-def _measure(pid: int, now: float) -> Sample:
+def _measure(pid: int, now: float, tasks: int) -> Sample:
     process = psutil.Process(pid)
     resident = descriptors = threads = 0
     for each in (process, *process.children(recursive=True)):
@@ -85,7 +97,7 @@ def _measure(pid: int, now: float) -> Sample:
             resident += each.memory_info().rss
             descriptors += each.num_fds()
             threads += each.num_threads()
-    return Sample(now, resident, descriptors, threads)
+    return Sample(now, resident, descriptors, threads, tasks)
 
 
 def _middle(values: list[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 
 import psutil
@@ -10,7 +11,7 @@ from swarm.events import ResourcesMeasured
 
 
 def measure(version: int, peak_retained_bytes: int) -> ResourcesMeasured:
-    """Takes about a millisecond."""
+    """In the event loop. Takes about a millisecond."""
     own = psutil.Process()
     times = own.cpu_times()
     daemon = 0.0
@@ -27,4 +28,5 @@ def measure(version: int, peak_retained_bytes: int) -> ResourcesMeasured:
         resident_bytes=own.memory_info().rss,
         peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         peak_retained_bytes=peak_retained_bytes,
+        tasks=len(asyncio.all_tasks()),
     )

@@ -7,7 +7,6 @@ Some take a parameter after a colon: "topk:0.1".
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Callable, Mapping
 
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
@@ -46,22 +45,29 @@ _ROWS: tuple[Codec, ...] = (
     Log4Channel(),
 )
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
-    **{family: functools.partial(Delta, family) for family in Delta.families},
+    **{family: lambda change, family=family: Delta(family, change, _of_changes(change)) for family in Delta.families},
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
-    MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(TopK(_fraction(inner) / 2)),
+    MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_stateless(inner)),
     Huffman.family: lambda inner: Huffman(_stateless(inner)),
     TopK.family: lambda fraction: TopK(fraction_of(fraction)),
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
 _PARAMETERS = {
-    **{family: ("BITS", f"write {family}:4 for changes of 4 bits a value") for family in Delta.families},
+    **{family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits a value") for family in Delta.families},
     ErrorFeedback.family: ("CODEC", "write ef:topk:0.1, or ef: and any codec of activations that keeps no state"),
-    MixedErrorFeedback.family: ("topk:FRACTION", "write ef-mixed:topk:0.1 to keep a tenth of the values"),
+    MixedErrorFeedback.family: (
+        "CODEC",
+        "write ef-mixed:topk:0.1, or ef-mixed: and a codec of activations that keeps no state and takes the same bytes "
+        "for whatever values",
+    ),
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
 """What follows the colon, and what is said when it does not."""
+
+_OF_BITS = {"2": "int2", "4": "int4", "5": "int5", "6": "int6", "8": "int8"}
+"""What changes of so many bits are coded in."""
 
 _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
 """Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
@@ -159,12 +165,11 @@ def _stateless(name: str) -> Codec:
     return inner
 
 
-def _fraction(name: str) -> float:
-    """Of `topk:F`. Raises ValueError."""
-    family, _, fraction = name.partition(":")
-    if family != TopK.family:
-        raise ValueError
-    return fraction_of(fraction)
+def _of_changes(change: str) -> Codec:
+    """The codec of changes: by its bits a value, or by name. Raises ValueError."""
+    if change.isdecimal() and change not in _OF_BITS:
+        raise ValueError(f"a change cannot have {change} bits a value; give {', '.join(_OF_BITS)} or a codec's name")
+    return _stateless(_OF_BITS.get(change, change))
 
 
 def _named(key: str, name: str) -> Codec:

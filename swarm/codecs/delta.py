@@ -4,7 +4,7 @@
 before, whatever samples stood there (EF21, as in arXiv 2401.07788: what a frame leaves out, a later one makes good).
 
     first visit      x̂ = fp16(x)                   a key frame
-    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, at both ends; Q: int8, int4, int2, topk
+    later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, at both ends; Q: a codec without state
 
 The receiver computes with x̂, and so does the next visit's change: the error of one visit is corrected in the next, and
 as the model settles the changes shrink, and their error with them. Which visit is which, and that both ends hold the
@@ -19,19 +19,13 @@ Beyond fp16's range values saturate.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes, require_finite
-from swarm.codecs.int2 import Int2
-from swarm.codecs.int4 import Int4
-from swarm.codecs.int8 import Int8
 from swarm.codecs.remembering import Remembering, to_float16
-from swarm.codecs.topk import TopK, fraction_of
-
-_BITS: dict[str, Callable[[], Codec]] = {"2": Int2, "4": Int4, "8": Int8}
 
 
 class Delta(Remembering):
@@ -41,18 +35,10 @@ class Delta(Remembering):
     codec_id = 10
     version = 1
 
-    def __init__(self, family: str, change: str) -> None:
-        """`change`: bits a value, or "topk:F". Raises ValueError."""
+    def __init__(self, family: str, change: str, quantiser: Codec) -> None:
+        """`change`: how manifests name the codec of changes."""
         assert family in self.families
-        inner, _, fraction = change.partition(":")
-        if inner == TopK.family:
-            self._quantiser: Codec = TopK(fraction_of(fraction))
-        elif change in _BITS:
-            self._quantiser = _BITS[change]()
-        else:
-            raise ValueError(
-                f'a change cannot have {change} bits a value; give 2, 4, 8 or "topk:0.1"' if change else ""
-            )
+        self._quantiser = quantiser
         self.name = f"{family}:{change}"
 
     def against(self, base: Tensor) -> Change:

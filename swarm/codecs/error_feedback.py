@@ -1,7 +1,7 @@
 """Codecs `ef` and `ef-mixed`: what one frame loses is added to the next (seed study: Rudakov et al., arXiv 2401.07788).
 
     ef          x̂ = C(x + e)                e ← x + e − x̂
-    ef-mixed    x̂ = TopK(x) + TopK(e)       e ← x + e − x̂, half of the kept values each
+    ef-mixed    x̂ = C(x) + C(e)             e ← x + e − x̂; of topk half of the kept values each
 
 The residual e is the sender's alone, one for each place of a microbatch in a step: the errors of different samples are
 mixed, as in the study. Any receiver can decode any frame.
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, Codec
+from swarm.codecs.codec import Buffer, Codec, require_finite
+from swarm.codecs.huffman import Huffman
 from swarm.codecs.remembering import Remembering, to_float16
 from swarm.codecs.topk import TopK
 
@@ -49,25 +50,30 @@ class ErrorFeedback(Remembering):
 
 
 class MixedErrorFeedback(ErrorFeedback):
-    """`half`: of what is kept, for the values and for the residual each."""
+    """A frame is one of the values and one of the residual, each in its own right."""
 
     family = "ef-mixed"
     codec_id = 12
     version = 1
 
-    def __init__(self, half: TopK, residual: Tensor | None = None) -> None:
-        super().__init__(half, residual)
-        self.codec_id = type(self).codec_id  # not that of the halves
+    def __init__(self, inner: Codec, residual: Tensor | None = None) -> None:
+        """Raises ValueError, without a text, for codecs whose frames have no length of their own."""
+        if isinstance(inner, Huffman):
+            raise ValueError
+        super().__init__(inner, residual)
+        self.codec_id = type(self).codec_id  # not that of its parts
         self.version = type(self).version
-        self.name = f"{self.family}:topk:{2 * half.fraction!r}"
+        self._part = TopK(inner.fraction / 2) if isinstance(inner, TopK) else inner
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
-        return 2 * self.inner.payload_bytes(shape)
+        return 2 * self._part.payload_bytes(shape)
 
     def pack(self, tensor: Tensor) -> Sequence[Buffer]:
         residual = torch.zeros_like(tensor) if self._residual is None else self._residual.float()
-        return (*self.inner.pack(tensor), *self.inner.pack(residual))
+        return (*self._part.pack(tensor), *self._part.pack(residual))
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
-        half = self.inner.payload_bytes(shape)
-        return self.inner.unpack(payload[:half], shape) + self.inner.unpack(payload[half:], shape)
+        half = self._part.payload_bytes(shape)
+        both = self._part.unpack(payload[:half], shape) + self._part.unpack(payload[half:], shape)
+        require_finite(both, "values")  # two finite ones may overflow
+        return both

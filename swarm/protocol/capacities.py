@@ -7,6 +7,7 @@ measured speed, carried over to other stages by what these cost everybody who ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from statistics import median
 
@@ -21,9 +22,12 @@ REMEMBERED = 64
 class Capacities:
     """`learn` after every decided step; the rest asks."""
 
-    def __init__(self, stages: int, stage_memory: tuple[int, ...] = ()) -> None:
-        """`stage_memory`: bytes that a peer of each stage needs, if that is known."""
+    def __init__(self, stages: int, stage_memory: tuple[int, ...] = (), stage_frames: tuple[float, ...] = ()) -> None:
+        """Of a peer of each stage, if that is known: `stage_memory`, bytes that it needs; `stage_frames`, bytes that it
+        sends for a microbatch.
+        """
         self._stage_memory = stage_memory
+        self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
@@ -57,6 +61,10 @@ class Capacities:
         """As measured in any stage, else as it thinks."""
         return member.capacity if member.speed is None else member.speed
 
+    def uplink(self, member: Member) -> float:
+        """Bytes a second: as it said when it came, else its owner's limit; infinite if neither is known."""
+        return member.offered_uplink or member.uplink or math.inf
+
     def too_large(self, member: Member) -> frozenset[int]:
         """Stages that need more memory than a member says it has."""
         if member.memory is None:
@@ -75,9 +83,11 @@ class Capacities:
         crews = []
         for stage in range(len(self._seen)):
             crew = [m for m in members.crew(stage) if m.lost_at is None]
-            workers = (Worker(m.actor, self.speed(m), movable(m), ready(m), too_large=self.too_large(m)) for m in crew)
+            workers = (
+                Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), self.too_large(m)) for m in crew
+            )
             crews.append(tuple(workers))
-        return Lineup(tuple(crews), self.costs(), replicas, most)
+        return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
 
     def newcomers_lineup(self, members: Members, replicas: int, most: int) -> Lineup:
         """The same, when it does not matter who is ready and may move. Many may come at once: crews are kept."""
@@ -86,7 +96,9 @@ class Capacities:
             those = members.crew(stage)
             before = self._crews.get(stage)
             if before is None or before[0] is not those:
-                workers = tuple(Worker(m.actor, self.speed(m), False) for m in those if m.lost_at is None)
+                workers = tuple(
+                    Worker(m.actor, self.speed(m), False, uplink=self.uplink(m)) for m in those if m.lost_at is None
+                )
                 self._crews[stage] = before = those, workers
             crews.append(before[1])
-        return Lineup(tuple(crews), self.costs(), replicas, most)
+        return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)

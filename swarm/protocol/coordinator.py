@@ -126,7 +126,7 @@ class CoordinatorCore:
         """Groups that do not reach each other, as last found; one group is all right."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        capacities = Capacities(settings.stages, settings.stage_memory)
+        capacities = Capacities(settings.stages, settings.stage_memory, settings.stage_frames)
         weights = Weights(capacities, self.members)
         self._audits = Audits(settings, self.members)
         self._agenda = Agenda(

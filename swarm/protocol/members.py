@@ -29,6 +29,8 @@ class Member:
     """Bytes it plans with, as it says."""
     downlink: float | None = None
     """Bytes a second that it can receive, as it measured when it came."""
+    offered_uplink: float | None = None
+    """Bytes a second that it can send, as it measured when it came, or as its owner limits it."""
     speed: float | None = None
     """As `capacity`, but measured in a stage of this run (`Capacities`)."""
     measurements: int = 0
@@ -133,6 +135,7 @@ class Member:
         self.introduced = True
         self._offers(join)
         self.downlink = join.downlink if join.downlink is not None and _is_rate(join.downlink) else None
+        self.offered_uplink = join.uplink if join.uplink is not None and _is_rate(join.uplink) else None
         self.preferred = join.stage
         if self.stage is not None and self.assigned is None:
             self.version = None
@@ -265,7 +268,18 @@ class Member:
 
 
 _LISTED = frozenset(
-    ("stage", "lost_at", "given_up", "benched", "leaving_since", "capacity", "memory", "speed", "introduced")
+    (
+        "stage",
+        "lost_at",
+        "given_up",
+        "benched",
+        "leaving_since",
+        "capacity",
+        "memory",
+        "speed",
+        "introduced",
+        "offered_uplink",
+    )
 )
 """Fields of a member that it is listed or counted by."""
 

@@ -34,14 +34,10 @@ class Worker:
     """It has the version and has been where it is for long enough."""
     ready: bool = True
     """It has the version. Others are on their way: their place is taken, but nobody leaves because of them."""
-    link_rate: float = math.inf
-    """Microbatches a second that its link carries, whatever the stage."""
+    uplink: float = math.inf
+    """Bytes a second that it can send."""
     too_large: frozenset[int] = frozenset()
     """Stages that need more memory than it has: it is never given one of them."""
-
-    def rate(self, cost: float) -> float:
-        """Microbatches a second in a stage of this cost."""
-        return min(self.speed / cost, self.link_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,20 @@ class Lineup:
     """As many peers as a stage is planned to have: below that it comes first, and gives nobody away."""
     most: int
     """As many as a stage may have."""
+    frames: tuple[float, ...] = ()
+    """Bytes that a peer of each stage sends for a microbatch, forward and back: at both ends half as many as between.
+    Empty: uplinks do not count."""
+
+    def rate(self, worker: Worker, stage: int) -> float:
+        """Microbatches a second of a worker in a stage: what it computes, or what it sends if that is less."""
+        computed = worker.speed / self.costs[stage]
+        if not self.frames or not self.frames[stage]:
+            return computed
+        return min(computed, worker.uplink / self.frames[stage])
 
     def rates(self) -> list[float]:
         """Microbatches a second, by stage."""
-        return [sum(w.rate(cost) for w in crew) for crew, cost in zip(self.crews, self.costs, strict=True)]
+        return [sum(self.rate(worker, stage) for worker in crew) for stage, crew in enumerate(self.crews)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +93,20 @@ class Stay:
 
 
 def claim(
-    lineup: Lineup, speed: float, link_rate: float = math.inf, too_large: frozenset[int] = frozenset()
+    lineup: Lineup, speed: float, uplink: float = math.inf, too_large: frozenset[int] = frozenset()
 ) -> Claim | None:
-    """The stage for a newcomer of this speed. None: every stage that it could hold has as many peers as it may.
+    """The stage for a newcomer of this speed and uplink. None: every stage that it could hold is full.
 
     First a stage that lacks planned replicas; then where the swarm's rate rises most; then where the slowest, the
     second slowest, … stage is helped; then the lower one.
     """
-    newcomer = Worker(Actor("", 0), speed, link_rate=link_rate)
+    newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
     best: tuple[tuple[bool, list[float]], int] | None = None
     for stage, crew in enumerate(lineup.crews):
         if len(crew) >= lineup.most or stage in too_large:
             continue
-        after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + newcomer.rate(lineup.costs[stage])])
+        after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + lineup.rate(newcomer, stage)])
         worth = (len(crew) < lineup.replicas, after)
         if best is None or _better(worth, best[0]):
             best = worth, stage
@@ -153,10 +159,10 @@ def plan_move(
             break
         worker, source, stage = found
         crews[source].remove(worker)
-        rates[source] -= worker.rate(lineup.costs[source])
+        rates[source] -= lineup.rate(worker, source)
         without = min(rates)  # while it downloads
         crews[stage].append(_moved(worker))
-        rates[stage] += worker.rate(lineup.costs[stage])
+        rates[stage] += lineup.rate(worker, stage)
         first = first or found
         done += without * download_s
         on_the_way += download_s
@@ -185,7 +191,6 @@ def _best_move(
     stage = min(range(len(rates)), key=lambda s: (rates[s], s))
     if len(crews[stage]) >= lineup.most:
         return None
-    cost = lineup.costs[stage]
     best: tuple[float, float, Actor] | None = None
     chosen: tuple[Worker, int, int] | None = None
     for source, crew in enumerate(crews):
@@ -194,8 +199,8 @@ def _best_move(
         for worker in crew:
             if not worker.movable or stage in worker.too_large:
                 continue
-            left = rates[source] - worker.rate(lineup.costs[source])
-            slower = min(rates[stage] + worker.rate(cost), left)
+            left = rates[source] - lineup.rate(worker, source)
+            slower = min(rates[stage] + lineup.rate(worker, stage), left)
             if slower <= rates[stage] * (1 + _EQUAL):
                 continue
             worth = (-slower, worker.speed, worker.actor)
@@ -234,8 +239,8 @@ def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
                 continue  # it has the only copy
             if stage in worker.too_large:
                 continue
-            left = rates[source] - worker.rate(lineup.costs[source])
-            worth = (worker.ready, -min(left, worker.rate(lineup.costs[stage])), worker.speed, worker.actor)
+            left = rates[source] - lineup.rate(worker, source)
+            worth = (worker.ready, -min(left, lineup.rate(worker, stage)), worker.speed, worker.actor)
             if best is None or worth < best:
                 best = worth
                 reason = f"moved from stage {source}, which has {len(crew)} replicas: stage {stage} has none"

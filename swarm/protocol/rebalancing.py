@@ -142,7 +142,7 @@ class Rebalancing:
             if held < settings.replicas:
                 return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
         lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
-        return claim(lineup, self._capacities.speed(member), too_large=too_large)
+        return claim(lineup, self._capacities.speed(member), self._capacities.uplink(member), too_large)
 
     def why_not(self, member: Member) -> str:
         """Why there is no stage for a member that is to stand by."""

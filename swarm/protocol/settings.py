@@ -10,7 +10,7 @@ from swarm.protocol.ids import StageIndex
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. All but `slots`, `stage_memory`, `stage_sums`, `audit_secret` are equal for all actors."""
+    """Durations in seconds. All but `slots`, `audit_secret` and what begins with `stage_` are equal for all actors."""
 
     stages: int
     microbatches: int
@@ -38,6 +38,8 @@ class Settings:
     """Bytes that a peer of each stage cannot do without. Known to coordinators; empty: nobody is judged by it."""
     stage_sums: tuple[int, ...] = ()
     """Bytes of the sums of a step, by stage, as they usually cross; empty: nothing is forecast."""
+    stage_frames: tuple[float, ...] = ()
+    """Bytes that a peer of each stage sends for a microbatch. Known to coordinators; empty: uplinks do not count."""
     slots: int = 16
     """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
     averages_compressed: bool = False

@@ -48,6 +48,7 @@ ROWS: dict[str, Callable[[], Any]] = {
     "delta:4": lambda: codecs.get("delta:4"),
     **{name: lambda name=name: codecs.get(name) for name in CODED},
     "ef-mixed:topk:0.2": lambda: codecs.get("ef-mixed:topk:0.2"),
+    "ef-mixed:bf16": lambda: codecs.get("ef-mixed:bf16"),
 }
 """Each codec by name; those with a parameter by one or two values of it."""
 
@@ -63,7 +64,7 @@ def worst_error(name: str, x: torch.Tensor) -> torch.Tensor:
     match name.partition(":")[0]:
         case "none":
             return torch.zeros_like(size)
-        case "bf16":  # half an ulp, one ulp where the largest finite value saturates
+        case "bf16" | "ef-mixed" if "topk" not in name:  # half an ulp, one ulp where the largest finite value saturates
             return size * 2.0**-8 + 1e-40
         case "delta":  # whole: fp16, which saturates
             return torch.where(size > 65504, size - 65504 + 1, size * 2.0**-11 + 2.0**-25)

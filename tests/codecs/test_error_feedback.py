@@ -18,7 +18,7 @@ def visited(codec: codecs.Remembering, base: torch.Tensor | None, x: torch.Tenso
     return crossed, codec.left(base, x, crossed)
 
 
-@pytest.mark.parametrize("name", ["ef:topk:0.1", "ef:int2", "ef-mixed:topk:0.1"])
+@pytest.mark.parametrize("name", ["ef:topk:0.1", "ef:int2", "ef-mixed:topk:0.1", "ef-mixed:int2"])
 def test_nothing_is_lost_for_good(name: str) -> None:
     codec = codecs.get(name)
     assert isinstance(codec, codecs.Remembering)
@@ -42,7 +42,7 @@ def test_the_residual_is_what_was_not_sent() -> None:
     assert torch.equal(inner.decode(codec.against(left).encode(sample(2)), (3, 4, 50)), again)
 
 
-@pytest.mark.parametrize("name", ["ef:topk:0.1", "ef:int4", "ef-mixed:topk:0.1"])
+@pytest.mark.parametrize("name", ["ef:topk:0.1", "ef:int4", "ef-mixed:topk:0.1", "ef-mixed:log4"])
 def test_activations_may_be_strided(name: str) -> None:
     codec = codecs.get(name)
     assert isinstance(codec, codecs.Remembering)
@@ -68,7 +68,8 @@ def test_a_shared_mask_finds_the_positions_of_such_a_frame() -> None:
         ("ef", "int8", "write ef:topk:0.1"),
         ("ef:delta:4", "int8", "any codec of activations that keeps no state"),
         ("ef:int9", "int8", "unknown codec 'int9'"),
-        ("ef-mixed:int4", "int8", "write ef-mixed:topk:0.1"),
+        ("ef-mixed:huffman:log4", "int8", "takes the same bytes for whatever values"),
+        ("ef-mixed", "int8", "write ef-mixed:topk:0.1"),
         ("int8", "ef:int4", "codec.backward = 'ef:int4'"),
         ("ef-mixed:topk:0.1", "topk-shared", "takes its positions from activations in topk"),
     ],

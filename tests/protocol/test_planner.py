@@ -1,6 +1,7 @@
 """The planner as a pure function: what a claim and a move may never do, and when they are made."""
 
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from swarm.protocol.planner import WORTH, Claim, Lineup, Move, Stay, Worker, cla
 
 speeds = st.floats(0.05, 20.0)
 costs = st.floats(0.2, 5.0)
+uplinks = st.floats(0.5, 20.0) | st.just(math.inf)
 
 
 @st.composite
@@ -22,11 +24,14 @@ def lineups(draw: st.DrawFn) -> Lineup:
         for _ in range(draw(st.integers(0, 5))):
             actor = Actor(f"p{number:02}", 1)
             ready = draw(st.booleans())
-            crew.append(Worker(actor, draw(speeds), movable=ready and draw(st.booleans()), ready=ready))
+            movable = ready and draw(st.booleans())
+            crew.append(Worker(actor, draw(speeds), movable=movable, ready=ready, uplink=draw(uplinks)))
             number += 1
         crews.append(tuple(crew))
     replicas = draw(st.integers(1, 3))
-    return Lineup(tuple(crews), tuple(draw(costs) for _ in range(stages)), replicas, replicas + draw(st.integers(0, 4)))
+    most = replicas + draw(st.integers(0, 4))
+    frames = tuple(float((s > 0) + (s < stages - 1)) for s in range(stages)) if draw(st.booleans()) else ()
+    return Lineup(tuple(crews), tuple(draw(costs) for _ in range(stages)), replicas, most, frames)
 
 
 def line(*crews: list[float], replicas: int = 1, most: int = 9, costs: tuple[float, ...] = ()) -> Lineup:
@@ -35,9 +40,9 @@ def line(*crews: list[float], replicas: int = 1, most: int = 9, costs: tuple[flo
     return Lineup(workers, costs or (1.0,) * len(crews), replicas, most)
 
 
-def with_newcomer(lineup: Lineup, stage: int, speed: float) -> Lineup:
+def with_newcomer(lineup: Lineup, stage: int, speed: float, uplink: float = math.inf) -> Lineup:
     crews = [list(crew) for crew in lineup.crews]
-    crews[stage].append(Worker(Actor("new", 1), speed))
+    crews[stage].append(Worker(Actor("new", 1), speed, uplink=uplink))
     return dataclasses.replace(lineup, crews=tuple(map(tuple, crews)))
 
 
@@ -52,18 +57,18 @@ def moved(lineup: Lineup, move: Move) -> Lineup:
 # ---------------------------------------------------------------- claims
 
 
-@given(lineups(), speeds)
-def test_no_other_stage_would_have_raised_the_rate_more(lineup: Lineup, speed: float) -> None:
-    found = claim(lineup, speed)
+@given(lineups(), speeds, uplinks)
+def test_no_other_stage_would_have_raised_the_rate_more(lineup: Lineup, speed: float, uplink: float) -> None:
+    found = claim(lineup, speed, uplink)
     open_stages = [s for s, crew in enumerate(lineup.crews) if len(crew) < lineup.most]
     if found is None:
         assert not open_stages
         return
     lacking = [s for s in open_stages if len(lineup.crews[s]) < lineup.replicas]
     assert found.stage in (lacking or open_stages)
-    mine = min(with_newcomer(lineup, found.stage, speed).rates())
+    mine = min(with_newcomer(lineup, found.stage, speed, uplink).rates())
     for stage in lacking or open_stages:
-        assert min(with_newcomer(lineup, stage, speed).rates()) <= mine * (1 + 1e-6)
+        assert min(with_newcomer(lineup, stage, speed, uplink).rates()) <= mine * (1 + 1e-6)
 
 
 def test_a_slow_stage_with_many_comes_before_a_fast_one_with_few() -> None:
@@ -74,6 +79,24 @@ def test_a_slow_stage_with_many_comes_before_a_fast_one_with_few() -> None:
 def test_a_stage_that_costs_more_is_slower() -> None:
     found = claim(line([1.0], [1.0], costs=(1.0, 2.0)), 1.0)
     assert found is not None and found.stage == 1
+
+
+def test_who_sends_slowly_takes_an_end_where_half_as_much_is_sent() -> None:
+    equal = line([1.0], [1.0], [1.0], costs=(1.0, 0.9, 1.0))  # the one in the midst costs least: 1.11 a second there
+    equal = dataclasses.replace(equal, crews=(equal.crews[0], line([0.9]).crews[0], equal.crews[2]))
+    assert claim(equal, 1.0, uplink=50.0).stage == 1, "nobody says what has to be sent"  # type: ignore[union-attr]
+    sending = dataclasses.replace(equal, frames=(100.0, 200.0, 100.0))
+    assert claim(sending, 1.0).stage == 1, "its uplink is no limit"  # type: ignore[union-attr]
+    assert claim(sending, 1.0, uplink=50.0).stage == 0  # type: ignore[union-attr]
+
+
+def test_a_stage_of_fast_machines_on_slow_lines_is_a_slow_stage() -> None:
+    behind = tuple(dataclasses.replace(w, uplink=10.0) for w in line([9.0, 9.0]).crews[0])
+    lineup = dataclasses.replace(line([9.0, 9.0], [1.0]), frames=(100.0, 100.0))
+    assert claim(lineup, 1.0).stage == 1  # type: ignore[union-attr]
+    lineup = dataclasses.replace(lineup, crews=(behind, lineup.crews[1]))
+    assert lineup.rates() == [0.2, 1.0]
+    assert claim(lineup, 1.0) == Claim(0, "stage 0, with 2 peers, raises the swarm from 0.2 to 1 microbatches/s")
 
 
 def test_a_stage_without_its_planned_replicas_comes_first() -> None:

@@ -1,8 +1,12 @@
 """Who failed by its own fault is tried seldom, and with little."""
 
-from swarm.protocol.ids import Actor, PassId, StepNumber, Term
+from swarm.protocol.actions import LinkLost, Received, TermWritten, Tick
+from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.messages import Join, Status
 from swarm.protocol.probation import Probation
 from swarm.protocol.wiring import Pair, wire
+from swarm.simulation.scenario import small_settings
 
 
 def in_step(step: int, index: int = 0) -> PassId:
@@ -47,3 +51,27 @@ def test_whom_a_broken_link_leaves_without_neighbour_does_not_hand_its_work_to_w
         [(first,), (cut, other, tried)], weights, 12, frozenset({Pair((first, cut))}), probed=frozenset({tried})
     )
     assert (len(table.assigned_to(cut)), len(table.assigned_to(other)), len(table.assigned_to(tried))) == (0, 11, 1)
+
+
+def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
+    me, one, two, tried = Actor("coordinator", 0), *(Actor(name, 1) for name in ("one", "two", "tried"))
+    core = CoordinatorCore(me, small_settings(stages=1, microbatches=12, steps=2, replicas=3), 0, None, None)
+    core.handle(Tick(), 0.0)
+    core.handle(TermWritten(1), 0.0)
+    for step in (0, 1):
+        core._experience.probation.strike(tried.peer, in_step(step))
+    core._experience.probation.worked(tried.peer)
+    for actor in (one, two, tried):
+        core.handle(Received(actor, Join(actor)), 0.0)
+    for actor in (one, two, tried):
+        core.handle(Received(actor, Status(actor, StageIndex(0), 0, sequence=1)), 0.0)
+
+    def shares() -> list[int]:
+        assert core.open_pass is not None
+        return [len(core.open_pass.ledger.assigned_to(actor)) for actor in (one, two, tried)]
+
+    (mine, *_, least) = shares()
+    assert least == 1 and mine in (5, 6)
+    core.handle(LinkLost(two), 0.1)
+    core.handle(Tick(), 0.5)
+    assert shares() == [11, 0, 1]

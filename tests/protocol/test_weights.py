@@ -1,8 +1,10 @@
 """How microbatches are divided: the best shares, their order, and weights that do not waver."""
 
 import itertools
+import math
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,10 +162,25 @@ def test_what_a_stage_costs_is_learned_from_all_who_ran_it() -> None:
     assert [round(cost, 6) for cost in capacities.costs()] == [0.1, 0.4]
     lineup = capacities.lineup(members, 1, 9)
     fast = next(w for w in lineup.crews[0] if w.actor == B)
-    assert round(fast.rate(lineup.costs[0]), 6) == 20.0 and round(fast.rate(lineup.costs[1]), 6) == 5.0
+    assert round(lineup.rate(fast, 0), 6) == 20.0 and round(lineup.rate(fast, 1), 6) == 5.0
     newcomer = members.add(D, 0.0)
     newcomer.join(Join(D, None, 3.0))
     assert round(capacities.speed(newcomer) / lineup.costs[1], 6) == 7.5
     members.remove(C)
     capacities.learn(members)
     assert round(capacities.costs()[1], 6) == 0.4, "it has left, and what it measured stands"
+
+
+@pytest.mark.parametrize("how", ["lineup", "newcomers_lineup"])
+def test_what_a_peer_says_of_its_uplink_bounds_what_it_counts_for(how: str) -> None:
+    members, capacities = Members(), Capacities(1, stage_frames=(100.0,))
+    for name, uplink in (("a", 50.0), ("b", None), ("c", math.nan)):
+        member = members.add(Actor(name, 1), 0.0)
+        member.join(Join(member.actor, None, 4.0, uplink=uplink))
+        member.place(StageIndex(0), 0.0)
+    lineup = getattr(capacities, how)(members, 1, 9)
+    assert [lineup.rate(worker, 0) for worker in lineup.crews[0]] == [0.5, 4.0, 4.0]
+    limited = Actor("d", 1)  # a coordinator that has started again hears no Join of it, but its owner's limit
+    members.add(limited, 0.0).report(Status(limited, StageIndex(0), 0, uplink=20.0, capacity=4.0), 1)
+    lineup = getattr(capacities, how)(members, 1, 9)
+    assert lineup.rates() == [0.5 + 4.0 + 4.0 + 0.2]
