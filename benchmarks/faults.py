@@ -82,9 +82,10 @@ def _end(report: Report, host: str, fault: str) -> float:
     return float(next(end["at_s"] for end in report["ends"] if end["host"] == host and end["at_s"] >= began) - began)
 
 
-def _lost(report: Report) -> int:
-    """How often a peer was given up after a fault."""
-    return sum(" is lost" in answer["text"] for episode in report["episodes"] for answer in episode["answers"])
+def _lost(report: Report, *words: str) -> int:
+    """How often a peer was said to be one of `words` after a fault; without them: lost."""
+    texts = [answer["text"] for episode in report["episodes"] for answer in episode["answers"]]
+    return sum(any(f" is {word}" in text for word in words or ("lost",)) for text in texts)
 
 
 def _equal(report: Report) -> str:
@@ -175,7 +176,7 @@ ROWS = (
         "5 % loss, 40 ± 10 ms, 20 Mbit/s on one side",
         "nobody is fenced for its link",
         ("slow-peer",),
-        lambda r: f"{_lost(r) or 'nobody'} fenced or lost; {_equal(r)}",
+        lambda r: f"{_lost(r, 'lost', 'fenced') or 'nobody'} fenced or lost; {_equal(r)}",
         "`test_max_rate.py`, `test_slow_receiver.py`",
     ),
     Row(

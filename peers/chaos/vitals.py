@@ -28,8 +28,8 @@ class Sample:
     resident_bytes: int
     descriptors: int
     threads: int
-    tasks: int
-    """Of a peer's event loop, as it said last; 0 of others."""
+    tasks: int | None
+    """Of a peer's event loop, as it said last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Growth:
     descriptors: int
     threads: int
     tasks: int
+    """0 of coordinators and of peers that have not said all the time how many they have."""
 
 
 class Vitals:
@@ -66,7 +67,7 @@ class Vitals:
             life = machine.name, machine.started_at
             if machine.running and now - machine.started_at > _YOUTH_S:
                 with contextlib.suppress(psutil.Error):
-                    self._samples[life].append(_measure(machine.pid, now, self._tasks.get(life, 0)))
+                    self._samples[life].append(_measure(machine.pid, now, self._tasks.get(life)))
 
     def growth(self) -> list[Growth]:
         """Of each process that was measured often enough to have three thirds, the longest lives first."""
@@ -76,6 +77,7 @@ class Vitals:
             if third == 0:
                 continue
             young, old = samples[:third], samples[-third:]
+            of_young, of_old = ([s.tasks for s in some if s.tasks is not None] for some in (young, old))
             found.append(
                 Growth(
                     host,
@@ -83,13 +85,13 @@ class Vitals:
                     _middle([s.resident_bytes for s in old]) - _middle([s.resident_bytes for s in young]),
                     _middle([s.descriptors for s in old]) - _middle([s.descriptors for s in young]),
                     _middle([s.threads for s in old]) - _middle([s.threads for s in young]),
-                    _middle([s.tasks for s in old]) - _middle([s.tasks for s in young]),
+                    _middle(of_old) - _middle(of_young) if len(of_young) == len(of_old) == third else 0,
                 )
             )
         return sorted(found, key=lambda growth: -growth.seconds)
 
 
-def _measure(pid: int, now: float, tasks: int) -> Sample:
+def _measure(pid: int, now: float, tasks: int | None) -> Sample:
     process = psutil.Process(pid)
     resident = descriptors = threads = 0
     for each in (process, *process.children(recursive=True)):

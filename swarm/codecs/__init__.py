@@ -7,6 +7,7 @@ Some take a parameter after a colon: "topk:0.1".
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
@@ -53,7 +54,10 @@ _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
 _PARAMETERS = {
-    **{family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits a value") for family in Delta.families},
+    **{
+        family: ("BITS|CODEC", f"write {family}:4 for changes of 4 bits, or a codec of activations that keeps no state")
+        for family in Delta.families
+    },
     ErrorFeedback.family: ("CODEC", "write ef:topk:0.1, or ef: and any codec of activations that keeps no state"),
     MixedErrorFeedback.family: (
         "CODEC",
@@ -68,6 +72,8 @@ _PARAMETERS = {
 
 _OF_BITS = {"2": "int2", "4": "int4", "5": "int5", "6": "int6", "8": "int8"}
 """What changes of so many bits are coded in."""
+_SHAPE = (256, 256)
+"""Of an activation by which the size of changes is judged."""
 
 _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
 """Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
@@ -169,7 +175,10 @@ def _of_changes(change: str) -> Codec:
     """The codec of changes: by its bits a value, or by name. Raises ValueError."""
     if change.isdecimal() and change not in _OF_BITS:
         raise ValueError(f"a change cannot have {change} bits a value; give {', '.join(_OF_BITS)} or a codec's name")
-    return _stateless(_OF_BITS.get(change, change))
+    codec = _stateless(_OF_BITS.get(change, change))
+    if codec.payload_bytes(_SHAPE) > 2 * math.prod(_SHAPE):
+        raise ValueError(f"changes in {codec.name} would take more than a whole visit, which takes 16 bits a value")
+    return codec
 
 
 def _named(key: str, name: str) -> Codec:

@@ -88,7 +88,8 @@ class Change(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         self._check_base(shape)
-        return to_float16(self._quantiser.unpack(payload, shape).add_(self._base)).float()
+        change = self._quantiser.unpack(payload, shape).float()  # a sum in bf16 would be coarse, and overflow fp16
+        return to_float16(change.add_(self._base)).float()
 
     def check(self, buffer: Buffer, shape: Sequence[int]) -> None:
         """As far as this can be known without the base."""

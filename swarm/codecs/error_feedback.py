@@ -74,6 +74,7 @@ class MixedErrorFeedback(ErrorFeedback):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         half = self._part.payload_bytes(shape)
-        both = self._part.unpack(payload[:half], shape) + self._part.unpack(payload[half:], shape)
+        values, residual = (self._part.unpack(part, shape).float() for part in (payload[:half], payload[half:]))
+        both = values + residual
         require_finite(both, "values")  # two finite ones may overflow
         return both

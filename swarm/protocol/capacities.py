@@ -62,8 +62,8 @@ class Capacities:
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Bytes a second: as it said when it came, else its owner's limit; infinite if neither is known."""
-        return member.offered_uplink or member.uplink or math.inf
+        """Bytes a second, as it said when it came; infinite if that is not known."""
+        return member.offered_uplink or math.inf
 
     def too_large(self, member: Member) -> frozenset[int]:
         """Stages that need more memory than a member says it has."""

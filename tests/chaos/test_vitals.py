@@ -29,3 +29,13 @@ def test_tasks_that_pile_up_are_told(more: int, found: list[str]) -> None:
     assert (growth.host, growth.seconds, growth.tasks) == ("p0", 24.0, 6 * more)
     assert abs(growth.descriptors) <= 1 and growth.threads == 0
     assert _grown(growth, Expectations(descriptor_growth=10)) == found
+
+
+def test_who_stood_by_at_first_and_said_nothing_has_not_grown() -> None:
+    machine: Any = SimpleNamespace(name="p0", pid=os.getpid(), started_at=100.0, running=True)
+    vitals = Vitals()
+    for number in range(9):
+        if number == 2:
+            vitals.told(machine, measured(50))
+        vitals.sample([machine], 116.0 + 3 * number)
+    assert [growth.tasks for growth in vitals.growth()] == [0]

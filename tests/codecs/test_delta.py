@@ -30,6 +30,25 @@ def test_a_change_is_what_the_quantiser_makes_of_it_added_to_the_base(delta: cod
     assert len(frame) == len(inner.encode(x)) < len(delta.encode(x))
 
 
+@pytest.mark.parametrize("name", ["bf16", "log4", "int5", "int4-channel", "huffman:log4", "topk:0.2"])
+def test_any_codec_without_state_can_carry_the_change(name: str) -> None:
+    codec, inner = codecs.get(f"delta:{name}"), codecs.get(name)
+    assert isinstance(codec, codecs.Delta)
+    x, base = sample(1), sample(2).half()
+    frame = codec.against(base).encode(x)
+    expected = (base + inner.decode(inner.encode(x - base), x.shape)).half().float()
+    assert torch.equal(codec.against(base).decode(frame, x.shape), expected)
+    codec.check_change(frame, x.shape)
+
+
+def test_a_change_beyond_fp16_saturates_also_where_it_is_bf16() -> None:
+    codec = codecs.get("delta:bf16")
+    assert isinstance(codec, codecs.Delta)
+    change = codec.against(sample(2).half())
+    crossed = change.decode(change.encode(sample(1).sign() * 1e38), (3, 5, 70))
+    assert torch.equal(crossed, sample(1).sign() * 65504)
+
+
 def test_the_reconstruction_crosses_whole_without_loss(delta: codecs.Delta) -> None:
     codec = delta.against(sample(2).half())
     crossed = codec.decode(codec.encode(sample(1)), (3, 5, 70))
@@ -105,7 +124,9 @@ def test_a_change_can_be_checked_without_its_base(delta: codecs.Delta) -> None:
         ("ef21", "int8", "codec.forward: codec 'ef21': write ef21:4"),
         ("ef21:ef:int4", "int8", "codec.forward: codec 'ef21:ef:int4': write ef21:4"),
         ("delta:int9", "int8", "unknown codec 'int9'"),
-        ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits a value"),
+        ("delta:none", "int8", "changes in none would take more than a whole visit, which takes 16 bits a value"),
+        ("ef21:topk:0.95", "int8", "changes in topk:0.95 would take more than a whole visit"),
+        ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits, or a codec of"),
         ("int8", "delta:4", "codec.backward = 'delta:4': what is remembered of a visit is its activation"),
     ],
 )

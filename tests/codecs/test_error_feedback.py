@@ -42,6 +42,15 @@ def test_the_residual_is_what_was_not_sent() -> None:
     assert torch.equal(inner.decode(codec.against(left).encode(sample(2)), (3, 4, 50)), again)
 
 
+def test_values_and_residual_are_added_in_full_width() -> None:
+    codec, inner = codecs.get("ef-mixed:bf16"), codecs.get("bf16")
+    assert isinstance(codec, codecs.Remembering)
+    x, left = sample(1), sample(2).half() * 1e-3
+    crossed = codec.against(left).decode(codec.against(left).encode(x), x.shape)
+    parts = [inner.decode(inner.encode(part.float()), x.shape) for part in (x, left)]
+    assert torch.equal(crossed, parts[0] + parts[1])
+
+
 @pytest.mark.parametrize("name", ["ef:topk:0.1", "ef:int4", "ef-mixed:topk:0.1", "ef-mixed:log4"])
 def test_activations_may_be_strided(name: str) -> None:
     codec = codecs.get(name)

@@ -180,7 +180,3 @@ def test_what_a_peer_says_of_its_uplink_bounds_what_it_counts_for(how: str) -> N
         member.place(StageIndex(0), 0.0)
     lineup = getattr(capacities, how)(members, 1, 9)
     assert [lineup.rate(worker, 0) for worker in lineup.crews[0]] == [0.5, 4.0, 4.0]
-    limited = Actor("d", 1)  # a coordinator that has started again hears no Join of it, but its owner's limit
-    members.add(limited, 0.0).report(Status(limited, StageIndex(0), 0, uplink=20.0, capacity=4.0), 1)
-    lineup = getattr(capacities, how)(members, 1, 9)
-    assert lineup.rates() == [0.5 + 4.0 + 4.0 + 0.2]
