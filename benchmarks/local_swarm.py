@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ class LocalSwarm:
         self._namespaces = [place.namespace for place in places] or [None] * (len(peers) + 1)
         self._listening = places[0].listening if places else ()
         self.folder = folder
+        self._temporary = tempfile.TemporaryDirectory(prefix="local-swarm-", ignore_cleanup_errors=True)
+        self._environment = _ENVIRONMENT | {"TMPDIR": self._temporary.name}  # peers of two swarms do not take turns
         self._run_file = run_file
         self._commands = peers
         self.coordinator: subprocess.Popen[bytes] | None = None
@@ -71,6 +74,7 @@ class LocalSwarm:
             if process is not None and process.poll() is None:
                 process.kill()
                 process.wait()
+        self._temporary.cleanup()
 
     def finish(self, timeout: float, failing: Collection[int] = ()) -> None:
         """Wait for the run's end. Raises RuntimeError with the end of the output of whoever failed.
@@ -109,7 +113,9 @@ class LocalSwarm:
     def _start(self, command: Sequence[str], name: str, namespace: str | None) -> subprocess.Popen[bytes]:
         move = None if namespace is None else functools.partial(enter, namespace)
         with (self.folder / f"{name}.out").open("wb") as out:
-            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=_ENVIRONMENT, preexec_fn=move)
+            return subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=self._environment, preexec_fn=move
+            )
 
     def _await(self, invite: Path) -> None:
         deadline = time.monotonic() + 60

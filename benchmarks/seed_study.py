@@ -75,6 +75,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "none forward, topk 10 % back": ("none", "topk-independent:0.1"),
     "int4 forward, int8 back": ("int4", "int8"),
     "delta:4 forward, int8 back": ("delta:4", "int8"),
+    "delta:4 forward, int8 back, averaging int8": ("delta:4", "int8", _TWO, "sums.averaging=int8"),
+    "delta:4 forward, int4 back, averaging int4": ("delta:4", "int4", _TWO, "sums.averaging=int4"),
     "int2 forward, int8 back": ("int2", "int8"),
     "delta:2 forward, int8 back": ("delta:2", "int8"),
     "topk 10 % forward, int8 back": ("topk:0.1", "int8"),

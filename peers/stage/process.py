@@ -32,6 +32,7 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
+from swarm.compute.turns import Turns
 from swarm.data.reader import visits
 from swarm.events import (
     ClockDiffers,
@@ -148,6 +149,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 device=options.device,
                 threads=options.threads,
                 graph_budget_bytes=_graph_budget(options, needs[stage].state),
+                turns=Turns(options.threads) if options.device == "cpu" else None,
             )
 
         async def fetch(source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
@@ -231,7 +233,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             directory.run(),
             _fail_when_daemon_dies(host, driver),
             _measure(network, log),
-            _tell_links(options.max_rate, manifest, network, driver),
+            _tell_links(options.max_rate, network, driver),
             _wait_for(core, patience, network, driver, log, home),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
@@ -334,9 +336,9 @@ async def _measure(network: Network, log: EventLog) -> None:
             _log_traffic(network, log)
 
 
-async def _tell_links(max_rate: int | None, manifest: RunManifest, network: Network, driver: StageDriver) -> None:
-    """Have the coordinator told what the links carry, if it chooses codecs by that."""
-    while manifest.codec.auto:
+async def _tell_links(max_rate: int | None, network: Network, driver: StageDriver) -> None:
+    """Have the coordinator told what the links carry."""
+    while True:
         links = tuple(LinkRate(sender, rate) for sender, rate in network.link_rates.slowest(MAX_LINKS))
         driver.loop.post(LinksMeasured(max_rate, links))
         await asyncio.sleep(_LINKS_EVERY_S)

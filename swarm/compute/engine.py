@@ -6,6 +6,7 @@ first, then backward, then forward. An exception is posted as ComputeFailed and 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -24,6 +25,7 @@ from swarm.compute.optimizer import StageState
 from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
+from swarm.compute.turns import Turns
 from swarm.manifest import RunManifest
 from swarm.protocol.actions import (
     Apply,
@@ -70,7 +72,7 @@ class StageEngine:
     """Computes stage `stage` of the run. Holds nothing until `initialise` or `load_state`.
 
     `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
-    backward; 0 recomputes every forward.
+    backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
     """
 
     def __init__(
@@ -82,12 +84,14 @@ class StageEngine:
         device: str = "cpu",
         threads: int = 1,
         graph_budget_bytes: int = 1 << 30,
+        turns: Turns | None = None,
     ) -> None:
         self._manifest = manifest
         self._index = stage
         self._device = device
         self._threads = threads
         self._graph_budget_bytes = graph_budget_bytes
+        self._turns = turns
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -226,7 +230,10 @@ class StageEngine:
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
-        return run(action)
+        if self._turns is None:
+            return run(action)
+        with self._turns.turn():
+            return run(action)
 
     # ------------------------------------------------ any thread
 
@@ -267,6 +274,10 @@ class StageEngine:
 
     def _work(self) -> None:
         torch.set_num_threads(self._threads)  # a thread sets its own number
+        with self._turns or contextlib.nullcontext():
+            self._work_off()
+
+    def _work_off(self) -> None:
         while (task := self._backlog.pop()) is not None:
             if isinstance(task, _Call):
                 task.carry_out()

@@ -76,7 +76,9 @@ class Agenda:
         `entering`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
         """
         version, experience = self._history.version, self._experience
-        weights = {actor: weight for roster in rosters for actor, weight in self._weights.of(roster).items()}
+        weights: dict[Actor, float] = {}
+        for stage, roster in enumerate(rosters):
+            weights |= self._weights.of(roster, stage)
         weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in entering}
         microbatches = {
             PassKind.TRAIN: self._settings.microbatches,
@@ -128,7 +130,7 @@ class Agenda:
         """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
         if self._settings.averages_compressed and self._rosters.carried(ledger.pass_id, stage, (actor,)) != (-1,):
             return None
-        return min(LATE_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor])[actor])
+        return min(LATE_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor], stage)[actor])
 
     def completed(self, kind: PassKind) -> None:
         """A forward-only pass has its result."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from statistics import median
 
+from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
 from swarm.protocol.planner import Lineup, Worker
 
@@ -30,6 +31,8 @@ class Capacities:
         self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
+        self._carried: dict[Actor, float] = {}
+        """Bytes a second of the fastest link from an actor, as those say who receive from it."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
         """By stage, for newcomers: its members, and those as the planner wants them."""
 
@@ -44,6 +47,10 @@ class Capacities:
             seen[member.actor.peer] = seconds * member.capacity
             if len(seen) > REMEMBERED:
                 del seen[next(iter(seen))]
+        self._carried = {}
+        for member in members if self._stage_frames else ():
+            for sender, rate in member.links.items():
+                self._carried[sender] = max(rate, self._carried.get(sender, 0.0))
         costs = self.costs()
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
@@ -62,8 +69,16 @@ class Capacities:
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Bytes a second, as it said when it came; infinite if that is not known."""
-        return member.offered_uplink or math.inf
+        """Bytes a second, as it said when it came, or what one of its links was seen to carry if that is more.
+
+        A link that is probed while others are looks slow. Infinite if the member has said nothing of it.
+        """
+        offered = member.offered_uplink
+        return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
+
+    def sent(self, stage: int) -> float:
+        """Bytes a second that a peer of speed 1 sends in a stage; 0 if that is not known."""
+        return self._stage_frames[stage] / self.costs()[stage] if self._stage_frames else 0.0
 
     def too_large(self, member: Member) -> frozenset[int]:
         """Stages that need more memory than a member says it has."""

@@ -106,6 +106,10 @@ class Ledger:
         self.digest_votes: Counter[tuple[int, Hashable]] = Counter()
         """(stage, answer) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""
         self.sealed_at: dict[int, float] = {}
+        self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
+        """How far its reduce was seen to get, under the tables that it knew then: under new ones it begins anew."""
+        self._reduce_moved_at: dict[int, float] = {}
+        """By stage, when one of its roster last said that its reduce has got on."""
         self.services = Observed()
         self.round_trips: list[float] = []
         self.window = window
@@ -283,6 +287,10 @@ class Ledger:
             self._awaited.pop(actor, None)
         if status.queued == 0:
             self.progress_at[actor] = now
+        if (reduced := (status.numbers, status.reduced)) > self._reduced.get(actor, ((), 0)):
+            self._reduced[actor] = reduced
+            if (stage := self.stage_of(actor)) is not None:
+                self._reduce_moved_at.update(dict.fromkeys(self.reduces_with(stage), now))
         if self.kind is PassKind.TRAIN and self.stage_of(actor) == 0:
             for m in self.assigned_to(actor):
                 if status.done >> m & 1:
@@ -318,6 +326,7 @@ class Ledger:
         self.judged_from = min(now, self.judged_from + seconds)
         self.progress_at = {actor: min(now, at + seconds) for actor, at in self.progress_at.items()}
         self.sealed_at = {stage: min(now, at + seconds) for stage, at in self.sealed_at.items()}
+        self._reduce_moved_at = {stage: min(now, at + seconds) for stage, at in self._reduce_moved_at.items()}
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
         """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""
@@ -345,6 +354,11 @@ class Ledger:
         """Since when all that the stage's reduce is made of is accumulated. None: it is not."""
         stages = self.reduces_with(stage)
         return max(self.sealed_at[s] for s in stages) if all(s in self.sealed_at for s in stages) else None
+
+    def reduce_still_since(self, stage: int) -> float | None:
+        """Since when its reduce, of which all is accumulated, has not been heard to get on. None: not all is."""
+        since = self.sealed_since(stage)
+        return None if since is None else max(since, self._reduce_moved_at.get(stage, since))
 
     # ------------------------------------------------------------ deciding
 

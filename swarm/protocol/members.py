@@ -133,9 +133,7 @@ class Member:
     def join(self, join: Join) -> None:
         """It has no stage, whatever was thought. What it was told to take up meanwhile stands."""
         self.introduced = True
-        self._offers(join)
-        self.downlink = join.downlink if join.downlink is not None and _is_rate(join.downlink) else None
-        self.offered_uplink = join.uplink if join.uplink is not None and _is_rate(join.uplink) else None
+        self._offers(join, join.uplink)
         self.preferred = join.stage
         if self.stage is not None and self.assigned is None:
             self.version = None
@@ -164,7 +162,7 @@ class Member:
             if self.assigned is not None and (status.stage, self.version) == self.assigned:
                 self.has_state()
         self.status = status
-        self._offers(status)
+        self._offers(status, status.offered_uplink)
         if status.prepared is not None:
             self.prepared = status.prepared
         elif status.stage is None or status.version is None or status.fenced:
@@ -199,10 +197,12 @@ class Member:
         self.late += 1
         self.enters_from = version + 2 ** min(self.late, 8)
 
-    def _offers(self, report: Join | Status) -> None:
+    def _offers(self, report: Join | Status, uplink: float | None) -> None:
         """Take down what it says that its machine can do, if that can be true."""
         self.capacity = report.capacity if 0.0 < report.capacity < math.inf else 1.0
         self.memory = report.memory
+        self.offered_uplink = uplink if uplink is not None and _is_rate(uplink) else None
+        self.downlink = report.downlink if report.downlink is not None and _is_rate(report.downlink) else None
 
     def has_state(self) -> None:
         """What it was to take up is there: it can be waited for again."""

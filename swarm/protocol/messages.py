@@ -381,7 +381,7 @@ class Status:
     uplink: float | None = None
     """Bytes a second that it sends at most, if it has a limit."""
     links: tuple[LinkRate, ...] = ()
-    """What its links from other peers carry, as far as measured. Told where codecs are chosen as the run goes."""
+    """What its links from other peers carry, as far as measured."""
     leaving: bool = False
     """Its owner wants it back: it takes nothing new, and goes when it is dismissed or when its time is over."""
     heard: PassId | None = None
@@ -393,10 +393,15 @@ class Status:
     fetched: int = 0
     """Bytes of states and sums that it has taken from others: whether it gets on."""
     capacity: float = 1.0
-    """As in Join, like `memory`: a coordinator that has started again hears of both."""
+    """As in Join, like the next three: a coordinator that has started again hears of them."""
     memory: int | None = None
+    offered_uplink: float | None = None
+    """`uplink` in Join."""
+    downlink: float | None = None
     forwarded: int = 0
     """Bit m is set when microbatch m is forwarded here, in training: the next stage can have it."""
+    reduced: int = 0
+    """Parts and sums of the reduce under way that were made here or have come: whether it gets on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,10 @@ class Reduction:
         self._stored: set[int] = set()
         self._asked_at = now
         self._attempts = 0
-        self._came = False
-        """Whether anything has come since the last look at what is overdue."""
+        self._arrived = 0
+        """Parts and sums that have come, but for parts that are asked for anew."""
+        self._seen = 0
+        """Of them, at the last look at what is overdue."""
         self._begin()
 
     def _begin(self) -> None:
@@ -124,7 +126,7 @@ class Reduction:
         if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
             return
         held[contributor] = part
-        self._came = True
+        self._arrived += 1
         self._sum_if_complete(bucket)
 
     def _sum_if_complete(self, bucket: int) -> None:
@@ -136,6 +138,7 @@ class Reduction:
         if not all(self._complete([sets[a] for a in roster]) for roster in (self._roster, partners) if roster):
             senders = ", ".join(str(actor) for actor in held)
             self._out.emit(FrameRefused(senders, f"sets of {self.attempt} are not disjoint and complete", 1))
+            self._arrived -= len(held)
             held.clear()
             return
         self._summing.add(bucket)
@@ -174,7 +177,7 @@ class Reduction:
         if bucket not in self._open or bucket in self._stored or sender != self._owner(bucket):
             return
         self._totals[bucket] = part.receipt
-        self._came = True
+        self._arrived += 1
         self._store(bucket, part.payload)
 
     def _reduced(self, bucket: int, to: Actor) -> ReducedPart:
@@ -194,6 +197,11 @@ class Reduction:
         receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
         self.prepared = Prepared(self.attempt, *found, receipt=receipt, shared=done.shared)
         return self.prepared
+
+    @property
+    def progress(self) -> int:
+        """Parts and sums that were made here or have come; it does not grow for ever where no end is in sight."""
+        return len(self._encoded) + len(self._sums) + self._arrived
 
     # ------------------------------------------------------------ recovery
 
@@ -235,8 +243,8 @@ class Reduction:
         if len(self._stored) == self._buckets or now < self.next_deadline_at():
             return 0
         self._asked_at = now
-        self._attempts = 0 if self._came else self._attempts + 1
-        self._came = False
+        self._attempts = 0 if self._arrived > self._seen else self._attempts + 1
+        self._seen = self._arrived
         return self._attempts
 
     def next_deadline_at(self) -> float:

@@ -139,6 +139,9 @@ class Reporter:
             fetched=self._fetched,
             capacity=self.means.capacity,
             memory=self.means.memory,
+            offered_uplink=self.means.uplink,
+            downlink=self.means.downlink,
+            reduced=stint.reduced if stint is not None else 0,
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

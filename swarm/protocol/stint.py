@@ -97,6 +97,11 @@ class Stint:
         """Whether an actor has a part in this pass."""
         return self.walk.serves(actor)
 
+    @property
+    def reduced(self) -> int:
+        """Parts and sums of the attempt to reduce that is under way, made here or come."""
+        return self.reduction.progress if self.reduction is not None else 0
+
     # ------------------------------------------------------------ told by the coordinator
 
     def amend(self, tables: Iterable[tuple[int, StageTable]], reason: str, now: float) -> None:

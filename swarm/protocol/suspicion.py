@@ -126,14 +126,18 @@ class Suspicion:
         return max(allowed, min(OWN_PACE * seconds, 4 * budget))
 
     def stuck_reduces(self, ledger: Ledger, now: float) -> list[int]:
-        """Stages all sealed for too long without being prepared."""
+        """Stages all sealed, of whose reduce nothing was made and nothing has come for too long.
+
+        Over a slow link a reduce takes longer than any deadline, and nobody is at fault: what gets on is not stuck. How
+        long it may get on is bounded by the step's total cap (`overrun`).
+        """
         if ledger.kind is not PassKind.TRAIN:
             return []
         allowed = self._settings.step_budget_s / 3 * (1 + ledger.fences)
         return [
             stage
             for stage in range(len(ledger.tables))
-            if (since := ledger.sealed_since(stage)) is not None
+            if (since := ledger.reduce_still_since(stage)) is not None
             and now - since > allowed
             and len(ledger.prepared[stage]) < len(ledger.tables[stage].roster)
         ]

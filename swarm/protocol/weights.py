@@ -1,4 +1,4 @@
-"""By what microbatches are divided among the replicas of a stage: measured speed, without its wavering.
+"""By what microbatches are divided among the replicas of a stage: measured speed and uplink, without their wavering.
 
 A table that changes from step to step costs something where frames build on earlier visits or residuals on who has
 added what, so a speed counts as unchanged until it differs clearly from the one last used.
@@ -37,16 +37,19 @@ class Weights:
         self._idle: dict[Actor, int] = {}
         """For how many steps in a row an actor has had nothing to do."""
 
-    def of(self, roster: Sequence[Actor]) -> dict[Actor, float]:
-        """Relative speeds of the replicas of one stage."""
+    def of(self, roster: Sequence[Actor], stage: int) -> dict[Actor, float]:
+        """Relative speeds of the replicas of a stage: of computing, or of sending where that is slower."""
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]
+        sent = self._capacities.sent(stage)
         speeds = {}
         for actor in roster:
             member = there.get(actor)
             speed = 1.0 if member is None else self._capacities.speed(member)
             if measured and (member is None or member.speed is None):
                 speed = min(speed, median(measured))  # what it says of itself is not believed that far
+            if member is not None and sent:
+                speed = min(speed, self._capacities.uplink(member) / sent)
             speeds[actor] = self._steady(actor, speed)
         usual = median(speeds.values())
         return {

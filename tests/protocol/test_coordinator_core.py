@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -160,3 +161,32 @@ def test_nobody_is_blamed_for_the_time_in_which_the_coordinator_stood_still() ->
         coordinator.now += coordinator.core.settings.heartbeat_s
         coordinator.take(Tick())
     assert len(coordinator.core.members) < 2, "who is silent from then on is"
+
+
+def _reduce(coordinator: Coordinator, seconds: float, *progress: int) -> list[object]:
+    """Both have accumulated everything, and say over and over for so long how far the reduce has got."""
+    orders = []
+    beat = coordinator.core.settings.heartbeat_s
+    for reduced in itertools.islice(itertools.cycle(progress), int(seconds / beat)):
+        coordinator.now += beat
+        for actor in (ONE, TWO):
+            coordinator.reported[actor] += 1
+            status = m.Status(
+                actor, StageIndex(0), 0, PASS, (0,), 3, sequence=coordinator.reported[actor], reduced=reduced
+            )
+            orders += coordinator.hear(actor, status)
+        orders += coordinator.take(Tick())
+    return [a.message for a in orders if isinstance(a, Send) and isinstance(a.message, m.Amend | m.Fenced)]
+
+
+def test_a_reduce_that_gets_on_is_not_stuck_however_slow() -> None:
+    coordinator = Coordinator()
+    budget = coordinator.core.settings.step_budget_s
+    assert not _reduce(coordinator, 1.2 * budget, *range(1000)), "slow, as over a slow link"
+    assert not _reduce(coordinator, 0.3 * budget, 0)
+    assert _reduce(coordinator, 0.1 * budget, 0), "it stands still for a third of the budget"
+
+
+def test_what_is_asked_for_again_and_again_is_no_progress_of_a_reduce() -> None:
+    coordinator = Coordinator()
+    assert _reduce(coordinator, 0.4 * coordinator.core.settings.step_budget_s, 1, 0)

@@ -25,6 +25,14 @@ def test_a_state_from_before_a_rollback_does_not_count() -> None:
     assert (member.version, member.assigned) == (4, None)
 
 
+def test_links_are_known_to_a_coordinator_that_hears_of_a_peer_by_its_status_only() -> None:
+    member = Member(ME, 0.0)
+    member.report(Status(ME, STAGE, 0, offered_uplink=1e6, downlink=1e7), 1)
+    assert (member.offered_uplink, member.downlink) == (1e6, 1e7)
+    member.report(Status(ME, STAGE, 0, offered_uplink=0.5, downlink=1e13), 1)
+    assert (member.offered_uplink, member.downlink) == (None, None), "which cannot be true"
+
+
 def test_reduced_bytes_of_an_earlier_term_may_be_gone_though_they_were_equal() -> None:
     outcomes = (StageOutcome(0, "digest"),)
     decision = Decision(Term(2), StepNumber(0), 0.5, 1.0, 8, 1.0, outcomes)

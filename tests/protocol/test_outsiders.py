@@ -171,7 +171,7 @@ def test_an_impossible_pace_weighs_nothing(pace: float) -> None:
         run.sequence += 1
         run.hear(actor, m.Status(actor, STAGE, 0, seconds_per_microbatch=seconds, sequence=run.sequence))
     run.core._placement.rebalancing.decided(0.1, None)
-    assert run.core._agenda._weights.of((ONE, TWO)) == {ONE: 1.0, TWO: 1.0}
+    assert run.core._agenda._weights.of((ONE, TWO), 0) == {ONE: 1.0, TWO: 1.0}
 
 
 @pytest.mark.parametrize("capacity", [math.nan, math.inf, -5.0, 0.0])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Members
-from swarm.protocol.messages import Join, Status
+from swarm.protocol.messages import Join, LinkRate, Status
 from swarm.protocol.weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, Weights
 from swarm.protocol.wiring import shares, wire
 
@@ -80,9 +80,9 @@ def test_blocked_pairs_are_neighbours_only_where_there_is_no_choice(
 class Crew:
     """One stage whose members say how many seconds a microbatch takes them."""
 
-    def __init__(self, *actors: Actor, capacity: float = 1.0) -> None:
+    def __init__(self, *actors: Actor, capacity: float = 1.0, frames: tuple[float, ...] = ()) -> None:
         self.members = Members()
-        self.capacities = Capacities(1)
+        self.capacities = Capacities(1, stage_frames=frames)
         self.weights = Weights(self.capacities, self.members)
         for actor in actors:
             member = self.members.add(actor, 0.0)
@@ -98,13 +98,39 @@ class Crew:
             assert member is not None
             member.status = Status(member.actor, StageIndex(0), 0, seconds_per_microbatch=took)
         self.capacities.learn(self.members)
-        return self.weights.of([member.actor for member in self.members])
+        return self.weights.of([member.actor for member in self.members], 0)
 
 
 def test_speeds_are_relative_and_near_ones_are_equal() -> None:
     crew = Crew(A, B, C)
     assert crew.measured(a=0.1, b=0.1 * (EVEN - 0.01), c=0.1) == {A: 1.0, B: 1.0, C: 1.0}
     assert abs(crew.measured(c=1.0)[C] - 0.1) < 0.02
+
+
+def test_who_sends_more_slowly_than_it_computes_counts_for_what_it_sends() -> None:
+    crew = Crew(A, B, C, frames=(2e5,))
+    assert crew.measured(a=0.1, b=0.1, c=0.1) == {A: 1.0, B: 1.0, C: 1.0}, "uplinks that nobody knows"
+    for actor, uplink in ((A, 1e9), (B, 2.1e6), (C, 5e5)):
+        member = crew.members.get(actor)
+        assert member is not None
+        member.offered_uplink = uplink
+    assert crew.measured() == {A: 1.0, B: 1.0, C: 0.25}, "2.5 microbatches a second instead of 10"
+    assert abs(crew.measured(c=1.0)[C] - 0.1) < 0.02, "it computes more slowly than that"
+
+
+def test_an_uplink_is_no_slower_than_what_was_seen_to_come_of_it() -> None:
+    crew = Crew(A, B, C, frames=(2e5,))
+    for actor in (A, B, C):
+        member = crew.members.get(actor)
+        assert member is not None
+        member.offered_uplink = 5e5
+    assert crew.measured(a=0.1, b=0.1, c=0.1) == {A: 1.0, B: 1.0, C: 1.0}, "slow, but all are"
+    receiver = crew.members.get(C)
+    assert receiver is not None
+    links = (LinkRate(A, 4e5), LinkRate(B, 1e8))
+    receiver.status = Status(C, StageIndex(0), 0, seconds_per_microbatch=0.1, links=links)
+    weights = crew.measured()
+    assert weights[A] == weights[C] == 1.0 and abs(weights[B] - 4.0) < 0.1, "10 microbatches a second instead of 2.5"
 
 
 def test_first_measurements_are_believed_only_so_far() -> None:
@@ -132,7 +158,7 @@ def test_a_newcomer_counts_as_it_says_but_not_for_more_than_the_usual() -> None:
     for capacity, weight in ((1e6, 1.0), (1.0, 1.0), (0.5, 0.5)):
         newcomer.capacity = capacity
         crew.weights = Weights(crew.capacities, crew.members)
-        assert crew.weights.of([A, B, C])[C] == weight
+        assert crew.weights.of([A, B, C], 0)[C] == weight
 
 
 def test_who_is_too_slow_for_any_is_tried_again_later_and_seldom() -> None:

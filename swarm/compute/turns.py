@@ -1,0 +1,116 @@
+"""Turns: of the peers on one machine no more compute at once than it has cores for.
+
+Four compute threads on two cores, in slices of milliseconds, finish a seventh less than two that run one microbatch
+after another to its end (`benchmarks.throughput`): each finds the caches full of another's numbers. So a microbatch is
+computed in a turn, which is a lock on a file that all peers of a user on this machine know. The kernel takes the lock
+back from who dies; who is stopped with one, or computes for very long, is not waited for.
+
+Courtesy, not protocol: whoever cannot have a turn computes without one, and the results are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SHORT_S = 0.02
+"""What takes less is computed without a turn: the kernel's own slices are as long."""
+PATIENCE = 8.0
+"""So many times as long as a microbatch took here the last time is a turn waited for."""
+SULK_S = 60.0
+"""After waiting in vain: for so long turns are not asked for."""
+_LOOK_EVERY_S = 0.003
+
+
+class Turns:
+    """Of one compute thread, which uses `threads` cores. `folder`: of the locks; by default one for all of the user."""
+
+    def __init__(self, threads: int, folder: Path | None = None) -> None:
+        cores = sorted(_cores())
+        places = cores[: len(cores) // threads * threads : threads] or cores[:1]
+        self._queue, self._places = _open_locks(folder, [f"core-{core}" for core in places])
+        self._usual_s = 0.0
+        """What the last microbatch took."""
+        self._without_until = 0.0
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Compute inside."""
+        wanted = self._usual_s > SHORT_S and time.monotonic() >= self._without_until
+        place = self._wait() if wanted and self._places else None
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._usual_s = time.monotonic() - begun
+            if place is not None:
+                fcntl.flock(place, fcntl.LOCK_UN)
+
+    def _wait(self) -> int | None:
+        """The place that was found; None when none became free in time.
+
+        Who waits for a place holds the queue, so that nobody who has just had a turn takes the next one before it.
+        """
+        looks = 1 + int(PATIENCE * self._usual_s / _LOOK_EVERY_S)  # counted: this process may be stopped meanwhile
+        first = False
+        try:
+            for _ in range(looks):
+                first = first or _locked(self._queue)
+                place = next((place for place in self._places if _locked(place)), None) if first else None
+                if place is not None:
+                    return place
+                time.sleep(_LOOK_EVERY_S)
+            self._without_until = time.monotonic() + SULK_S
+            return None
+        finally:
+            if first:
+                fcntl.flock(self._queue, fcntl.LOCK_UN)
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """No more turns."""
+        for file in (self._queue, *self._places) if self._places else ():
+            os.close(file)
+        self._places = []
+
+
+def _cores() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _locked(file: int) -> bool:
+    """Whether the lock could be had, without waiting for it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _open_locks(folder: Path | None, names: list[str]) -> tuple[int, list[int]]:
+    """The queue and the places; no places where there is no folder that is the user's alone."""
+    opened: list[int] = []
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    folder = folder or Path(tempfile.gettempdir()) / f"swarm-peer-turns-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(f"{folder} is not this user's folder")
+        for name in (f"queue-{names[0]}", *names):
+            opened.append(os.open(folder / name, flags, 0o600))
+    except OSError:
+        for file in opened:
+            os.close(file)
+        return -1, []
+    return opened[0], opened[1:]
