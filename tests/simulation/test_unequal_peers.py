@@ -65,7 +65,9 @@ def test_a_slower_peer_costs_a_tenth_at_most_against_who_knows_all_speeds(
     run.finish()
     assert not run.fenced
     oracle = Calm(speeds, microbatches, steps=15)
-    monkeypatch.setattr(Weights, "of", lambda self, roster: {actor: 1 / oracle.peer(actor).speed for actor in roster})
+    monkeypatch.setattr(
+        Weights, "of", lambda self, roster, stage: {actor: 1 / oracle.peer(actor).speed for actor in roster}
+    )
     oracle.finish()
     mine, best = (of.decided_at[-1] - of.decided_at[4] for of in (run, oracle))
     print(f"{slowness:g} times slower, {microbatches} microbatches: {mine / best:.3f} of the oracle's time")
