@@ -130,13 +130,7 @@ def test_who_leaves_while_its_stage_reduces_finishes_that(make_swarm: MakeSwarm,
 
 
 def test_two_leave_at_once(make_swarm: MakeSwarm, reference: Reference) -> None:
-    swarm = make_swarm("int8", *SETS)
-    swarm.coordinate()
-    faults = {
-        "p0": (f"--fault=stop@MicrobatchForwarded:2,pass_id={HIT}",),
-        "p1": (f"--fault=stop@MicrobatchAccumulated,pass_id={HIT}",),
-    }
-    swarm.join_stages(PEERS, faults)
+    swarm = standing_still(make_swarm)
     reasons = gone_together([swarm.peers[name] for name in ("p0", "p1")])
     swarm.finish(names=("p2", "p3"))
     assert reasons == ["left: others hold stage 0", "left: others hold stage 1"]
