@@ -173,10 +173,13 @@ ROWS = (
     ),
     Row(
         8,
-        "5 % loss, 40 ± 10 ms, 20 Mbit/s on one side",
+        "5 % loss, 40 ± 10 ms, 20 Mbit/s on one side; 200 ± 50 ms",
         "nobody is fenced for its link",
-        ("slow-peer",),
-        lambda r: f"{_lost(r, 'lost', 'fenced') or 'nobody'} fenced or lost; {_equal(r)}",
+        ("slow-peer", "far-away"),
+        lambda r, far: (
+            f"{_lost(r, 'lost', 'fenced') or 'nobody'} fenced or lost; {_equal(r)}; one of four 200 ± 50 ms away: "
+            f"{_equal(far)}, steps of {far['usual_step_s']:.1f} s"
+        ),
         "`test_max_rate.py`, `test_slow_receiver.py`",
     ),
     Row(

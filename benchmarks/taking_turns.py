@@ -1,7 +1,8 @@
 """Programs that have the machine in turn, a few seconds each, so that all meet the same machine, however noisy.
 
-Whose turn it is not is stopped (SIGSTOP), with all its children. What a program does in seconds of its own can then be
-compared with what the others do in the same minutes.
+Whose turn it is not is stopped (SIGSTOP), with all its children but libp2p's daemons. These have nothing to do while all
+whom they serve stand still, and one that is stopped itself finds its connections timed out. What a program does in
+seconds of its own can then be compared with what the others do in the same minutes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
+
+DAEMON = "p2pd"
 
 
 @dataclass(slots=True)
@@ -39,7 +42,8 @@ class Program:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
                 for each in (process, *process.children(recursive=True)):
-                    each.send_signal(number)
+                    if each.name() != DAEMON:
+                        each.send_signal(number)
 
 
 def take_turns(programs: Sequence[Program], over: Callable[[], bool], seconds: float) -> None:

@@ -3,7 +3,7 @@
     python -m benchmarks.throughput [--pairs 5] [--wires bf16,none] [--out benchmarks/results/throughput.json]
 
 For each wire a swarm of 4 stages × 1, one of 2 × 2, `reference` with 2 threads, and two processes of it with one thread
-each, which share the microbatches of a step without exchanging anything. They have the whole machine in turn, five
+each, which share the microbatches of a step without exchanging anything. They have the whole machine in turn, ten
 seconds each, so that all of them meet the same machine: its speed wavers by a tenth from minute to minute. A pair is a
 step of a swarm, in seconds that this swarm had, and what the references did meanwhile in theirs. The first step is not
 counted: in it a peer takes its memory for all microbatches in flight, once for the whole run. The ratio is that of a
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--wires", default="bf16,none")
-    parser.add_argument("--turn", type=float, default=5.0, help="seconds")
+    parser.add_argument("--turn", type=float, default=10.0, help="seconds")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.steps = 2 * options.pairs + 4  # the faster swarm is not to end before the slower one is measured

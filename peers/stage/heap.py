@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import sys
+from pathlib import Path
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -25,6 +27,8 @@ _MAPPED_BLOCKS = 1 << 16
 """glibc's default."""
 _MADV_HUGEPAGE = 14
 _LARGE_PAGE = 2 << 20
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_STRICT = "2"
 
 
 def keep_freed_memory() -> None:
@@ -42,8 +46,19 @@ def keep_freed_memory() -> None:
     mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK)
     mallopt(_M_TRIM_THRESHOLD, _NEVER)
     mallopt(_M_MMAP_MAX, 0)
-    _ask_for_large_pages(libc, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    if _addresses_are_free():
+        _ask_for_large_pages(libc, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
     mallopt(_M_MMAP_MAX, _MAPPED_BLOCKS)
+
+
+def _addresses_are_free() -> bool:
+    """Whether nobody counts addresses that are not used: neither a limit of this process nor a strict kernel."""
+    limits = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    try:
+        strict = _OVERCOMMIT.read_text().strip() == _STRICT
+    except OSError:
+        strict = True
+    return not strict and all(limit == resource.RLIM_INFINITY for limit in limits)
 
 
 def _ask_for_large_pages(libc: ctypes.CDLL, nbytes: int) -> None:
@@ -53,7 +68,7 @@ def _ask_for_large_pages(libc: ctypes.CDLL, nbytes: int) -> None:
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     block = libc.malloc(nbytes)
-    if not block:  # the owner limits addresses, or the kernel what may be promised
+    if not block:  # the kernel does not promise so much
         return
     first = -(-block // _LARGE_PAGE) * _LARGE_PAGE
     last = (block + nbytes) // _LARGE_PAGE * _LARGE_PAGE

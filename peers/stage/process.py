@@ -63,6 +63,7 @@ _TRAFFIC_EVERY_S = 10.0
 _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
+_FASTEST_TOLD = 4
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             directory.run(),
             _fail_when_daemon_dies(host, driver),
             _measure(network, log),
-            _tell_links(options.max_rate, network, driver),
+            _tell_links(options.max_rate, manifest, network, driver),
             _wait_for(core, patience, network, driver, log, home),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
@@ -336,11 +337,16 @@ async def _measure(network: Network, log: EventLog) -> None:
             _log_traffic(network, log)
 
 
-async def _tell_links(max_rate: int | None, network: Network, driver: StageDriver) -> None:
-    """Have the coordinator told what the links carry."""
-    while True:
-        links = tuple(LinkRate(sender, rate) for sender, rate in network.link_rates.slowest(MAX_LINKS))
-        driver.loop.post(LinksMeasured(max_rate, links))
+async def _tell_links(max_rate: int | None, manifest: RunManifest, network: Network, driver: StageDriver) -> None:
+    """Have the coordinator told what the links carry.
+
+    If it chooses codecs by that, the slowest matter. Else it only wants to know if a line carries more than its owner
+    said, and needs a few. With codecs whose frames have no fixed size it reckons with no lines at all.
+    """
+    while manifest.codec.auto or not manifest.codec.mutual:
+        rates = network.link_rates
+        told = rates.slowest(MAX_LINKS) if manifest.codec.auto else rates.fastest(_FASTEST_TOLD)
+        driver.loop.post(LinksMeasured(max_rate, tuple(LinkRate(sender, rate) for sender, rate in told)))
         await asyncio.sleep(_LINKS_EVERY_S)
 
 

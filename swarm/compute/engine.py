@@ -212,6 +212,8 @@ class StageEngine:
         for task in self._backlog.close():
             if isinstance(task, _Call):
                 task.future.cancel()
+        if self._turns is not None:
+            self._turns.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_TIMEOUT_S)
 

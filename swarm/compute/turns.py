@@ -3,7 +3,8 @@
 Four processes on two cores, in slices of milliseconds, finish a seventh less than two that have a core each (measured
 with `reference`, which exchanges nothing, d = 512: 0.87; in turns 0.95). So a microbatch is computed to its end in a
 turn, which is a lock on a file that all peers of a user on this machine know. The kernel takes the lock back from who
-dies; who is stopped with one, or computes for very long, is not waited for.
+dies. Who is stopped with one keeps its core from the others, as long as they find another; where there is none, they
+wait in vain for a while and then compute without turns.
 
 Courtesy, not protocol: whoever cannot have a turn computes without one, and the results are the same.
 """
@@ -12,9 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
+import platform
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +27,10 @@ SHORT_S = 0.02
 """What takes less is computed without a turn: the kernel's own slices are as long."""
 PATIENCE, LONGEST_S = 8.0, 30.0
 """So many times as long as a microbatch took here the last time is a turn waited for, and no longer than this."""
-SULK_S = 60.0
-"""After waiting in vain: for so long turns are not asked for."""
+SULK_S, LONGEST_SULK_S = 60.0, 3600.0
+"""After waiting in vain: for so long turns are not asked for, at first, and at most: each time twice as long."""
 _LOOK_EVERY_S = 0.003
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Turns:
@@ -37,7 +42,9 @@ class Turns:
         self._queue, self._places = _open_locks(folder, [f"core-{core}" for core in places])
         self._usual_s = 0.0
         """What the last microbatch took."""
+        self._sulk_s = SULK_S
         self._without_until = 0.0
+        self._ended = threading.Event()
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -65,19 +72,28 @@ class Turns:
                 first = first or _locked(self._queue)
                 place = next((place for place in self._places if _locked(place)), None) if first else None
                 if place is not None:
+                    self._sulk_s = SULK_S
                     return place
-                time.sleep(_LOOK_EVERY_S)
-            self._without_until = time.monotonic() + SULK_S
-            return None
+                if self._ended.wait(_LOOK_EVERY_S):
+                    return None
+            self._without_until = time.monotonic() + self._sulk_s
+            self._sulk_s = min(2 * self._sulk_s, LONGEST_SULK_S)
+        except OSError:  # no locks on this file system
+            self._without_until = math.inf
         finally:
             if first:
                 fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return None
+
+    def end(self) -> None:
+        """From any thread: nobody waits for a turn here any more."""
+        self._ended.set()
 
     def __enter__(self) -> Turns:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """No more turns."""
+        """No more turns: the files are closed."""
         for file in (self._queue, *self._places) if self._places else ():
             os.close(file)
         self._places = []
@@ -89,11 +105,19 @@ def _cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
+def _machine() -> str:
+    """A name for this machine, since folders for temporary files may be shared by several."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return platform.node()
+
+
 def _locked(file: int) -> bool:
-    """Whether the lock could be had, without waiting for it."""
+    """Whether the lock could be had, without waiting for it. Raises OSError where there are no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     return True
 
@@ -102,8 +126,8 @@ def _open_locks(folder: Path | None, names: list[str]) -> tuple[int, list[int]]:
     """The queue and the places; no places where there is no folder that is the user's alone."""
     opened: list[int] = []
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    folder = folder or Path(tempfile.gettempdir()) / f"swarm-peer-turns-{os.getuid()}"
     try:
+        folder = folder or Path(tempfile.gettempdir()) / f"swarm-peer-turns-{os.getuid()}-{_machine()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -40,6 +40,11 @@ class LinkRates:
 
     def slowest(self, count: int) -> list[tuple[Actor, float]]:
         """At most `count` senders with the bytes a second of their links, the slowest first."""
+        return sorted(self._rates(), key=lambda rate: rate[1])[:count]
+
+    def fastest(self, count: int) -> list[tuple[Actor, float]]:
+        return sorted(self._rates(), key=lambda rate: -rate[1])[:count]
+
+    def _rates(self) -> list[tuple[Actor, float]]:
         medians = ((sender, observed.quantile(0.5)) for sender, observed in self._seconds_per_byte.items())
-        rates = [(sender, 1 / median) for sender, median in medians if median is not None]
-        return sorted(rates, key=lambda rate: rate[1])[:count]
+        return [(sender, 1 / median) for sender, median in medians if median is not None]

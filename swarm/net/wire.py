@@ -355,6 +355,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.CodecPair, "forward"): _text(MAX_CODEC),
     (m.CodecPair, "backward"): _text(MAX_CODEC),
     (m.Status, "links"): _many(_nested(m.LinkRate), MAX_LINKS),
+    (m.Status, "awaited"): _many(_ACTOR, m.MAX_AWAITED),
     (m.Open, "listeners"): _many(_nested(m.Listener), MAX_LISTENERS),
     (m.Relay, "message"): _RELAYED,
     (m.Append, "entries"): _many(_ENTRY, BATCH),

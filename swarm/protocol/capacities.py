@@ -18,6 +18,8 @@ from swarm.protocol.planner import Lineup, Worker
 _NONE: frozenset[int] = frozenset()
 REMEMBERED = 64
 """Peers by whom a stage's cost is known, the newest."""
+LEAST_COST_S = 1e-9
+"""Whatever a peer says of its speed, no stage costs nothing."""
 
 
 class Capacities:
@@ -32,7 +34,9 @@ class Capacities:
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
         self._carried: dict[Actor, float] = {}
-        """Bytes a second of the fastest link from an actor, as those say who receive from it."""
+        """Bytes a second that the second fastest link from an actor carries, as those say who receive from it."""
+        self._costs: tuple[float, ...] = ()
+        """As known after the last `learn`."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
         """By stage, for newcomers: its members, and those as the planner wants them."""
 
@@ -44,13 +48,12 @@ class Capacities:
                 continue
             seen = self._seen[stage]
             seen.pop(member.actor.peer, None)
-            seen[member.actor.peer] = seconds * member.capacity
+            seen[member.actor.peer] = max(seconds * member.capacity, LEAST_COST_S)
             if len(seen) > REMEMBERED:
                 del seen[next(iter(seen))]
-        self._carried = {}
-        for member in members if self._stage_frames else ():
-            for sender, rate in member.links.items():
-                self._carried[sender] = max(rate, self._carried.get(sender, 0.0))
+        self._carried = _second_fastest(members) if self._stage_frames else {}
+        self._crews.clear()
+        self._costs = ()
         costs = self.costs()
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
@@ -60,18 +63,21 @@ class Capacities:
 
     def costs(self) -> tuple[float, ...]:
         """Of every stage: seconds that a peer of speed 1 takes. One that nobody has run costs as much as others do."""
-        known = [median(seen.values()) if seen else None for seen in self._seen]
-        usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
-        return tuple(usual if cost is None else cost for cost in known)
+        if not self._costs:
+            known = [median(seen.values()) if seen else None for seen in self._seen]
+            usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
+            self._costs = tuple(usual if cost is None else cost for cost in known)
+        return self._costs
 
     def speed(self, member: Member) -> float:
         """As measured in any stage, else as it thinks."""
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Bytes a second, as it said when it came, or what one of its links was seen to carry if that is more.
+        """Bytes a second, as it said when it came, or what two of its links were seen to carry if that is more.
 
-        A link that is probed while others are looks slow. Infinite if the member has said nothing of it.
+        A link that is probed while others are looks slow. One fast link says nothing: it may end in the same house, or
+        its receiver may lie. Infinite if the member has said nothing of it.
         """
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
@@ -117,3 +123,18 @@ class Capacities:
                 self._crews[stage] = before = those, workers
             crews.append(before[1])
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
+
+
+def _second_fastest(members: Members) -> dict[Actor, float]:
+    """Of the links from each actor, as those say who receive from it; of an actor with one link, nothing."""
+    fastest: dict[Actor, float] = {}
+    second: dict[Actor, float] = {}
+    for member in members:
+        for sender, rate in member.links.items():
+            if sender == member.actor:
+                continue
+            if rate > fastest.get(sender, 0.0):
+                rate, fastest[sender] = fastest.get(sender, 0.0), rate
+            if rate > second.get(sender, 0.0):
+                second[sender] = rate
+    return second

@@ -181,11 +181,11 @@ class Mending:
     def _reduce_stuck(self, stage: int) -> Suspect | None:
         if self._try_again(stage, "the reduce does not finish: one new attempt"):
             return None
-        table = self._ledger.tables[stage]
-        missing = [actor for actor in table.roster if actor not in self._ledger.prepared[stage]]
-        if not missing or len(table.roster) < 2:
-            return None
-        return Suspect(missing[-1], "the reduce does not finish with it")
+        return self._without_who_holds_up(stage, "the reduce does not finish with it")
+
+    def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
+        actor = self._suspicion.holds_up(self._members, self._ledger, stage)
+        return None if actor is None else Suspect(actor, reason)
 
     def _try_again(self, stage: int, reason: str) -> bool:
         """Have a stage reduce once more, under another number. False when it already has."""
@@ -227,6 +227,10 @@ class Mending:
             return Suspect(actor, reason)
         for stage in self._suspicion.stuck_reduces(ledger, now):
             if (found := self._reduce_stuck(stage)) is not None:
+                return found
+        for stage, seconds in self._suspicion.endless_reduces(ledger, now):
+            reason = f"its stage waits for it, and has been reducing for {seconds}"
+            if (found := self._without_who_holds_up(stage, reason)) is not None:
                 return found
         return None
 

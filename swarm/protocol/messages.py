@@ -106,6 +106,7 @@ class StageTable:
         return tuple(Contribution(bits, before) for bits, before in zip(sets, self.carried, strict=True))
 
 
+MAX_AWAITED = 8
 NEAR = 2
 """How many stages away from its own a peer is told the tables: those beside it send to it and reduce, those behind them
 may pass on what two neighbours cannot send each other. With the whole view everything would grow with all peers."""
@@ -402,6 +403,8 @@ class Status:
     """Bit m is set when microbatch m is forwarded here, in training: the next stage can have it."""
     reduced: int = 0
     """Parts and sums of the reduce under way that were made here or have come: whether it gets on."""
+    awaited: tuple[Actor, ...] = ()
+    """Whose parts of that reduce have not come; where all have, whose sums. `MAX_AWAITED` of them at most."""
 
 
 @dataclass(frozen=True, slots=True)

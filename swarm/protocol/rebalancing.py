@@ -87,7 +87,7 @@ class Rebalancing:
         settings = self._settings
         if settings.max_replicas:
             return settings.max_replicas
-        longest = settings.step_budget_s / 3  # a reduce that takes longer is begun again
+        longest = settings.step_budget_s / 3  # one that stands still for so long is begun again
         reduce_s = self._reduces.quantile(0.95)
         return replica_cap(
             self._churn.departures_per_s,

@@ -11,14 +11,14 @@ table of either stage is void. A key names the attempt as its receiver knows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from swarm.events import FrameRefused
 from swarm.protocol.actions import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
 from swarm.protocol.crossings import total
 from swarm.protocol.deadlines import Observed, want_deadline
 from swarm.protocol.ids import Actor, Attempt, Key, PartKey, StageIndex, SumKey
-from swarm.protocol.messages import Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
+from swarm.protocol.messages import MAX_AWAITED, Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.residuals import Carry
 
@@ -214,19 +214,42 @@ class Reduction:
 
     def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:
         wanted: dict[Actor, list[Key]] = {}
-        for bucket, held in self._parts.items():
-            if bucket in self._open and bucket not in self._summing:
-                for actor in self._members(bucket):
-                    if actor != self._me and actor not in held:
-                        wanted.setdefault(actor, []).append(PartKey(self._named_for(actor), bucket, actor))
-        for bucket in self._open:
-            owner = self._owner(bucket)
-            if bucket not in self._stored and owner != self._me:
-                wanted.setdefault(owner, []).append(SumKey(self._named_for(owner), bucket))
+        for bucket, actor in self._parts_lacking():
+            wanted.setdefault(actor, []).append(PartKey(self._named_for(actor), bucket, actor))
+        for bucket, owner in self._sums_lacking():
+            wanted.setdefault(owner, []).append(SumKey(self._named_for(owner), bucket))
         for actor, keys in wanted.items():
             self._out.send(actor, Want(tuple(keys)))
             if via_of and actor in via_of:
                 self._out.send(actor, Want(tuple(keys)), via_of[actor])
+
+    def _parts_lacking(self) -> Iterator[tuple[int, Actor]]:
+        """Bucket, and whose part of it."""
+        for bucket, held in self._parts.items():
+            if bucket in self._open and bucket not in self._summing:
+                for actor in self._members(bucket):
+                    if actor != self._me and actor not in held:
+                        yield bucket, actor
+
+    def _sums_lacking(self) -> Iterator[tuple[int, Actor]]:
+        """Bucket, and who sums it."""
+        for bucket in self._open:
+            owner = self._owner(bucket)
+            if bucket not in self._stored and owner != self._me:
+                yield bucket, owner
+
+    @property
+    def awaited(self) -> tuple[Actor, ...]:
+        """As in Status: a sum that has not come may wait for what its reducer has not been sent."""
+        for lacking in (self._parts_lacking(), self._sums_lacking()):
+            named: dict[Actor, None] = {}
+            for _, actor in lacking:
+                named[actor] = None
+                if len(named) == MAX_AWAITED:
+                    break
+            if named:
+                return tuple(named)
+        return ()
 
     @property
     def siblings(self) -> tuple[Actor, ...]:

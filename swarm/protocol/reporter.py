@@ -26,7 +26,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a peer's machine can do: as in Join."""
+    """What a peer's machine can do: as in Join and Status."""
 
     capacity: float = 1.0
     memory: int | None = None
@@ -142,6 +142,7 @@ class Reporter:
             offered_uplink=self.means.uplink,
             downlink=self.means.downlink,
             reduced=stint.reduced if stint is not None else 0,
+            awaited=stint.awaited if stint is not None else (),
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

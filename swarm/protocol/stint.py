@@ -102,6 +102,11 @@ class Stint:
         """Parts and sums of the attempt to reduce that is under way, made here or come."""
         return self.reduction.progress if self.reduction is not None else 0
 
+    @property
+    def awaited(self) -> tuple[Actor, ...]:
+        """Whose parts or sums of it have not come."""
+        return self.reduction.awaited if self.reduction is not None else ()
+
     # ------------------------------------------------------------ told by the coordinator
 
     def amend(self, tables: Iterable[tuple[int, StageTable]], reason: str, now: float) -> None:

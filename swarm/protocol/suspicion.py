@@ -6,7 +6,9 @@ against siblings: first their work is taken (RELEASE), only a standstill is fenc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from fractions import Fraction
 
 from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_deadline
 from swarm.protocol.ids import Actor, Microbatch, PassKind
@@ -126,18 +128,53 @@ class Suspicion:
         return max(allowed, min(OWN_PACE * seconds, 4 * budget))
 
     def stuck_reduces(self, ledger: Ledger, now: float) -> list[int]:
-        """Stages all sealed, of whose reduce nothing was made and nothing has come for too long.
-
-        Over a slow link a reduce takes longer than any deadline, and nobody is at fault: what gets on is not stuck. How
-        long it may get on is bounded by the step's total cap (`overrun`).
-        """
-        if ledger.kind is not PassKind.TRAIN:
-            return []
+        """Stages all sealed, of whose reduce nothing was made and nothing has come for too long."""
         allowed = self._settings.step_budget_s / 3 * (1 + ledger.fences)
         return [
             stage
-            for stage in range(len(ledger.tables))
-            if (since := ledger.reduce_still_since(stage)) is not None
-            and now - since > allowed
-            and len(ledger.prepared[stage]) < len(ledger.tables[stage].roster)
+            for stage in self._reducing(ledger)
+            if (since := ledger.reduce_still_since(stage)) is not None and now - since > allowed
         ]
+
+    def endless_reduces(self, ledger: Ledger, now: float) -> list[tuple[int, str]]:
+        """Stages whose reduce takes too long though it gets on, by what is said of it; and how long that is.
+
+        Over a slow link a reduce takes longer than other deadlines, and nobody is at fault. But what a peer says of its
+        own progress is no reason to wait for ever, and one line is no reason for all to wait for it in every step.
+        """
+        allowed = self._settings.step_budget_s * (1 + ledger.fences)
+        found = []
+        for stage in self._reducing(ledger):
+            since = ledger.sealed_since(stage)
+            if since is not None and now - since > allowed:
+                found.append((stage, f"{now - since:.1f} s (deadline {allowed:.1f} s)"))
+        return found
+
+    def _reducing(self, ledger: Ledger) -> list[int]:
+        if ledger.kind is not PassKind.TRAIN:
+            return []
+        return [s for s, table in enumerate(ledger.tables) if len(ledger.prepared[s]) < len(table.roster)]
+
+    def holds_up(self, members: Members, ledger: Ledger, stage: int) -> Actor | None:
+        """For whom most of those wait who take part in a stage's reduce; None if nobody can be spared.
+
+        Each has one vote, shared among those it names, so that one that lies, or whose own line is slow, is outvoted by
+        two. Where nobody says anything, and of two that wait for each other: one that is not prepared, the last.
+        """
+        crews = [(s, ledger.tables[s].roster) for s in ledger.reduces_with(stage)]
+        everybody = {actor for _, roster in crews for actor in roster}
+        votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
+        for voter in everybody:
+            member = members.get(voter)
+            status = member.status if member is not None else None
+            if status is not None and status.pass_id == ledger.pass_id:
+                named = everybody.intersection(status.awaited) - {voter}
+                for actor in named:
+                    votes[actor] += Fraction(1, len(named))
+        spare = [
+            (votes[actor], s == stage, actor not in ledger.prepared[s], place, actor)
+            for s, roster in crews
+            if len(roster) > 1
+            for place, actor in enumerate(roster)
+        ]
+        return max(spare)[-1] if spare else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,31 @@ def faults(**environment: str) -> int:
 def test_memory_that_was_used_once_is_not_gotten_anew() -> None:
     assert faults() < PAGES / 10
     assert faults(MALLOC_PERTURB_="0") > PAGES / 2, "who sets glibc's variables is left alone"
+
+
+ADDRESSES = """
+import os, resource, sys
+from pathlib import Path
+if sys.argv[1:]:
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+from peers.stage.heap import keep_freed_memory
+keep_freed_memory()
+print(int(Path("/proc/self/statm").read_text().split()[0]) / os.sysconf("SC_PHYS_PAGES"))
+"""
+
+
+def addresses(*limit: str) -> float:
+    """Of a process, against the memory of the machine."""
+    told = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", ADDRESSES, *limit]
+    return float(subprocess.run(command, env=told, capture_output=True, check=True, timeout=120).stdout)
+
+
+@pytest.mark.skipif("glibc" not in os.confstr("CS_GNU_LIBC_VERSION"), reason="it is glibc that is told so")
+@pytest.mark.skipif(
+    Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2", reason="this kernel counts what is promised"
+)
+def test_addresses_are_kept_free_where_they_are_limited() -> None:
+    assert addresses() > 0.4, "for large pages"
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert addresses(str(whole)) < 0.3

@@ -26,6 +26,7 @@ def test_the_median_of_large_frames_without_what_comes_at_once() -> None:
     rates.arrived(TWO, AT_ONCE + 1_000_000, 10.0)
     assert rates.slowest(9) == [(TWO, pytest.approx(1e5)), (ONE, pytest.approx(5e5))]
     assert rates.slowest(1) == [(TWO, pytest.approx(1e5))]
+    assert rates.fastest(1) == [(ONE, pytest.approx(5e5))]
 
 
 def test_small_frames_say_nothing() -> None:

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.ledger import Ledger
+from swarm.protocol.members import Members
 from swarm.protocol.messages import UNTOLD, Prepared, StageTable, Status
+from swarm.protocol.suspicion import Suspicion
 from swarm.simulation.scenario import small_settings
 
 ROSTERS = ((Actor("a", 1), Actor("b", 1)), (Actor("m", 1),), (Actor("y", 1), Actor("z", 1)))
@@ -103,3 +105,21 @@ def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
     for actor in ROSTERS[0]:
         record.on_status(Status(actor, None, 0, PASS, (0, 0, 0), done=0b11), 7.0)
     assert record.sealed_since(0) == record.sealed_since(2) == 7.0
+
+
+def guilty(stage: int, **awaited: str) -> Actor | None:
+    """Who is taken to hold up a stage's reduce, by whom each says it waits for."""
+    members = Members()
+    for actor in (*ROSTERS[0], *ROSTERS[1], *ROSTERS[2]):
+        names = tuple(Actor(name, 1) for name in awaited.get(actor.peer, ""))
+        members.add(actor, 0.0).status = Status(actor, None, 0, PASS, (0, 0, 0), awaited=names)
+    settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
+    return Suspicion(settings).holds_up(members, ledger(), stage)
+
+
+def test_most_of_those_that_wait_say_for_whom_in_either_stage() -> None:
+    (a, b), _, (y, z) = ROSTERS
+    assert guilty(0) == b and guilty(2) == z and guilty(1) is None, "nobody says anything, and one is the last of all"
+    assert guilty(0, b="y", z="y") == guilty(2, b="y", z="y") == y
+    assert guilty(0, a="byz", b="a", y="a", z="a") == a, "who is slow, or lies, names all the others"
+    assert guilty(0, a="bb", b="a", y="a", z="ma") == a, "nobody names itself, twice, or one that takes no part"

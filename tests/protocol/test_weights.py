@@ -125,10 +125,16 @@ def test_an_uplink_is_no_slower_than_what_was_seen_to_come_of_it() -> None:
         assert member is not None
         member.offered_uplink = 5e5
     assert crew.measured(a=0.1, b=0.1, c=0.1) == {A: 1.0, B: 1.0, C: 1.0}, "slow, but all are"
-    receiver = crew.members.get(C)
-    assert receiver is not None
-    links = (LinkRate(A, 4e5), LinkRate(B, 1e8))
-    receiver.status = Status(C, StageIndex(0), 0, seconds_per_microbatch=0.1, links=links)
+
+    def seen(receiver: Actor, **rates: float) -> None:
+        member = crew.members.get(receiver)
+        assert member is not None
+        links = tuple(LinkRate(Actor(name, 1), rate) for name, rate in rates.items())
+        member.status = Status(receiver, StageIndex(0), 0, seconds_per_microbatch=0.1, links=links)
+
+    seen(C, a=4e5, b=1e8, c=1e12)
+    assert set(crew.measured().values()) == {1.0}, "what one receiver says, or a peer of itself, is not enough"
+    seen(A, b=1e7)
     weights = crew.measured()
     assert weights[A] == weights[C] == 1.0 and abs(weights[B] - 4.0) < 0.1, "10 microbatches a second instead of 2.5"
 

@@ -520,7 +520,7 @@ class Prepared(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -548,6 +548,7 @@ class Status(_message.Message):
     DOWNLINK_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     REDUCED_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -575,7 +576,8 @@ class Status(_message.Message):
     downlink: float
     forwarded: bytes
     reduced: int
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ...) -> None: ...
+    awaited: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("pass_id", "microbatch")
