@@ -1,7 +1,7 @@
 """Programs that have the machine in turn, a few seconds each, so that all meet the same machine, however noisy.
 
-Whose turn it is not is stopped (SIGSTOP), with all its children but libp2p's daemons. These have nothing to do while all
-whom they serve stand still, and one that is stopped itself finds its connections timed out. What a program does in
+Whose turn it is not is stopped (SIGSTOP), with all its children but libp2p's daemons. These have nothing to do while
+all whom they serve stand still, and one that is stopped itself finds its connections timed out. What a program does in
 seconds of its own can then be compared with what the others do in the same minutes.
 """
 

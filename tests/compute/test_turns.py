@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import signal
 import subprocess
 import sys
@@ -139,6 +141,38 @@ def test_who_is_stopped_is_waited_for_once(tmp_path: Path) -> None:
             time.sleep(LONG_S)
         with turns.turn():
             assert turns._without_until == given_up, "and did not ask again"
+
+
+def test_who_waits_in_vain_again_and_again_asks_less_and_less_often(tmp_path: Path) -> None:
+    with held(tmp_path), Turns(1, tmp_path) as turns:
+        pauses = []
+        for _ in range(2):
+            known(turns)
+            begun = time.monotonic()
+            with turns.turn():
+                pauses.append(turns._without_until - begun)
+            turns._without_until = 0.0
+        assert pauses[0] >= module.SULK_S and pauses[1] >= 2 * module.SULK_S
+
+
+def test_who_ends_waits_for_no_turn(tmp_path: Path) -> None:
+    with held(tmp_path), Turns(1, tmp_path) as turns:
+        turns._usual_s = 600.0
+        threading.Timer(LONG_S, turns.end).start()
+        begun = time.monotonic()
+        with turns.turn():
+            assert time.monotonic() - begun < module.LONGEST_S / 2 and turns._without_until == 0.0
+
+
+def test_where_there_are_no_locks_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    with Turns(1, tmp_path) as turns:
+        known(turns)
+        monkeypatch.setattr(module.fcntl, "flock", flock)
+        with turns.turn():
+            assert turns._without_until == math.inf
 
 
 def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
