@@ -16,7 +16,7 @@ from peers.reference import Crossed, ReferenceModel
 from peers.replay import StepReplay
 from peers.resolved_run import ResolvedRun
 from swarm.compute.sums import SumOverflow
-from swarm.data.reader import CorpusReader
+from swarm.data.reader import CorpusReader, visits
 from swarm.manifest import RunManifest
 from swarm.protocol.messages import Contribution
 
@@ -72,7 +72,10 @@ def undisturbed(manifest: RunManifest, replicas: int, step: int) -> StepReplay |
         return None
     dealt = [sum(1 << m for m in range(r, manifest.batch.microbatches, replicas)) for r in range(replicas)]
     shares = tuple(Contribution(bits, place if step else -1) for place, bits in enumerate(dealt))
-    return StepReplay(contributions=(shares,) * manifest.model.stages)
+    if (order := visits(manifest)) is None:
+        return StepReplay(contributions=(shares,) * manifest.model.stages)
+    of_step = (1 << manifest.batch.microbatches) - 1 if order.previous(step) is None else 0
+    return StepReplay((of_step,) * (manifest.model.stages - 1), (shares,) * manifest.model.stages)
 
 
 def _train(run: ResolvedRun, row: str) -> Trained:
