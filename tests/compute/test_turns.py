@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -89,7 +89,8 @@ def test_there_are_as_many_places_as_threads_fit(
 ) -> None:
     monkeypatch.setattr(module, "_cores", lambda: set(range(5)))
     with Turns(threads, tmp_path):
-        assert {path.name for path in tmp_path.iterdir()} == {"queue-core-0", *(f"core-{core}" for core in places)}
+        queue = {"queue-core-0", "queue-core-0-bell", "queue-core-0-places-bell"}
+        assert {path.name for path in tmp_path.iterdir()} == queue | {f"core-{core}" for core in places}
 
 
 def test_who_has_just_had_a_turn_does_not_go_before_who_waits(tmp_path: Path) -> None:
@@ -107,12 +108,40 @@ def test_who_has_just_had_a_turn_does_not_go_before_who_waits(tmp_path: Path) ->
             deadline = time.monotonic() + 60.0
             while module._locked(first._queue):  # until the other one is at the head of the queue
                 module.fcntl.flock(first._queue, module.fcntl.LOCK_UN)
+                time.sleep(0.01)  # it is to find it free
                 assert time.monotonic() < deadline
         first._usual_s = 60.0
         with first.turn():
             order.append("first again")
         waiter.join(60.0)
         assert order == ["second", "first again"]
+
+
+def test_who_waits_is_called_and_does_not_look_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY_S", 600.0)
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Turns(1, tmp_path)) for _ in range(4)]
+        done: list[int] = []
+
+        def compute(name: int) -> None:
+            for _ in range(5):
+                peers[name]._usual_s = 60.0
+                with peers[name].turn():
+                    time.sleep(LONG_S)
+                    done.append(name)
+
+        threads = [threading.Thread(target=compute, args=[name], daemon=True) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+        assert sorted(done) == sorted(5 * list(range(4)))
+
+
+def test_a_bell_that_is_another_kind_of_file_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "queue-core-0-bell").write_text("not a pipe")
+    with Turns(1, tmp_path) as turns:
+        assert not turns._places
 
 
 def test_what_is_short_needs_no_turn(tmp_path: Path) -> None:
