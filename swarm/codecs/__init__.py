@@ -27,6 +27,7 @@ from swarm.codecs.log4 import Log4
 from swarm.codecs.log4_channel import Log4Channel
 from swarm.codecs.raw import BFloat16, Raw
 from swarm.codecs.remembering import Remembering
+from swarm.codecs.residual import Residual
 from swarm.codecs.topk import TopK, TopKIndependent, TopKShared, fraction_of
 from swarm.manifest import AUTO
 
@@ -50,6 +51,7 @@ _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
     MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_stateless(inner)),
     Huffman.family: lambda inner: Huffman(_stateless(inner)),
+    Residual.family: lambda both: Residual(*(_stateless(name) for name in _two(both))),
     TopK.family: lambda fraction: TopK(fraction_of(fraction)),
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
@@ -65,6 +67,10 @@ _PARAMETERS = {
         "for whatever values",
     ),
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
+    Residual.family: (
+        "CODEC+CODEC",
+        "write residual:int4+int4, or two others that keep no state and take the same bytes for whatever values",
+    ),
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
@@ -79,7 +85,9 @@ _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
 """Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
-_IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)]
+_IDS = [
+    codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, Residual, TopK, TopKIndependent, TopKShared)
+]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
@@ -169,6 +177,14 @@ def _stateless(name: str) -> Codec:
     if inner is None or isinstance(inner, Remembering):
         raise ValueError
     return inner
+
+
+def _two(names: str) -> list[str]:
+    """Raises ValueError, without a text, unless there is one + in it."""
+    both = names.split("+")
+    if len(both) != 2:
+        raise ValueError
+    return both
 
 
 def _of_changes(change: str) -> Codec:

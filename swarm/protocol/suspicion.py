@@ -42,7 +42,7 @@ class Suspicion:
             if now - member.heard_at > allowed:
                 quiet.append((member, allowed))
         if len(quiet) > 1 and 4 * len(quiet) >= len(everyone):
-            patience = settings.step_budget_s / 2
+            patience = settings.step_budget_s / 3
             quiet = [(m, patience) for m, _ in quiet if now - m.heard_at > patience]
         return [(m, f"silent for {now - m.heard_at:.1f} s (deadline {allowed:.1f} s)") for m, allowed in quiet]
 
