@@ -69,7 +69,8 @@ _PARAMETERS = {
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
     Residual.family: (
         "CODEC+CODEC",
-        "write residual:int4+int4, or two others that keep no state and take the same bytes for whatever values",
+        "write residual:int4+int4, or two others that keep no state, code every value and take the same bytes for "
+        "whatever values",
     ),
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),

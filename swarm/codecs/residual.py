@@ -17,6 +17,7 @@ from torch import Tensor
 
 from swarm.codecs.codec import Buffer, Codec
 from swarm.codecs.huffman import Huffman
+from swarm.codecs.topk import TopK
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -29,8 +30,8 @@ class Residual(Codec):
     version = 1
 
     def __init__(self, first: Codec, second: Codec) -> None:
-        """Raises ValueError, without a text, for codecs whose frames have no length of their own."""
-        if isinstance(first, Huffman) or isinstance(second, Huffman):
+        """Raises ValueError, without a text, for codecs that leave values out or whose frames have no length."""
+        if any(isinstance(codec, Huffman | TopK) for codec in (first, second)):
             raise ValueError
         self._first, self._second = first, second
         self.name = f"{self.family}:{first.name}+{second.name}"

@@ -5,8 +5,8 @@ with `reference`, which exchanges nothing, d = 512: 0.87; in turns 0.95). So a m
 turn, which is a lock on a file that all peers of a user on this machine know. Who gives one back rings a bell, so that
 those who wait need not look again and again: that alone took a hundredth of the machine, and a millisecond or two
 between any two turns. The kernel takes the lock back from who dies, without a bell. Who is stopped with one keeps its
-core from the others, as long as they find another; where there is none, they wait in vain for a while and then compute
-without turns.
+core from the others, as long as they find another. Where there is none, or where it is stopped as the next in turn,
+they wait in vain for a while and then compute without turns.
 
 Courtesy, not protocol: whoever cannot have a turn computes without one, and the results are the same.
 """
@@ -130,9 +130,10 @@ def _locked(file: int) -> bool:
 
 
 def _give_back(lock: int, bell: int) -> None:
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    with contextlib.suppress(BlockingIOError):  # it holds more rings than are ever heard
-        os.write(bell, b"!")
+    """Never fails: what was computed in a turn is not to be lost with it."""
+    for undo in (lambda: fcntl.flock(lock, fcntl.LOCK_UN), lambda: os.write(bell, b"!")):
+        with contextlib.suppress(OSError):  # no locks any more; a bell full of rings that nobody heard
+            undo()
 
 
 def _listen(bell: int) -> float:

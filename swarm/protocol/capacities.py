@@ -20,6 +20,8 @@ REMEMBERED = 64
 """Peers by whom a stage's cost is known, the newest."""
 LEAST_COST_S = 1e-9
 """Whatever a peer says of its speed, no stage costs nothing."""
+MOST_COST_S = 1e9
+"""Whatever a peer says its capacity is: sums and quotients of costs stay finite."""
 
 
 class Capacities:
@@ -48,7 +50,7 @@ class Capacities:
                 continue
             seen = self._seen[stage]
             seen.pop(member.actor.peer, None)
-            seen[member.actor.peer] = max(seconds * member.capacity, LEAST_COST_S)
+            seen[member.actor.peer] = min(max(seconds * member.capacity, LEAST_COST_S), MOST_COST_S)
             if len(seen) > REMEMBERED:
                 del seen[next(iter(seen))]
         self._carried = _second_fastest(members) if self._stage_frames else {}

@@ -6,8 +6,9 @@ against siblings: first their work is taken (RELEASE), only a standstill is fenc
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_deadline
@@ -156,25 +157,40 @@ class Suspicion:
         return [s for s, table in enumerate(ledger.tables) if len(ledger.prepared[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, ledger: Ledger, stage: int) -> Actor | None:
-        """For whom most of those wait who take part in a stage's reduce; None if nobody can be spared.
+        """For whom most of those wait who take part in a stage's reduce; None if nobody can be spared, or not that one.
 
         Each has one vote, shared among those it names, so that one that lies, or whose own line is slow, is outvoted by
-        two. Where nobody says anything, and of two that wait for each other: one that is not prepared, the last.
+        two; who is prepared itself waits for all who are not. Where nobody says anything, and of two that wait for each
+        other: one that is not prepared, the one that said it has the slower uplink, the last.
         """
-        crews = [(s, ledger.tables[s].roster) for s in ledger.reduces_with(stage)]
-        everybody = {actor for _, roster in crews for actor in roster}
+        rosters = {s: ledger.tables[s].roster for s in ledger.reduces_with(stage)}
+        everybody = {actor: s for s, roster in rosters.items() for actor in roster}
         votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
         for voter in everybody:
-            member = members.get(voter)
-            status = member.status if member is not None else None
-            if status is not None and status.pass_id == ledger.pass_id:
-                named = everybody.intersection(status.awaited) - {voter}
-                for actor in named:
-                    votes[actor] += Fraction(1, len(named))
-        spare = [
-            (votes[actor], s == stage, actor not in ledger.prepared[s], place, actor)
-            for s, roster in crews
-            if len(roster) > 1
-            for place, actor in enumerate(roster)
-        ]
-        return max(spare)[-1] if spare else None
+            named = _named(members, ledger, voter, everybody) - {voter}
+            for actor in named:
+                votes[actor] += Fraction(1, len(named))
+
+        def guilt(actor: Actor) -> tuple[Fraction, bool, bool, float, int]:
+            s, member = everybody[actor], members.get(actor)
+            uplink = member.offered_uplink if member is not None else None
+            slowness = -math.inf if uplink is None else -uplink
+            return votes[actor], s == stage, actor not in ledger.prepared[s], slowness, rosters[s].index(actor)
+
+        worst = max(everybody, key=guilt)
+        if votes[worst] and len(rosters[everybody[worst]]) == 1:
+            return None  # nobody else's going would help
+        spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
+        return max(spare, key=guilt, default=None)
+
+
+def _named(members: Members, ledger: Ledger, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
+    """For whom one waits, of `everybody` (by stage) in its reduce; nobody, if it speaks of an older attempt."""
+    if voter in ledger.prepared[everybody[voter]]:
+        return {actor for actor, stage in everybody.items() if actor not in ledger.prepared[stage]}
+    member = members.get(voter)
+    status = member.status if member is not None else None
+    if status is None or status.pass_id != ledger.pass_id:
+        return set()
+    told = tuple(table.number for table in ledger.told(ledger.stages_near(voter)))
+    return everybody.keys() & set(status.awaited) if status.numbers == told else set()

@@ -354,6 +354,12 @@ def test_every_codec_is_under_contract() -> None:
     assert {name.partition(":")[0] for name in codecs.NAMES} - same == {name.partition(":")[0] for name in ROWS}
 
 
+@pytest.mark.parametrize("both", ["int4", "int4+int4+int4", "topk:0.1+int4", "int4+huffman:log4", "delta:4+int4", ""])
+def test_residuals_are_of_two_codecs_that_code_every_value(both: str) -> None:
+    with pytest.raises(codecs.UnknownCodec, match=r"write residual:int4\+int4"):
+        codecs.get(f"residual:{both}")
+
+
 def test_unknown_codec_names_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"'int9'.*'int8'.*none, bf16, int8, int6, int5, int4, int2, log4"):
         codecs.get("int9")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -202,6 +203,17 @@ def test_where_there_are_no_locks_nobody_waits(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(module.fcntl, "flock", flock)
         with turns.turn():
             assert turns._without_until == math.inf
+
+
+def test_what_was_computed_is_not_lost_with_the_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    with Turns(1, tmp_path) as turns:
+        known(turns)
+        with turns.turn():
+            assert not module._locked(os.open(tmp_path / "core-0", os.O_RDWR)), "it has the place"
+            monkeypatch.setattr(module.fcntl, "flock", flock)
 
 
 def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:

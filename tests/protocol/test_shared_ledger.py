@@ -14,10 +14,10 @@ PASS = PassId(Term(1), StepNumber(0))
 NOBODY: frozenset[Actor] = frozenset()
 
 
-def ledger() -> Ledger:
+def ledger(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> Ledger:
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    tables = tuple(StageTable(0, roster, (0, len(roster) - 1)) for roster in ROSTERS)
-    weights = {actor: 1.0 for roster in ROSTERS for actor in roster}
+    tables = tuple(StageTable(0, roster, (0, len(roster) - 1)) for roster in rosters)
+    weights = {actor: 1.0 for roster in rosters for actor in roster}
     return Ledger(
         pass_id=PASS,
         kind=PassKind.TRAIN,
@@ -107,14 +107,32 @@ def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
     assert record.sealed_since(0) == record.sealed_since(2) == 7.0
 
 
-def guilty(stage: int, **awaited: str) -> Actor | None:
-    """Who is taken to hold up a stage's reduce, by whom each says it waits for."""
-    members = Members()
-    for actor in (*ROSTERS[0], *ROSTERS[1], *ROSTERS[2]):
-        names = tuple(Actor(name, 1) for name in awaited.get(actor.peer, ""))
-        members.add(actor, 0.0).status = Status(actor, None, 0, PASS, (0, 0, 0), awaited=names)
+def guilty(
+    stage: int,
+    *,
+    stages: tuple[str, str, str] = ("ab", "m", "yz"),
+    prepared: str = "",
+    slower: str = "",
+    behind: str = "",
+    **awaited: str,
+) -> Actor | None:
+    """Who is taken to hold up a stage's reduce, by whom each says it waits for.
+
+    `slower`: who has said that its uplink is slow. `behind`: who has not heard of the newest tables.
+    """
+    rosters = tuple(tuple(Actor(name, 1) for name in names) for names in stages)
+    record, members = ledger(rosters), Members()
+    for s, roster in enumerate(rosters):
+        for actor in roster:
+            names = tuple(Actor(name, 1) for name in awaited.get(actor.peer, ""))
+            member = members.add(actor, 0.0)
+            told = (1 if actor.peer in behind else 0, 0, 0)
+            member.status = Status(actor, None, 0, PASS, told, awaited=names)
+            member.offered_uplink = 1e5 if actor.peer in slower else 1e7
+            if actor.peer in prepared:
+                record.prepared[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    return Suspicion(settings).holds_up(members, ledger(), stage)
+    return Suspicion(settings).holds_up(members, record, stage)
 
 
 def test_most_of_those_that_wait_say_for_whom_in_either_stage() -> None:
@@ -123,3 +141,26 @@ def test_most_of_those_that_wait_say_for_whom_in_either_stage() -> None:
     assert guilty(0, b="y", z="y") == guilty(2, b="y", z="y") == y
     assert guilty(0, a="byz", b="a", y="a", z="a") == a, "who is slow, or lies, names all the others"
     assert guilty(0, a="bb", b="a", y="a", z="ma") == a, "nobody names itself, twice, or one that takes no part"
+
+
+def test_who_is_prepared_waits_for_all_who_are_not() -> None:
+    b, c = Actor("b", 1), Actor("c", 1)
+    three, two = ("m", "abc", "y"), ("m", "ab", "y")
+    assert guilty(1, stages=three, prepared="ab", c="ab") == c, "the siblings that are done are not to go for it"
+    assert guilty(1, stages=two, prepared="a", b="a") == b
+    assert guilty(1, stages=two, prepared="b", a="b") == Actor("a", 1)
+
+
+def test_nobody_goes_for_one_that_cannot_be_spared() -> None:
+    assert guilty(0, stages=("ab", "m", "y"), a="y", b="y", y="ab") is None
+    assert guilty(0, stages=("ab", "m", "y"), a="y", b="a", y="a") == Actor("a", 1), "most wait for another"
+
+
+def test_of_two_that_wait_for_each_other_the_slower_goes() -> None:
+    for slower in "ab":
+        assert guilty(1, stages=("m", "ab", "y"), slower=slower, a="b", b="a") == Actor(slower, 1)
+
+
+def test_who_speaks_of_older_tables_has_no_vote() -> None:
+    assert guilty(1, stages=("m", "ab", "y"), a="b", b="a") == Actor("b", 1)
+    assert guilty(1, stages=("m", "ab", "y"), behind="a", a="b", b="a") == Actor("a", 1)
