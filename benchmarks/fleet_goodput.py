@@ -51,17 +51,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     seconds = options.hours * HOUR_S
-    calm = _run(_plan("0", options.seed), min(seconds, 1200.0))
+    calm = run(plan_of("0", options.seed), min(seconds, 1200.0))
     rows = []
     for departures in options.departures.split(","):
-        found = calm if departures == "0" else _run(_plan(departures, options.seed), seconds)
-        share = found["tokens_per_s"] / calm["tokens_per_s"]
-        rows.append({"departures": departures, **found, "goodput": round(share / found["capacity"], 4)})
+        found = calm if departures == "0" else run(plan_of(departures, options.seed), seconds)
+        rows.append({"departures": departures, **found, "goodput": round(goodput(found, calm), 4)})
         print(json.dumps(rows[-1]), flush=True)
     write_results(options.out, "fleet_goodput", rows=rows)
 
 
-def _plan(departures: str, seed: int) -> FleetPlan:
+def goodput(found: dict[str, Any], calm: dict[str, Any]) -> float:
+    """As above, of what `run` found with departures and without."""
+    return float(found["tokens_per_s"] / calm["tokens_per_s"] / found["capacity"])
+
+
+def plan_of(departures: str, seed: int) -> FleetPlan:
     trace = departures == TRACE
     return FleetPlan(
         peers=PLAN.peers,
@@ -77,7 +81,7 @@ def _plan(departures: str, seed: int) -> FleetPlan:
     )
 
 
-def _run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
+def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
     """Measured from the opening of the first pass to the last decision."""
     world = plan.world(seconds, _weigh)
     world.run(seconds, 1 << 62, lambda: False)

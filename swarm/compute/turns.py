@@ -34,8 +34,8 @@ SULK_S, LONGEST_SULK_S = 60.0, 3600.0
 """After waiting in vain: for so long turns are not asked for, at first, and at most: each time twice as long."""
 _LOOK_EVERY_S = 0.1
 """So long a bell is waited for: who dies does not ring."""
-_RINGS = 4096
-"""More than are heard at once."""
+_RINGS = 1 << 16
+"""As many as a pipe holds."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -131,9 +131,10 @@ def _locked(file: int) -> bool:
 
 def _give_back(lock: int, bell: int) -> None:
     """Never fails: what was computed in a turn is not to be lost with it."""
-    for undo in (lambda: fcntl.flock(lock, fcntl.LOCK_UN), lambda: os.write(bell, b"!")):
-        with contextlib.suppress(OSError):  # no locks any more; a bell full of rings that nobody heard
-            undo()
+    with contextlib.suppress(OSError):  # no locks any more
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    with contextlib.suppress(OSError):  # full of rings that nobody heard
+        os.write(bell, b"!")
 
 
 def _listen(bell: int) -> float:

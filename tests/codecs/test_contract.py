@@ -147,9 +147,8 @@ def test_round_trip_at_every_magnitude(name: str, scale: float) -> None:
 @given(values=st.lists(st.floats(-(2.0**127), 2.0**127, width=32) | st.sampled_from(EXTREMES), max_size=150))
 @settings(max_examples=80, deadline=None)
 def test_round_trip_of_any_finite_values(name: str, values: list[float]) -> None:
-    if plain(name) in SCALED or name.startswith(
-        "residual"
-    ):  # their bound holds for blocks and channels at most 2^29 times smaller than the largest
+    # the bound of these holds for blocks and channels at most 2^29 times smaller than the largest
+    if plain(name) in SCALED or name.startswith("residual"):
         top = max(map(abs, values), default=0.0)
         values = [v if abs(v) * 2.0**10 > top else 0.0 for v in values]
     check_round_trip(name, torch.tensor(values, dtype=torch.float32))

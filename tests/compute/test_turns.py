@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -211,8 +210,8 @@ def test_what_was_computed_is_not_lost_with_the_locks(tmp_path: Path, monkeypatc
 
     with Turns(1, tmp_path) as turns:
         known(turns)
-        with turns.turn():
-            assert not module._locked(os.open(tmp_path / "core-0", os.O_RDWR)), "it has the place"
+        with turns.turn(), (tmp_path / "core-0").open("rb+") as place:
+            assert not module._locked(place.fileno()), "it has the place"
             monkeypatch.setattr(module.fcntl, "flock", flock)
 
 
