@@ -2,6 +2,7 @@
 
     python -m benchmarks.compression [--rows "int8;int4"] [--seeds 0,1,2] [--steps 400]
     python -m benchmarks.compression --cached --docs docs
+    python -m benchmarks.compression --epochs 4 [--docs docs]
 
 Each row is a run file with other codecs or another architecture, trained in one process as `swarm-peer reference` does
 (a swarm's result is the same, bit for bit). A row and seed that was trained before is read from `--cache`, so that the
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.corpus import prepare_some_leads
 from benchmarks.local_swarm import PEERS
 from benchmarks.results import write_results
 from benchmarks.trained import Trained, trained
@@ -101,6 +103,11 @@ def _narrow(kind: str, k: int, forward: str, backward: str | None = None, *sets:
     return _coded(forward, backward, f"model.boundary={kind}", f"model.boundary_dim={k}", *sets, control=control)
 
 
+def _averaging(codec: str) -> tuple[str, ...]:
+    """Two replicas with half of the sequences each, which exchange sums in `codec`. Sums are those of equal samples."""
+    return (f"sums.averaging={codec}", "swarm.replicas=2", "batch.microbatches=2", "batch.sequences=4")
+
+
 _FINE = ("int5-channel", "log4-channel")
 ROWS: dict[str, Row] = {
     CONTROL: Row(()),
@@ -160,6 +167,16 @@ ROWS: dict[str, Row] = {
     "maxout 32, int8": _narrow("maxout", 32, "int8", control=CONTROL),
     "int4, int8 back": _coded("int4", "int8"),
     "int2, int8 back": _coded("int2", "int8"),
+    "topk 10 %, int8 back": _coded("topk:0.1", "int8"),
+    "ef topk 10 %, int8 back": _coded("ef:topk:0.1", "int8"),
+    "ef topk 10 %, shared mask": _coded("ef:topk:0.1", "topk-shared"),
+    "ef-mixed topk 10 %, int8 back": _coded("ef-mixed:topk:0.1", "int8"),
+    "ef21 topk 10 %, int8 back": _coded("ef21:topk:0.1", "int8"),
+    "ef int2, int8 back": _coded("ef:int2", "int8"),
+    "ef21 2, int8 back": _coded("ef21:2", "int8"),
+    "int8, averaging int8": _coded("int8", None, *_averaging("int8")),
+    "int8, averaging powersgd:32": _coded("int8", None, *_averaging("powersgd:32")),
+    "subspace 8, int8, averaging int8": _subspace(8, "int8", None, *_averaging("int8")),
     "delta 4, int8 back": _coded("delta:4", "int8", "batch.order=steps"),
     "delta 2, int8 back": _coded("delta:2", "int8", "batch.order=steps"),
 }
@@ -167,6 +184,8 @@ ROWS: dict[str, Row] = {
 
 int5/log4: forward/back, with a scale for each channel.
 """
+EPOCH_ROWS = (CONTROL, "int4, int8 back", "delta 4, int8 back", "int2, int8 back", "delta 2, int8 back")
+"""Those of several epochs, unless others are named."""
 
 
 def main() -> None:
@@ -179,10 +198,11 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("benchmarks/results/compression"))
     parser.add_argument("--cached", action="store_true", help="train nothing: what the cache holds of those rows")
     parser.add_argument("--data", type=Path, help="a prepared corpus; default: the Wikipedia leads, prepared anew")
+    parser.add_argument("--epochs", type=int, help="of a part of the leads, as the steps make them; rows for that")
     parser.add_argument("--docs", type=Path, help="a folder: write compression.svg and the table in compression.md")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    names = options.rows.split(";") if options.rows else list(ROWS)
+    names = options.rows.split(";") if options.rows else list(EPOCH_ROWS if options.epochs else ROWS)
     if unknown := [name for name in names if name not in ROWS]:
         parser.error(f"no row named {unknown[0]!r}: there are {'; '.join(ROWS)}")
     with tempfile.TemporaryDirectory(prefix="compression-") as folder:
@@ -192,7 +212,15 @@ def main() -> None:
             subprocess.run([*PEERS, "prepare", "--out", str(data)], check=True, stdout=subprocess.DEVNULL)
         path = Path(folder) / "RUN.toml"
         path.write_text(RUN)
-        common = [f"data.directory={data.resolve()}", f"run.steps={options.steps}", *options.overrides]
+        common = [f"run.steps={options.steps}", *options.overrides]
+        if options.epochs:
+            batch = resolve_run(path, [f"data.directory={data.resolve()}", *common]).manifest
+            some = Path(folder) / "some"
+            heldout = batch.evaluation.microbatches * batch.batch.tokens_per_microbatch
+            prepare_some_leads(data, some, batch.run.steps * batch.batch.tokens_per_step // options.epochs, heldout)
+            data = some
+            common.append("batch.order=steps")
+        common.append(f"data.directory={data.resolve()}")
         seeds = [int(seed) for seed in options.seeds.split(",")]
         table = compare(path, common, names, seeds, options.cache, options.threads, train=not options.cached)
     for row in table:
@@ -201,8 +229,11 @@ def main() -> None:
     if options.docs is not None:
         from benchmarks import pareto  # it needs matplotlib, of the extra 'dev'
 
-        pareto.draw(table, options.docs / "compression.svg")
-        pareto.write_table(table, options.docs / "compression.md")
+        if options.epochs:
+            pareto.write_table(table, options.docs / "compression.md", "compression --epochs")
+        else:
+            pareto.draw(table, options.docs / "compression.svg")
+            pareto.write_table(table, options.docs / "compression.md", "compression")
 
 
 def compare(

@@ -1,7 +1,8 @@
-"""The corpus that a benchmark trains on: one that is there, or the Wikipedia leads, prepared anew."""
+"""The corpus that a benchmark trains on: one that is there, or the Wikipedia leads, all or some, prepared anew."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.local_swarm import PEERS
+from swarm.data import Source, prepare, read_corpus, wikipedia_leads
+from swarm.data.folder import TOKENIZER_FILE
 
 
 @contextmanager
@@ -24,3 +27,16 @@ def folder_with_corpus(name: str, given: Path | None = None, *, vocab_size: int 
         else:
             (folder / "data").symlink_to(given.resolve())
         yield folder
+
+
+def prepare_some_leads(whole: Path, out: Path, tokens: int, heldout_tokens: int) -> None:
+    """Every n-th of the leads that `whole` was prepared from, with its tokenizer: about `tokens` to train on.
+
+    As much is held out as evaluations of `heldout_tokens` need, with a half to spare.
+    """
+    leads = wikipedia_leads()
+    section = read_corpus(whole)
+    heldout = heldout_tokens * 1.5
+    nth = max(1, int(sum(shard.tokens for shard in (*section.train, *section.heldout)) / (tokens + heldout)))
+    some = Source(f"{leads.name}-{nth}", leads.licence, lambda: itertools.islice(leads.documents(), 0, None, nth))
+    prepare(some, out, tokenizer=whole / TOKENIZER_FILE, heldout_fraction=heldout / (tokens + heldout))

@@ -193,7 +193,7 @@ ROWS = (
             f"{_struck_step(halves, 'coordinator alone')} the usual step; all back "
             f"{_first_answer(r, 'cut off, over', 'joined'):.1f} s after the link"
         ),
-        "behind routers: `nat.toml`, `nat-nobody.toml`",
+        "behind routers: `nat.toml`, `nat-nobody.toml`, `nat-joins.toml`",
     ),
     Row(
         10,

@@ -50,9 +50,9 @@ def draw(table: Table, file: Path) -> None:
     pyplot.close(figure)
 
 
-def write_table(table: Table, page: Path) -> None:
-    """Put the table into an existing page. Raises ValueError for one without a place for it."""
-    put_table(page, "compression", markdown(table))
+def write_table(table: Table, page: Path, place: str) -> None:
+    """Put the table into an existing page. Raises ValueError for one without a `place` for it."""
+    put_table(page, place, markdown(table))
 
 
 def markdown(table: Table) -> str:

@@ -11,7 +11,7 @@ from swarm.manifest import SignedManifest
 from swarm.net.handshake import Channel, Role
 from swarm.net.host import Host
 from swarm.net.network import Network
-from swarm.protocol.actions import LinkLost, LinkUp, Received
+from swarm.protocol.actions import LinkLost, LinkUp, Received, Undelivered
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart
 from swarm.protocol.settings import Settings
@@ -63,6 +63,11 @@ def run_network(
         if not ending():
             log.append(MessagesDropped(str(actor), count, reason))
 
+    def on_undelivered(actor: Actor, messages: tuple[Message, ...]) -> None:
+        payloads = tuple(message for message in messages if isinstance(message, Undelivered.KINDS))
+        if role is Role.PEER and payloads:
+            loop.post(Undelivered(actor, payloads))
+
     network = Network(
         host,
         me,
@@ -76,6 +81,7 @@ def run_network(
         on_peer_refused=on_peer_refused,
         on_stream_broken=on_stream_broken,
         on_dropped=on_dropped,
+        on_undelivered=on_undelivered,
         manifest=signed,
         max_payload=max_payload,
         reconnect_grace_s=settings.reconnect_grace_s,

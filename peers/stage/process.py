@@ -213,6 +213,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
 
         network.serve(serve)
         network.favour(member.peer for member in group)
+        network.go_round_by(group)
         known = addresses_by_peer(invite.addresses)
         given = {member: known[member.peer] for member in group if member.peer in known}
         for member in group:

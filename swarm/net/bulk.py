@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from swarm.manifest import MAX_MANIFEST_BYTES, SignedManifest
 from swarm.net.daemon import NotReady
+from swarm.net.detour import Detour
 from swarm.net.handshake import Channel, Introduction, Role, introduce
 from swarm.net.host import DialError, Host
 from swarm.net.lane import Lane
@@ -37,6 +38,9 @@ STARTING_S = 20.0
 MAX_ANSWERS = 8
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 2
+MAX_DETOURS = 32
+"""Requests passed on at once; each pins a piece of the answer."""
+MAX_DETOURS_PER_PEER = 8
 LEAST_TAKEN = 4096.0
 """Bytes a second that an asker must take, after the first IDLE_TIMEOUT_S in which it took nothing."""
 FAIR_RATE = 64 * 1024.0
@@ -100,19 +104,28 @@ class Answers:
     Only a slow answer that has lasted for long makes room, so that nobody shuts the others out.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        at_most: int = MAX_ANSWERS,
+        per_peer: int = MAX_ANSWERS_PER_PEER,
+    ) -> None:
         self._clock = clock
+        self._at_most = at_most
+        self._per_peer = per_peer
         self._under_way: list[_Answer] = []
         self.favoured: frozenset[str] = frozenset()
-        """Peer ids that are answered however many others are."""
+        """Peer ids that are answered however many others are, and however often: they ask for others too."""
 
     @contextmanager
     def one_for(self, peer_id: str, stream: Stream) -> Iterator[None]:
         """Raises BulkError when there are enough."""
-        if sum(each.peer_id == peer_id for each in self._under_way) >= MAX_ANSWERS_PER_PEER:
-            raise BulkError(f"{MAX_ANSWERS_PER_PEER} transfers to you are under way already")
-        if len(self._under_way) >= MAX_ANSWERS and peer_id not in self.favoured:
-            self._make_room()
+        if peer_id not in self.favoured:
+            if sum(each.peer_id == peer_id for each in self._under_way) >= self._per_peer:
+                raise BulkError(f"{self._per_peer} transfers to you are under way already")
+            if len(self._under_way) >= self._at_most:
+                self._make_room()
         mine = _Answer(peer_id, stream, self._clock(), stream.sent)
         self._under_way.append(mine)
         try:
@@ -125,7 +138,7 @@ class Answers:
         now = self._clock()
         overdue = [each for each in self._under_way if is_overdue(now - each.began, each.rate(now))]
         if not overdue:
-            raise BulkError(f"busy with {MAX_ANSWERS} transfers: ask another replica, or again later")
+            raise BulkError(f"busy with {self._at_most} transfers: ask another replica, or again later")
         slowest = min(overdue, key=lambda each: each.rate(now))
         self._under_way.remove(slowest)
         slowest.stream.abort()
@@ -169,13 +182,15 @@ async def answer(
     stream: Stream,
     introduction: Introduction,
     manifest: SignedManifest | None,
-    handler: BulkHandler | None,
+    handler: BulkHandler,
     answers: Answers,
     lane: Lane,
     urgent: Lane,
+    detours: Answers | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
+    `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
     `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
     They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
 
@@ -190,7 +205,8 @@ async def answer(
         if asked is not None:
             await _send(stream, _signed(manifest, asked[1]), lane)
         else:
-            with answers.one_for(introduction.sender.peer, stream):
+            counted = answers if detours is None or Detour.decode(what) is None else detours
+            with counted.one_for(introduction.sender.peer, stream):
                 transfer = await _handled(what, introduction, handler)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
@@ -252,11 +268,9 @@ def _signed(manifest: SignedManifest | None, run_hash: bytes | None) -> Transfer
     return Transfer.of(proto.SerializeToString())
 
 
-async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler | None) -> Transfer:
+async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler) -> Transfer:
     if introduction.role is Role.GUEST:
         raise BulkError("a guest may ask for the manifest only")
-    if handler is None:
-        raise BulkError("this peer serves nothing but the manifest")
     return await handler(introduction.sender, what)
 
 

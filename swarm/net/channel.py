@@ -116,12 +116,12 @@ class Outgoing:
         flowing = self._stream is not None and not self._stream.held_up
         return flowing and _identity(message) in self._leaving
 
-    def clear(self) -> int:
-        """Drop what is queued; returns how many messages that was."""
-        count = len(self._queue)
+    def clear(self) -> tuple[m.Message, ...]:
+        """Drop what is queued; returns it."""
+        queued = tuple(self._queue)
         self._queue.clear()
         self._leaving.clear()
-        return count
+        return queued
 
     def retry(self) -> None:
         """The other side is there (it just reached us): dial now rather than after the delay."""

@@ -4,7 +4,8 @@ A broken stream is redialled at once. If that fails for the control channel the 
 then it is redialled with growing delays until it is *up* again or forgotten. Within the grace messages are still taken:
 a dial may fail although the other side is there, when two dials cross, when it is just starting. What is queued when a
 dial fails after the grace is dropped, and so is what comes later: counted, told with the reason, and recovered by the
-protocol. A data channel that cannot be opened is its own trouble: as long as control is open the actor is there.
+protocol; handed back if there has never been a connection, since whom nobody can dial is as a rule not dead. A data
+channel that cannot be opened is its own trouble: as long as control is open the actor is there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class LinkEvents:
     sent: Callable[[Channel, int], None]
     dropped: Callable[[Actor, int, str], None]
     """Messages that were given up, and why."""
+    undelivered: Callable[[Actor, tuple[m.Message, ...]], None]
+    """Messages to an actor to whom there has never been a connection."""
 
 
 class Link:
@@ -64,6 +67,7 @@ class Link:
         """Messages given up and not told yet."""
         self._channels: dict[Channel, Outgoing] = {}
         self._open: set[Channel] = set()
+        self._was_open = False
         self._broken: set[Channel] = {Channel.CONTROL}
         """Channels on which something may have been lost since they were open."""
         self._failing_since: dict[Channel, float] = {}
@@ -73,7 +77,7 @@ class Link:
         """Queue a message. It is dropped when its channel, or the link, could not be opened for the grace."""
         channel = channel_of(message)
         if self.hopeless is not None or self._given_up(channel):
-            self._dropped += 1
+            self._drop((message,))
             return
         self.probe()
         self._outgoing(channel).send(message)
@@ -143,6 +147,7 @@ class Link:
         # up is told whenever something may have been lost before, on any channel
         tell = channel in self._broken
         self._open.add(channel)
+        self._was_open = True
         self._broken.discard(channel)
         self._failing_since.pop(channel, None)
         self._told_failing.discard(channel)
@@ -178,7 +183,7 @@ class Link:
     def _failed(self, channel: Channel, error: BaseException) -> None:
         """Its task ended by a fault of ours: what is sent next begins a new one."""
         reason = f"internal error: {error!r}"
-        self._dropped += self._channels.pop(channel).clear()
+        self._drop(self._channels.pop(channel).clear())
         self._open.discard(channel)
         self._broken.add(channel)
         self._tell_dropped(reason)
@@ -201,7 +206,12 @@ class Link:
 
     def _drop_queued(self, channel: Channel) -> None:
         if channel in self._channels:
-            self._dropped += self._channels[channel].clear()
+            self._drop(self._channels[channel].clear())
+
+    def _drop(self, messages: tuple[m.Message, ...]) -> None:
+        self._dropped += len(messages)
+        if messages and self.hopeless is None and not self._was_open:
+            self._events.undelivered(self.actor, messages)
 
     def _tell_dropped(self, reason: str) -> None:
         if self._dropped:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from swarm.manifest import SignedManifest
 from swarm.net import bulk
 from swarm.net.addresses import AddressError
-from swarm.net.bulk import PROTOCOL, Answers, BulkHandler, Transfer
+from swarm.net.bulk import MAX_DETOURS, MAX_DETOURS_PER_PEER, PROTOCOL, Answers, BulkError, BulkHandler, Transfer
 from swarm.net.channel import channel_of, lanes_of
-from swarm.net.daemon import DialError
+from swarm.net.daemon import DialError, NotReady
+from swarm.net.detour import Detour, StraightWays
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
@@ -62,7 +63,8 @@ class Network:
     links.py; up also when a channel was reopened, since what was in flight may be lost. `check_frame(message)`: judges
     messages that carry a payload; any ValueError refuses them. `on_frame_refused(sender, reason)`;
     `on_peer_refused(peer id, reason)`: a handshake that failed; `on_stream_broken(actor, channel, reason)`;
-    `on_dropped(actor, count, reason)`: messages to an actor that were given up.
+    `on_dropped(actor, count, reason)`: messages to an actor that were given up; `on_undelivered(actor, messages)`:
+    those to an actor to whom there has never been a connection.
 
     `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
     a lost link keeps its messages. `max_rate`: bytes a second that may be sent, at least LEAST_RATE; None: no limit.
@@ -86,6 +88,7 @@ class Network:
         on_peer_refused: Callable[[str, str], None] | None = None,
         on_stream_broken: Callable[[Actor, Channel, str], None] | None = None,
         on_dropped: Callable[[Actor, int, str], None] | None = None,
+        on_undelivered: Callable[[Actor, tuple[m.Message, ...]], None] = lambda actor, messages: None,
         manifest: SignedManifest | None = None,
         max_rate: float | None = None,
         coordinators: Collection[str] = (),
@@ -112,11 +115,15 @@ class Network:
         self._on_peer_refused = on_peer_refused
         self._on_stream_broken = on_stream_broken
         self._on_dropped = on_dropped
+        self._on_undelivered = on_undelivered
         self._max_payload = max_payload
         self._reconnect_grace_s = reconnect_grace_s
         self._lanes = lanes_of(max_rate)
         self._handler: BulkHandler | None = None
         self._answers = Answers()
+        self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
+        self._straight_ways = StraightWays()
+        self._guides: tuple[Actor, ...] = ()
         self._links: dict[Actor, Link] = {}
         self._maddrs: dict[str, tuple[str, ...]] = {}
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
@@ -197,6 +204,10 @@ class Network:
         """Answer these peers' bulk requests however many others are being answered."""
         self._answers.favoured = frozenset(peer_ids)
 
+    def go_round_by(self, guides: Iterable[Actor]) -> None:
+        """Have these coordinators pass on bulk requests to those who cannot be reached."""
+        self._guides = tuple(guides)
+
     async def fetch(
         self,
         who: Actor | str,
@@ -209,7 +220,29 @@ class Network:
         Raises BulkError (its chunks too), DialError, Refused, StreamClosed, TimeoutError.
         """
         peer_id, target = (who.peer, who.incarnation) if isinstance(who, Actor) else (who, None)
-        stream = await self._open(peer_id, target, Channel.BULK)
+        if all(guide.peer == peer_id for guide in self._guides):
+            stream = await self._open(peer_id, target, Channel.BULK)
+            return await self._ask(stream, request, max_bytes, least_rate)
+        try:
+            stream = await self._straight_ways.open(peer_id, lambda: self._open(peer_id, target, Channel.BULK))
+        except NotReady:
+            raise
+        except DialError as error:
+            return await self._go_round(error, Detour(peer_id, target, request), max_bytes, least_rate)
+        return await self._ask(stream, request, max_bytes, least_rate)
+
+    async def _go_round(self, why: DialError, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
+        for guide in self._guides:
+            if guide.peer == detour.peer:
+                continue
+            try:
+                stream = await self._open(guide.peer, guide.incarnation, Channel.BULK)
+                return await self._ask(stream, detour.encode(), max_bytes, least_rate)
+            except (ConnectionError, TimeoutError) as error:
+                failed = str(error) or "no answer"
+        raise BulkError(f"{why}; and not through a coordinator: {failed}")
+
+    async def _ask(self, stream: Stream, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
         transfer = await bulk.request(stream, request, max_bytes, least_rate=least_rate)
 
         async def counted() -> AsyncGenerator[Buffer, None]:
@@ -247,6 +280,7 @@ class Network:
                 unsendable=lambda to, message, error: self._refuse(self.me, f"to {to}: {error}"),
                 sent=lambda channel, count: self._sent.update({channel: count}),
                 dropped=self._drop,
+                undelivered=self._on_undelivered,
             )
 
             async def open_stream(channel: Channel) -> Stream:
@@ -320,7 +354,9 @@ class Network:
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
                 lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
-                sent = await bulk.answer(stream, verdict, self.manifest, self._handler, self._answers, *lanes)
+                sent = await bulk.answer(
+                    stream, verdict, self.manifest, self._answer, self._answers, *lanes, self._detours
+                )
                 self._sent[Channel.BULK] += sent
             else:
                 await self._receive(stream, verdict.sender, verdict.channel)
@@ -333,6 +369,27 @@ class Network:
             self._streams[remote_peer] -= 1
             if not self._streams[remote_peer]:
                 del self._streams[remote_peer]
+
+    async def _answer(self, requester: Actor, request: bytes) -> Transfer:
+        detour = Detour.decode(request)
+        if detour is not None:
+            return await self._pass_on(detour)
+        if self._handler is None:
+            raise BulkError("this peer serves nothing but the manifest")
+        return await self._handler(requester, request)
+
+    async def _pass_on(self, detour: Detour) -> Transfer:
+        """A coordinator's business: of all others nobody knows that their lines bear it. And only to who is there:
+        nobody is dialled for others, and no request goes round twice.
+        """
+        if self._role is not Role.COORDINATOR:
+            raise BulkError("only coordinators pass requests on")
+        if Detour.decode(detour.request) is not None:
+            raise BulkError("a request that was passed on is not passed on again")
+        if not self._connected(detour.peer):
+            raise BulkError(f"{detour.peer} is not connected here either")
+        stream = await self._open(detour.peer, detour.incarnation, Channel.BULK)
+        return await self._ask(stream, detour.request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
 
     async def _receive(self, stream: Stream, sender: Actor, channel: Channel) -> None:
         key = (sender, channel)

@@ -7,6 +7,7 @@ no later than `core.next_wakeup()`. Times are seconds on the driver's monotonic 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from swarm.events import Event
 from swarm.protocol.ids import (
@@ -21,7 +22,20 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
-from swarm.protocol.messages import CodecPair, Decision, Entry, Join, LinkRate, Message, Offer, Payload, Status
+from swarm.protocol.messages import (
+    CodecPair,
+    Decision,
+    Entry,
+    Frame,
+    Join,
+    LinkRate,
+    Message,
+    Offer,
+    Payload,
+    ReducedPart,
+    ReducePart,
+    Status,
+)
 
 # ---------------------------------------------------------------- inputs of both cores
 
@@ -62,6 +76,20 @@ class Tick:
 
 
 # ---------------------------------------------------------------- inputs of a peer
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Frames and parts for `other` of which nothing has left: there has never been a connection.
+
+    Two that cannot dial each other find that out when one has something for the other, and it goes around then. What is
+    for somebody whose connection broke does not: as a rule that one is dead.
+    """
+
+    KINDS: ClassVar = (Frame, ReducePart, ReducedPart)
+
+    other: Actor
+    messages: tuple[Frame | ReducePart | ReducedPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +281,7 @@ PeerInput = (
     Received
     | LinkLost
     | LinkUp
+    | Undelivered
     | Tick
     | StateLoaded
     | StateFailed

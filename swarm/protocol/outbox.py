@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarm.events import Event
+from swarm.events import Event, RouteChanged
 from swarm.protocol.actions import CoordinatorAction, Emit, PeerAction, Send
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart, Relay, Want
@@ -17,12 +17,25 @@ class Outbox:
         self._me = me
         self._actions: list[PeerAction | CoordinatorAction] = []
         self.routes: dict[Actor, Actor] = {}
+        self._told: dict[Actor, Actor] = {}
+        """Routes as last told, in whichever pass that was."""
 
     def add(self, action: PeerAction | CoordinatorAction) -> None:
         self._actions.append(action)
 
     def emit(self, event: Event) -> None:
         self._actions.append(Emit(event))
+
+    def tell_route(self, other: Actor, via: Actor, reason: str) -> None:
+        """Routes are found anew in every pass: told is only what is another than in the last one."""
+        if self._told.get(other) != via:
+            self._told[other] = via
+            self.emit(RouteChanged(str(other), str(via), reason))
+
+    def straight(self, other: Actor) -> None:
+        """It is reached directly again."""
+        self.routes.pop(other, None)
+        self._told.pop(other, None)
 
     def send(self, to: Actor, message: Message, via: Actor | None = None) -> None:
         via = via or self.routes.get(to)

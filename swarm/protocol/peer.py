@@ -39,6 +39,7 @@ from swarm.protocol.actions import (
     SumsFetched,
     SumsMissing,
     Tick,
+    Undelivered,
 )
 from swarm.protocol.allegiance import Allegiance, Control
 from swarm.protocol.bases import Bases, Visits
@@ -146,6 +147,9 @@ class PeerCore:
                 self._reach.lost(other, now)
             case LinkUp(other):
                 self._on_link_up(other, now)
+            case Undelivered(other, messages):
+                if self.stint is not None:
+                    self.stint.undelivered(other, messages)
             case Tick():
                 pass
             case StateLoaded() | StateFailed():
@@ -214,7 +218,9 @@ class PeerCore:
         self._farewell.tick(now)
 
     def _on_link_up(self, other: Actor, now: float) -> None:
-        self._out.routes.pop(other, None)
+        self._out.straight(other)
+        if self.stint is not None:
+            self.stint.connected(other)
         if not self._reach.up(other):
             return
         if self.allegiance.includes(other):
@@ -457,6 +463,7 @@ class PeerCore:
             carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),
             unreachable=self._reach.unreachable,
+            is_up=self._reach.is_up,
             pace=self._pace,
             waits=self._waits,
             out=self._out,

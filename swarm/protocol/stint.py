@@ -6,7 +6,7 @@ the attempt to reduce that was made under the old table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from swarm.events import PeerFenced, ReduceCancelled, ReduceStarted, StagePrepared
 from swarm.protocol.actions import (
@@ -24,13 +24,16 @@ from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
 from swarm.protocol.ids import Actor, Attempt, FrameKey, PartKey, PassKind, StageIndex, SumKey
-from swarm.protocol.messages import Failed, Open, Prepared, ReducedPart, ReducePart, StageTable, attempt_under
+from swarm.protocol.messages import Failed, Frame, Open, Prepared, ReducedPart, ReducePart, StageTable, attempt_under
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reduction import Reduction
 from swarm.protocol.residuals import Carry
 from swarm.protocol.settings import Settings
 from swarm.protocol.walk import Walk
+
+MAX_UNDELIVERED = 256
+"""Frames and parts that are held for somebody to whom no way is known."""
 
 
 class Stint:
@@ -50,6 +53,7 @@ class Stint:
         carry: Carry | None,
         crossings: Crossings,
         unreachable: Iterable[Actor],
+        is_up: Callable[[Actor], bool],
         pace: Pace,
         waits: Observed,
         out: Outbox,
@@ -70,6 +74,8 @@ class Stint:
         self._pace = pace
         self._out = out
         self._early = Early()
+        self._undelivered: dict[Actor, list[Frame | ReducePart | ReducedPart]] = {}
+        """What waits for a way to somebody who cannot be reached."""
         pace.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
@@ -84,6 +90,7 @@ class Stint:
             budget_s=settings.step_budget_s,
             waits=waits,
             crossings=crossings,
+            is_up=is_up,
             out=out,
             now=now,
         )
@@ -243,6 +250,25 @@ class Stint:
 
     # ------------------------------------------------------------ links and time
 
+    def undelivered(self, other: Actor, messages: Iterable[Frame | ReducePart | ReducedPart]) -> None:
+        """They go around, now or as soon as a way is known. Else `other` would ask for them, after a deadline."""
+        waiting = self._undelivered.setdefault(other, [])
+        waiting += [message for message in messages if self._counts(message)]
+        del waiting[MAX_UNDELIVERED:]  # to be asked for
+        if other in self._out.routes:
+            self.connected(other)
+
+    def connected(self, other: Actor) -> None:
+        """There is a way to `other`, straight or around."""
+        for message in self._undelivered.pop(other, ()):
+            if self._counts(message) and self.serves(other):
+                self._out.send(other, message)
+
+    def _counts(self, message: Frame | ReducePart | ReducedPart) -> bool:
+        if isinstance(message, Frame):
+            return message.key.pass_id == self.pass_id
+        return self.reduction is not None and message.key.attempt == self.reduction.attempt
+
     def reconnected(self, other: Actor, now: float) -> None:
         """What was in flight before may be lost."""
         self.walk.unreachable.discard(other)
@@ -264,6 +290,7 @@ class Stint:
                 continue
             routes[other] = via
             self.walk.report_unreachable(other, via, "connection lost")
+            self.connected(other)
             self.walk.ask_again(now, of=other)
             if self.reduction is not None and other in self.reduction.siblings:
                 self.reduction.ask_again()

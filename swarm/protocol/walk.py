@@ -10,9 +10,10 @@ Gradients are pushed, always admitted, and wanted only in recovery.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from swarm.events import FrameRecovered, FrameRefused, MicrobatchAccumulated, MicrobatchForwarded, RouteChanged
+from swarm.events import FrameRecovered, FrameRefused, MicrobatchAccumulated, MicrobatchForwarded
 from swarm.protocol.actions import Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
 from swarm.protocol.asked import Asked
 from swarm.protocol.crossings import Crossings
@@ -67,6 +68,7 @@ class Walk:
         budget_s: float,
         waits: Observed,
         crossings: Crossings,
+        is_up: Callable[[Actor], bool],
         out: Outbox,
         now: float,
     ) -> None:
@@ -87,6 +89,7 @@ class Walk:
         self.unreachable: set[Actor] = set()
         """Whose connection broke and is not back: they pass nothing on."""
         self.work: dict[Microbatch, Work] = {}
+        self._is_up = is_up
         self._slots = slots
         self._out = out
         self._asked = Asked(waits, budget_s)
@@ -223,22 +226,25 @@ class Walk:
     def detour(self, other: Actor) -> Actor | None:
         """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer that is told of both.
 
-        The coordinator, which all reach, if nobody else is left: its line is for more than this.
+        One that is connected with this peer. If there is none, the coordinator, which all reach; its line is for more
+        than this. Last, somebody who was never tried: each newcomer behind a router would else be, by everybody.
         """
         there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
         if there is None:
             return None
         others = [actor for s, table in enumerate(self.tables) if is_near(s, there) for actor in table.roster]
-        for actor in (*self.table.roster, *self.tables[there].roster, *others):
-            if actor not in (self.me, other) and actor not in self.unreachable:
-                return actor
-        return self.coordinator if self.coordinator not in self.unreachable else None
+        all_near = (*self.table.roster, *self.tables[there].roster, *others)
+        left = [actor for actor in all_near if actor not in (self.me, other) and actor not in self.unreachable]
+        connected = next((actor for actor in left if self._is_up(actor)), None)
+        if connected is None and self.coordinator not in self.unreachable:
+            return self.coordinator
+        return connected or next(iter(left), None)
 
     def report_unreachable(self, other: Actor, via: Actor, reason: str) -> None:
         if other not in self._reported:
             self._reported.add(other)
             self._out.send(self.coordinator, Unreachable(self.pass_id, other))
-            self._out.emit(RouteChanged(str(other), str(via), reason))
+            self._out.tell_route(other, via, reason)
 
     # ------------------------------------------------------------ frames and wants
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swarm.protocol.actions import LinkLost, Received
+from swarm.protocol.actions import LinkLost, Received, Undelivered
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message
+from swarm.protocol.peer import PeerCore
 
 if TYPE_CHECKING:
     from swarm.simulation.timeline import Process
@@ -61,6 +62,8 @@ class Network:
     def __init__(self, world: World) -> None:
         self._world = world
         self.weather: Weather | None = None
+        self.far: dict[str, float] = {}
+        """By peer id, seconds that everything to it and from it is under way besides, on average."""
         self._links: dict[tuple[int, int], Link] = {}
         self._neighbours: dict[int, set[int]] = {}
         self._bursts: list[Burst] = []
@@ -79,6 +82,7 @@ class Network:
             if not link.holds:
                 if world.trace is not None:
                     world.note(f"    (partition) lost: {type(message).__name__} {source.name} → {target.name}")
+                self._hand_back(source, to, message)
                 return
             start = link.blocked_until
         else:
@@ -121,6 +125,12 @@ class Network:
         world.at(arrival, target, (self._arrive, (source, target, received)))
         for _ in range(repeats - 1):
             world.at(arrival + 0.2 * rng.random(), target, (self._arrive, (source, target, received)))
+
+    def _hand_back(self, source: Process, to: Actor, message: Message) -> None:
+        """As a transport does with what it could never begin to send, if not for somebody it was connected with."""
+        if isinstance(source.core, PeerCore) and isinstance(message, Undelivered.KINDS):
+            later = self._world.now + source.core.settings.reconnect_grace_s
+            self._world.at(later, source, Undelivered(to, (message,)))
 
     def _arrive(self, delivery: tuple[Process, Process, Received]) -> None:
         source, target, received = delivery
@@ -209,6 +219,7 @@ class Network:
         first: Link | None = None
         for source, target in ((a, b), (b, a)):
             link = Link(delay=0.001 + 0.012 * world.random.random())
+            link.delay += self.far.get(source.actor.peer, 0.0) + self.far.get(target.actor.peer, 0.0)
             first = first or link
             self._links[source.pid, target.pid] = link
             self._neighbours.setdefault(source.pid, set()).add(target.pid)

@@ -20,6 +20,8 @@ def describe_input(item: Any) -> str:
             return f"LinkLost {other}"
         case act.LinkUp(other):
             return f"LinkUp {other}"
+        case act.Undelivered(other, messages):
+            return f"{len(messages)} messages to {other} undelivered"
         case act.ForwardDone(pass_id, microbatch):
             return f"forward done {pass_id} m{microbatch}"
         case act.BackwardDone(pass_id, microbatch):

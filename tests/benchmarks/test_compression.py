@@ -100,7 +100,7 @@ def test_the_page_gets_the_table_and_the_plot(run: tuple[Path, list[str]], tmp_p
     table = json.loads(json.dumps(table))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: written by benchmarks.compression -->\nold\n<!-- end of table -->\nafter\n")
-    pareto.write_table(table, page)
+    pareto.write_table(table, page, "compression")
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| int8 |" in text
     pareto.draw(table, tmp_path / "plot.svg")

@@ -22,6 +22,7 @@ IN_CI = (
     "last-replica",
     "liars",
     "nat",
+    "nat-joins",
     "partition",
     "slow-peer",
     "soak-short",

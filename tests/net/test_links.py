@@ -35,7 +35,7 @@ async def test_who_reaches_us_while_our_own_dial_fails_is_dialled_again_at_once(
         dials.put_nowait(answer)
         return await answer
 
-    link = Link(ME, OTHER, open_stream, LinkEvents(*[ignore] * 6), grace_s=0.2)
+    link = Link(ME, OTHER, open_stream, LinkEvents(*[ignore] * 7), grace_s=0.2)
     link.probe()
     async with asyncio.timeout(DEADLINE_S):
         first = await dials.get()
@@ -51,6 +51,7 @@ class Told:
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[tuple[str, object]] = asyncio.Queue()
+        self.undelivered: list[m.Message] = []
         self.events = LinkEvents(
             up=lambda actor: self.queue.put_nowait(("up", actor)),
             lost=lambda actor, reason: self.queue.put_nowait(("lost", reason)),
@@ -58,6 +59,7 @@ class Told:
             unsendable=ignore,
             sent=ignore,
             dropped=lambda actor, count, reason: self.queue.put_nowait(("dropped", count)),
+            undelivered=lambda actor, messages: self.undelivered.extend(messages),
         )
 
     async def next(self) -> tuple[str, object]:
@@ -115,6 +117,37 @@ async def test_a_data_channel_that_cannot_be_opened_is_its_own_trouble_while_con
         assert await told.next() == ("dropped", 1)
         assert await told.next() == ("up", OTHER)
     assert link.lost is None and told.queue.empty()
+    link.close()
+    await link.closed()
+
+
+@pytest.mark.parametrize("met", [False, True])
+async def test_what_was_for_somebody_never_met_is_handed_back(met: bool) -> None:
+    """Somebody who was there before is as a rule dead."""
+    dials: asyncio.Queue[asyncio.Future[Stream]] = asyncio.Queue()
+    told = Told()
+
+    async def open_stream(_channel: Channel) -> Stream:
+        answer: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+        dials.put_nowait(answer)
+        return await answer
+
+    class Ends(Sink):
+        async def wait_ended(self) -> str:
+            return "over"
+
+    link = Link(ME, OTHER, open_stream, told.events, grace_s=0.0)
+    link.probe()
+    async with asyncio.timeout(DEADLINE_S):
+        if met:
+            (await dials.get()).set_result(Ends())
+            assert await told.next() == ("up", OTHER) and await told.next() == ("broke", Channel.CONTROL)
+        (await dials.get()).set_exception(DialError("no"))
+        assert await told.next() == ("lost", "no")
+        link.send(frame())
+        (await dials.get()).set_exception(DialError("no"))
+        assert await told.next() == ("dropped", 1)
+    assert told.undelivered == ([] if met else [frame()])
     link.close()
     await link.closed()
 

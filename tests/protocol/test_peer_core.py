@@ -14,6 +14,7 @@ from swarm.protocol.actions import (
     ComputeFailed,
     Emit,
     LinkLost,
+    LinkUp,
     PeerInput,
     Received,
     SaveCheckpoint,
@@ -23,6 +24,7 @@ from swarm.protocol.actions import (
     Stop,
     SumBucket,
     Tick,
+    Undelivered,
 )
 from swarm.protocol.early import Early
 from swarm.protocol.holding import Holding
@@ -39,6 +41,7 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
+from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reach import Reach
 from swarm.protocol.reporter import Saved
@@ -190,6 +193,7 @@ def test_who_fenced_itself_stays_out_though_a_table_names_it() -> None:
 
 def test_a_lost_connection_changes_the_route_once() -> None:
     peer = Peer()
+    peer.take(LinkUp(OTHER))
     peer.open((ME, OTHER), (LAST,))
     peer.take(LinkLost(LAST))
     peer.now += 1.0
@@ -198,8 +202,25 @@ def test_a_lost_connection_changes_the_route_once() -> None:
     assert Send(COORDINATOR, m.Unreachable(PASS, LAST)) in orders
 
 
+def test_a_route_is_told_again_only_if_it_is_another_one() -> None:
+    """Each pass finds its routes anew."""
+    out = Outbox(ME)
+
+    def told(via: Actor) -> list[str]:
+        out.routes.clear()
+        out.tell_route(LAST, via, "connection lost")
+        return [e.via for e in events(out.take(), RouteChanged) if isinstance(e, RouteChanged)]
+
+    assert told(OTHER) == [str(OTHER)] and told(OTHER) == []
+    assert told(LATER) == [str(LATER)]
+    out.straight(LAST)
+    assert told(LATER) == [str(LATER)], "it was reached directly in between"
+
+
 def test_no_detour_goes_through_somebody_unreachable() -> None:
     peer = Peer()
+    for up in (OTHER, LATER):
+        peer.take(LinkUp(up))
     for lost in (LAST, OTHER):
         peer.take(LinkLost(lost))
     peer.now += 1.0
@@ -207,6 +228,37 @@ def test_no_detour_goes_through_somebody_unreachable() -> None:
     orders = peer.open((ME, OTHER), (LAST, LATER))
     vias = {e.via for e in events(orders, RouteChanged) if isinstance(e, RouteChanged)}
     assert vias == {str(LATER)}
+
+
+def test_nobody_goes_round_by_somebody_who_was_never_tried_while_the_coordinator_is_there() -> None:
+    """A newcomer behind a router reaches none of those who cannot reach each other."""
+    peer = Peer()
+    for lost in (LAST, COORDINATOR):
+        peer.take(LinkLost(lost))
+    peer.now += 1.0
+    peer.take(Tick())
+    peer.take(LinkUp(COORDINATOR))
+    orders = peer.open((ME, OTHER), (LAST, LATER))
+    vias = {e.via for e in events(orders, RouteChanged) if isinstance(e, RouteChanged)}
+    assert vias == {str(COORDINATOR)}
+
+
+def test_what_was_for_somebody_never_reached_goes_around_as_soon_as_there_is_a_way() -> None:
+    peer = Peer()
+    peer.take(LinkUp(OTHER))
+    peer.open((ME, OTHER), (LAST,))
+    frame = m.Frame(FrameKey(PASS, 1, Direction.FORWARD, Microbatch(0)), b"x")
+    older = m.Frame(FrameKey(PassId(Term(0), StepNumber(0)), 1, Direction.FORWARD, Microbatch(0)), b"x")
+    around = Send(OTHER, m.Relay(ME, LAST, frame))
+    assert around not in peer.take(Undelivered(LAST, (frame, older)))
+    peer.take(LinkLost(LAST))
+    peer.now += 1.0
+    assert around in peer.take(Tick())
+    assert peer.take(Undelivered(LAST, (frame, older))).count(around) == 1
+    assert around not in peer.take(Tick()), "once"
+    assert Send(LAST, frame) not in peer.take(LinkUp(LAST))
+    peer.take(Undelivered(LAST, (frame,)))
+    assert Send(LAST, frame) in peer.take(LinkUp(LAST)), "or straight, once it is there"
 
 
 def test_the_coordinator_is_the_last_detour() -> None:

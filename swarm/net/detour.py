@@ -1,0 +1,87 @@
+"""Bulk data of somebody who cannot be reached, through a coordinator, to whom everybody has a connection.
+
+Two peers behind home routers cannot open a connection to each other. What they say to each other in training is passed
+on message by message (Relay); what one of them fetches from the other goes this way. The straight way is tried first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from swarm.net.daemon import DialError, NotReady
+from swarm.net.stream import Stream
+
+HEAD_START_S = 3.0
+"""How long the straight way may take to open before the detour is taken: some round trips of a slow line. Less than it
+takes whoever asks several to lose patience."""
+AGAIN_S = 60.0
+"""Until the straight way is tried again."""
+_FORM = re.compile(rb"detour ([1-9A-HJ-NP-Za-km-z]{1,128}) (-|0|[1-9][0-9]{0,18})\n(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """A request that is to be passed on. `incarnation` None: whichever process of the peer is there."""
+
+    peer: str
+    incarnation: int | None
+    request: bytes
+
+    def encode(self) -> bytes:
+        incarnation = "-" if self.incarnation is None else self.incarnation
+        return f"detour {self.peer} {incarnation}\n".encode() + self.request
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Detour | None:
+        """None if `raw` asks for nothing to be passed on."""
+        if (found := _FORM.fullmatch(raw)) is None:
+            return None
+        peer, incarnation, request = found.groups()
+        return cls(peer.decode(), None if incarnation == b"-" else int(incarnation), request)
+
+
+class StraightWays:
+    """Remembers for a while whom it is of no use to dial."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._closed_until: dict[str, float] = {}
+        self._late: set[asyncio.Future[Stream]] = set()
+
+    async def open(self, peer_id: str, opening: Callable[[], Awaitable[Stream]]) -> Stream:
+        """A stream by `opening`. Raises DialError if there is none within HEAD_START_S, or was none lately.
+
+        Who is only slow to answer is reached straight from the moment it has answered, whoever waited for that.
+        """
+        if self._clock() < self._closed_until.get(peer_id, 0.0):
+            raise DialError(f"{peer_id} could not be reached a while ago")
+        stream = asyncio.ensure_future(opening())
+        try:
+            async with asyncio.timeout(HEAD_START_S):
+                opened = await asyncio.shield(stream)
+        except NotReady:
+            raise
+        except (DialError, TimeoutError) as error:
+            self._close(peer_id, stream)
+            raise DialError(str(error) or f"{peer_id} has not answered for {HEAD_START_S:g} s") from None
+        except asyncio.CancelledError:
+            self._close(peer_id, stream)  # for all we know: whoever waited has lost patience
+            raise
+        self._closed_until.pop(peer_id, None)
+        return opened
+
+    def _close(self, peer_id: str, stream: asyncio.Future[Stream]) -> None:
+        self._closed_until[peer_id] = self._clock() + AGAIN_S
+
+        def answered(late: asyncio.Future[Stream]) -> None:
+            self._late.discard(late)
+            if not late.cancelled() and late.exception() is None:
+                late.result().abort()
+                self._closed_until.pop(peer_id, None)
+
+        self._late.add(stream)
+        stream.add_done_callback(answered)
