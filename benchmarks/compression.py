@@ -175,7 +175,6 @@ ROWS: dict[str, Row] = {
     "ef int2, int8 back": _coded("ef:int2", "int8"),
     "ef21 2, int8 back": _coded("ef21:2", "int8"),
     "int8, averaging int8": _coded("int8", None, *_averaging("int8")),
-    "int8, averaging powersgd:32": _coded("int8", None, *_averaging("powersgd:32")),
     "subspace 8, int8, averaging int8": _subspace(8, "int8", None, *_averaging("int8")),
     "delta 4, int8 back": _coded("delta:4", "int8", "batch.order=steps"),
     "delta 2, int8 back": _coded("delta:2", "int8", "batch.order=steps"),

@@ -135,8 +135,9 @@ class CoordinatorCore:
         self._expelled: dict[str, str] = {}
         """By peer, why it has no part in the run any more, while this coordinator leads."""
         rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
-        probation = self._experience.probation
-        self._placement = Placement(actor, settings, self.history, self.members, rebalancing, probation, self._out)
+        self._placement = Placement(
+            actor, settings, self.history, self.members, rebalancing, self._experience, self._out
+        )
         self._audience = Audience(settings, self.history, self.members, rebalancing)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)

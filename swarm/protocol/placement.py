@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from swarm.events import PeerJoined, RolledBack
+from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.probation import Probation
 from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.settings import Settings
 
@@ -60,7 +60,7 @@ class Placement:
         history: History,
         members: Members,
         rebalancing: Rebalancing,
-        probation: Probation,
+        experience: Experience,
         out: Outbox,
     ) -> None:
         self.since = 0.0
@@ -71,7 +71,7 @@ class Placement:
         self._members = members
         self._out = out
         self.rebalancing = rebalancing
-        self._probation = probation
+        self._experience = experience
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
             self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
@@ -136,11 +136,16 @@ class Placement:
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
     def _bench(self) -> None:
-        """Leave out who is on probation, where a stage has somebody else that holds the version."""
+        """Leave out who is on probation, where a stage has somebody else that holds the version.
+
+        But nobody in a step of which an attempt came to nothing: who was found at fault may have waited for the one who
+        is left, and steps that are not decided would never bring them back.
+        """
         history = self._history
+        probation, in_vain = self._experience.probation, self._experience.aborts > 0
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
-            late = {m.actor for m in crew if self._probation.is_benched(m.actor.peer, history.version)}
+            late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
             there = [m for m in crew if self._has(m)]
             spared = history.version < self._settings.steps and any(m.actor not in late for m in there)
             for member in crew:

@@ -21,13 +21,13 @@ from typing import Any
 from swarm.events import PeerMoved
 from swarm.protocol.actions import Emit
 from swarm.protocol.capacities import Capacities
+from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Join, Status
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import Placement
-from swarm.protocol.probation import Probation
 from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.settings import Settings
 from swarm.simulation.preemptions import Preemptions
@@ -152,7 +152,7 @@ class _Flow:
         capacities = Capacities(course.stages)
         self._rebalancing = Rebalancing(settings, self._history, self._members, capacities, self._out)
         self._placement = Placement(
-            _ME, settings, self._history, self._members, self._rebalancing, Probation(), self._out
+            _ME, settings, self._history, self._members, self._rebalancing, Experience(), self._out
         )
 
     def run(self) -> Outcome:
