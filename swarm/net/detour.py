@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 from swarm.net.daemon import DialError, NotReady
 from swarm.net.stream import Stream
+from swarm.protocol.ids import Actor
 
 HEAD_START_S = 3.0
 """How long the straight way may take to open before the detour is taken: some round trips of a slow line. Less than it
 takes whoever asks several to lose patience."""
 AGAIN_S = 60.0
 """Until the straight way is tried again."""
-_FORM = re.compile(rb"detour ([1-9A-HJ-NP-Za-km-z]{1,128}) (-|0|[1-9][0-9]{0,18})\n(.*)", re.DOTALL)
+_FORM = re.compile(rb"(detour|for) ([1-9A-HJ-NP-Za-km-z]{1,128}) (-|0|[1-9][0-9]{0,18})\n(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,27 @@ class Detour:
     @classmethod
     def decode(cls, raw: bytes) -> Detour | None:
         """None if `raw` asks for nothing to be passed on."""
-        if (found := _FORM.fullmatch(raw)) is None:
+        if (found := _FORM.fullmatch(raw)) is None or found[1] != b"detour":
             return None
-        peer, incarnation, request = found.groups()
-        return cls(peer.decode(), None if incarnation == b"-" else int(incarnation), request)
+        return cls(found[2].decode(), None if found[3] == b"-" else int(found[3]), found[4])
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """A request as a coordinator passes it on: `origin` is whose it is, and may ask for no more than it may itself."""
+
+    origin: Actor
+    request: bytes
+
+    def encode(self) -> bytes:
+        return f"for {self.origin.peer} {self.origin.incarnation}\n".encode() + self.request
+
+    @classmethod
+    def decode(cls, raw: bytes) -> PassedOn | None:
+        """None if `raw` is the asker's own."""
+        if (found := _FORM.fullmatch(raw)) is None or found[1] != b"for" or found[3] == b"-":
+            return None
+        return cls(Actor(found[2].decode(), int(found[3])), found[4])
 
 
 class StraightWays:
@@ -75,7 +93,9 @@ class StraightWays:
         return opened
 
     def _close(self, peer_id: str, stream: asyncio.Future[Stream]) -> None:
-        self._closed_until[peer_id] = self._clock() + AGAIN_S
+        now = self._clock()
+        self._closed_until = {peer: until for peer, until in self._closed_until.items() if until > now}
+        self._closed_until[peer_id] = now + AGAIN_S
 
         def answered(late: asyncio.Future[Stream]) -> None:
             self._late.discard(late)

@@ -20,7 +20,7 @@ from swarm.net.addresses import AddressError
 from swarm.net.bulk import MAX_DETOURS, MAX_DETOURS_PER_PEER, PROTOCOL, Answers, BulkError, BulkHandler, Transfer
 from swarm.net.channel import channel_of, lanes_of
 from swarm.net.daemon import DialError, NotReady
-from swarm.net.detour import Detour, StraightWays
+from swarm.net.detour import Detour, PassedOn, StraightWays
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
@@ -205,7 +205,7 @@ class Network:
         self._answers.favoured = frozenset(peer_ids)
 
     def go_round_by(self, guides: Iterable[Actor]) -> None:
-        """Have these coordinators pass on bulk requests to those who cannot be reached."""
+        """Have these coordinators pass on bulk requests to those who cannot be reached, and those of others to us."""
         self._guides = tuple(guides)
 
     async def fetch(
@@ -373,23 +373,29 @@ class Network:
     async def _answer(self, requester: Actor, request: bytes) -> Transfer:
         detour = Detour.decode(request)
         if detour is not None:
-            return await self._pass_on(detour)
+            return await self._pass_on(requester, detour)
+        passed_on = PassedOn.decode(request)
+        if passed_on is not None:
+            if requester not in self._guides:
+                raise BulkError("only coordinators ask for others")
+            requester, request = passed_on.origin, passed_on.request
         if self._handler is None:
             raise BulkError("this peer serves nothing but the manifest")
         return await self._handler(requester, request)
 
-    async def _pass_on(self, detour: Detour) -> Transfer:
+    async def _pass_on(self, origin: Actor, detour: Detour) -> Transfer:
         """A coordinator's business: of all others nobody knows that their lines bear it. And only to who is there:
         nobody is dialled for others, and no request goes round twice.
         """
         if self._role is not Role.COORDINATOR:
             raise BulkError("only coordinators pass requests on")
-        if Detour.decode(detour.request) is not None:
+        if Detour.decode(detour.request) or PassedOn.decode(detour.request):
             raise BulkError("a request that was passed on is not passed on again")
         if not self._connected(detour.peer):
             raise BulkError(f"{detour.peer} is not connected here either")
         stream = await self._open(detour.peer, detour.incarnation, Channel.BULK)
-        return await self._ask(stream, detour.request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
+        request = PassedOn(origin, detour.request).encode()
+        return await self._ask(stream, request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
 
     async def _receive(self, stream: Stream, sender: Actor, channel: Channel) -> None:
         key = (sender, channel)

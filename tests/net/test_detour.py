@@ -12,7 +12,7 @@ import pytest_asyncio
 from swarm.net import detour
 from swarm.net.bulk import Answers, BulkError, Transfer
 from swarm.net.daemon import DialError, NotReady
-from swarm.net.detour import Detour, StraightWays
+from swarm.net.detour import Detour, PassedOn, StraightWays
 from swarm.net.handshake import Role
 from swarm.net.network import Network
 from swarm.net.stream import Stream
@@ -24,7 +24,9 @@ Three = tuple[Network, Network, Network]
 """Who asks, who cannot be dialled, and to whom both have a connection."""
 
 
-async def serve_state(_requester: Actor, request: bytes) -> Transfer:
+async def serve_state(requester: Actor, request: bytes) -> Transfer:
+    if request == b"who am I?":
+        return Transfer.of(str(requester).encode())
     if request != b"state":
         raise BulkError(f"what is {request.decode()}?")
     return Transfer.of(STATE)
@@ -60,6 +62,7 @@ async def three(
     monkeypatch.setattr(hosts[0], "open_stream", as_over_a_router)
     hidden.serve(serve_state)
     hidden.favour([guide.me.peer])
+    hidden.go_round_by([guide.me])
     yield asker, hidden, guide
     for network in networks:
         await network.close()
@@ -75,6 +78,8 @@ async def test_state_comes_through_a_coordinator(three: Three) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while guide.traffic().sent["bulk"] < 2 * len(STATE):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+    asked_as = await (await asker.fetch(hidden.me, b"who am I?")).read()
+    assert asked_as == str(asker.me).encode(), "it may ask for no more than it may itself"
     with pytest.raises(BulkError, match="what is gossip"):
         await asker.fetch(hidden.me, b"gossip")
     with pytest.raises(BulkError, match="incarnation"):
@@ -97,10 +102,15 @@ async def test_many_at_once_are_passed_on(three: Three) -> None:
 async def test_what_is_not_passed_on(three: Three) -> None:
     asker, hidden, guide = three
     again = Detour(hidden.me.peer, None, Detour(hidden.me.peer, None, b"state").encode())
+    masked = Detour(hidden.me.peer, None, PassedOn(guide.me, b"state").encode())
     stranger = Detour("12D3KooWNoSuchPeer", None, b"state")
-    for request, reason in ((again, "not passed on again"), (stranger, "is not connected here either")):
+    reasons = "not passed on again", "not passed on again", "is not connected here either"
+    for request, reason in zip((again, masked, stranger), reasons, strict=True):
         with pytest.raises(BulkError, match=reason):
             await asker.fetch(guide.me, request.encode())
+    asker.serve(serve_state)
+    with pytest.raises(BulkError, match="only coordinators ask for others"):
+        await guide.fetch(asker.me, PassedOn(hidden.me, b"state").encode())
 
 
 @pytest.mark.parametrize("three", [Role.PEER], indirect=True)
@@ -159,6 +169,9 @@ async def test_who_is_just_starting_is_not_out_of_reach() -> None:
 def test_a_request_keeps_its_form() -> None:
     for asked in (Detour("12D3KooWAbc", 7, b"\n\xff\n"), Detour("12D3KooWAbc", None, b"")):
         assert Detour.decode(asked.encode()) == asked
+    passed_on = PassedOn(Actor("12D3KooWAbc", 0), b"\n")
+    assert PassedOn.decode(passed_on.encode()) == passed_on and Detour.decode(passed_on.encode()) is None
+    assert PassedOn.decode(b"for p -\nx") is None and PassedOn.decode(Detour("p", 1, b"x").encode()) is None
     for raw in (b"", b"detour", b"detour p 01\nx", b"detour p -1\nx", b"detour \n", b"detour 0OIl 1\nx", b"manifest"):
         assert Detour.decode(raw) is None
 
