@@ -211,15 +211,13 @@ def main() -> None:
             subprocess.run([*PEERS, "prepare", "--out", str(data)], check=True, stdout=subprocess.DEVNULL)
         path = Path(folder) / "RUN.toml"
         path.write_text(RUN)
-        common = [f"run.steps={options.steps}", *options.overrides]
+        common = [f"data.directory={data.resolve()}", f"run.steps={options.steps}", *options.overrides]
         if options.epochs:
-            batch = resolve_run(path, [f"data.directory={data.resolve()}", *common]).manifest
             some = Path(folder) / "some"
-            heldout = batch.evaluation.microbatches * batch.batch.tokens_per_microbatch
-            prepare_some_leads(data, some, batch.run.steps * batch.batch.tokens_per_step // options.epochs, heldout)
-            data = some
-            common.append("batch.order=steps")
-        common.append(f"data.directory={data.resolve()}")
+            run = resolve_run(path, common).manifest
+            tokens = run.run.steps * run.batch.tokens_per_step // options.epochs
+            prepare_some_leads(data, some, tokens, run.evaluation.microbatches * run.batch.tokens_per_microbatch)
+            common += [f"data.directory={some}", "batch.order=steps"]
         seeds = [int(seed) for seed in options.seeds.split(",")]
         table = compare(path, common, names, seeds, options.cache, options.threads, train=not options.cached)
     for row in table:

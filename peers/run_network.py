@@ -13,7 +13,7 @@ from swarm.net.host import Host
 from swarm.net.network import Network
 from swarm.protocol.actions import LinkLost, LinkUp, Received, Undelivered
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart
+from swarm.protocol.messages import Message, WithPayload
 from swarm.protocol.settings import Settings
 
 
@@ -28,7 +28,7 @@ def run_network(
     log: EventLog,
     *,
     notice: Callable[[Actor, Message], None],
-    check_frame: Callable[[Frame | ReducePart | ReducedPart], None],
+    check_frame: Callable[[WithPayload], None],
     max_payload: int,
     ending: Callable[[], bool],
     max_rate: float | None,
@@ -64,7 +64,7 @@ def run_network(
             log.append(MessagesDropped(str(actor), count, reason))
 
     def on_undelivered(actor: Actor, messages: tuple[Message, ...]) -> None:
-        payloads = tuple(message for message in messages if isinstance(message, Undelivered.KINDS))
+        payloads = tuple(message for message in messages if isinstance(message, WithPayload))
         if role is Role.PEER and payloads:
             loop.post(Undelivered(actor, payloads))
 

@@ -39,7 +39,7 @@ from swarm.protocol.actions import (
     SumsMissing,
 )
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart, Relay
+from swarm.protocol.messages import Frame, Message, Relay, WithPayload
 from swarm.protocol.peer import PeerCore
 from swarm.state.error import StateError
 
@@ -74,7 +74,7 @@ class StageDriver:
         """Called from the compute thread."""
         self.loop.call(lambda: self.loop.post(self._retained(event)))
 
-    def check(self, message: Frame | ReducePart | ReducedPart) -> None:
+    def check(self, message: WithPayload) -> None:
         """Raise FrameError for a payload that this peer cannot use. Called before the core sees it."""
         engine = self._keeper.engine if self._keeper is not None else None
         if engine is None:

@@ -62,6 +62,10 @@ class PassedOn:
         return cls(Actor(found[2].decode(), int(found[3])), found[4])
 
 
+class NoStraightWay(DialError):
+    """There is no connection, and none is tried for a while."""
+
+
 class StraightWays:
     """Remembers for a while whom it is of no use to dial."""
 
@@ -71,12 +75,12 @@ class StraightWays:
         self._late: set[asyncio.Future[Stream]] = set()
 
     async def open(self, peer_id: str, opening: Callable[[], Awaitable[Stream]]) -> Stream:
-        """A stream by `opening`. Raises DialError if there is none within HEAD_START_S, or was none lately.
+        """A stream by `opening`. Raises NoStraightWay if there is none within HEAD_START_S, or was none lately.
 
         Who is only slow to answer is reached straight from the moment it has answered, whoever waited for that.
         """
         if self._clock() < self._closed_until.get(peer_id, 0.0):
-            raise DialError(f"{peer_id} could not be reached a while ago")
+            raise NoStraightWay(f"{peer_id} could not be reached a while ago")
         stream = asyncio.ensure_future(opening())
         try:
             async with asyncio.timeout(HEAD_START_S):
@@ -85,7 +89,7 @@ class StraightWays:
             raise
         except (DialError, TimeoutError) as error:
             self._close(peer_id, stream)
-            raise DialError(str(error) or f"{peer_id} has not answered for {HEAD_START_S:g} s") from None
+            raise NoStraightWay(str(error) or f"{peer_id} has not answered for {HEAD_START_S:g} s") from None
         except asyncio.CancelledError:
             self._close(peer_id, stream)  # for all we know: whoever waited has lost patience
             raise

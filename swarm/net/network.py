@@ -19,8 +19,8 @@ from swarm.net import bulk
 from swarm.net.addresses import AddressError
 from swarm.net.bulk import MAX_DETOURS, MAX_DETOURS_PER_PEER, PROTOCOL, Answers, BulkError, BulkHandler, Transfer
 from swarm.net.channel import channel_of, lanes_of
-from swarm.net.daemon import DialError, NotReady
-from swarm.net.detour import Detour, PassedOn, StraightWays
+from swarm.net.daemon import DialError
+from swarm.net.detour import Detour, NoStraightWay, PassedOn, StraightWays
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
@@ -83,7 +83,7 @@ class Network:
         *,
         max_payload: int,
         reconnect_grace_s: float,
-        check_frame: Callable[[m.Frame | m.ReducePart | m.ReducedPart], None] | None = None,
+        check_frame: Callable[[m.WithPayload], None] | None = None,
         on_frame_refused: Callable[[Actor, str], None] | None = None,
         on_peer_refused: Callable[[str, str], None] | None = None,
         on_stream_broken: Callable[[Actor, Channel, str], None] | None = None,
@@ -225,13 +225,11 @@ class Network:
             return await self._ask(stream, request, max_bytes, least_rate)
         try:
             stream = await self._straight_ways.open(peer_id, lambda: self._open(peer_id, target, Channel.BULK))
-        except NotReady:
-            raise
-        except DialError as error:
+        except NoStraightWay as error:
             return await self._go_round(error, Detour(peer_id, target, request), max_bytes, least_rate)
         return await self._ask(stream, request, max_bytes, least_rate)
 
-    async def _go_round(self, why: DialError, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
+    async def _go_round(self, why: NoStraightWay, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
         for guide in self._guides:
             if guide.peer == detour.peer:
                 continue
@@ -448,7 +446,7 @@ class Network:
             return  # its own stage judges the payload
         if self._check_frame is not None and payload_of(message) is not None:
             inner = message.message if isinstance(message, m.Relay) else message
-            assert isinstance(inner, m.Frame | m.ReducePart | m.ReducedPart)
+            assert isinstance(inner, m.WithPayload)
             self._check_frame(inner)
 
     def _supersede(self, newcomer: Actor) -> None:

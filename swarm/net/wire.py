@@ -156,7 +156,7 @@ def payload_of(message: m.Message) -> Any:
     """The raw bytes a message carries (that of the relayed message, for a Relay); None for kinds that carry none."""
     if isinstance(message, m.Relay):
         message = message.message
-    return message.payload if isinstance(message, m.Frame | m.ReducePart | m.ReducedPart) else None
+    return message.payload if isinstance(message, m.WithPayload) else None
 
 
 # ---------------------------------------------------------------- the mapping, read off the dataclasses

@@ -7,7 +7,6 @@ no later than `core.next_wakeup()`. Times are seconds on the driver's monotonic 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from swarm.events import Event
 from swarm.protocol.ids import (
@@ -26,15 +25,13 @@ from swarm.protocol.messages import (
     CodecPair,
     Decision,
     Entry,
-    Frame,
     Join,
     LinkRate,
     Message,
     Offer,
     Payload,
-    ReducedPart,
-    ReducePart,
     Status,
+    WithPayload,
 )
 
 # ---------------------------------------------------------------- inputs of both cores
@@ -86,10 +83,8 @@ class Undelivered:
     for somebody whose connection broke does not: as a rule that one is dead.
     """
 
-    KINDS: ClassVar = (Frame, ReducePart, ReducedPart)
-
     other: Actor
-    messages: tuple[Frame | ReducePart | ReducedPart, ...]
+    messages: tuple[WithPayload, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -618,13 +618,17 @@ class ReducedPart:
     """Of all microbatches."""
 
 
+WithPayload = Frame | ReducePart | ReducedPart
+"""Messages that carry raw bytes, which only the stages they are for can judge."""
+
+
 @dataclass(frozen=True, slots=True)
 class Relay:
     """Pass `message` on: `origin` and `destination` cannot reach each other."""
 
     origin: Actor
     destination: Actor
-    message: Want | Frame | ReducePart | ReducedPart
+    message: Want | WithPayload
 
 
 Message = (

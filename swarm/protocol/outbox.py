@@ -5,9 +5,9 @@ from __future__ import annotations
 from swarm.events import Event, RouteChanged
 from swarm.protocol.actions import CoordinatorAction, Emit, PeerAction, Send
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart, Relay, Want
+from swarm.protocol.messages import Message, Relay, Want, WithPayload
 
-RELAYED = (Want, Frame, ReducePart, ReducedPart)
+RELAYED = Want | WithPayload
 
 
 class Outbox:

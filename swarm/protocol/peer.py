@@ -220,7 +220,7 @@ class PeerCore:
     def _on_link_up(self, other: Actor, now: float) -> None:
         self._out.straight(other)
         if self.stint is not None:
-            self.stint.connected(other)
+            self.stint.deliver(other)
         if not self._reach.up(other):
             return
         if self.allegiance.includes(other):

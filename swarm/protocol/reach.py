@@ -13,11 +13,9 @@ class Reach:
         self._lost_at: dict[Actor, float] = {}
         self._unreachable: set[Actor] = set()
         self._met: set[Actor] = set()
-        self._up: set[Actor] = set()
 
     def lost(self, other: Actor, now: float) -> None:
         self._forget_older(other)
-        self._up.discard(other)
         self._lost_at[other] = now
         self._met.add(other)
 
@@ -28,18 +26,16 @@ class Reach:
         self._unreachable.discard(other)
         again = other in self._met
         self._met.add(other)
-        self._up.add(other)
         return again
 
     def is_up(self, other: Actor) -> bool:
         """Whether there is a connection, as far as is known; not so of those who were never tried."""
-        return other in self._up
+        return other in self._met and other not in self._lost_at and other not in self._unreachable
 
     def _forget_older(self, other: Actor) -> None:
         """Earlier incarnations of a process that is here again do not come back."""
         for old in [a for a in self._met if a.peer == other.peer and a.incarnation < other.incarnation]:
             self._met.discard(old)
-            self._up.discard(old)
             self._unreachable.discard(old)
             self._lost_at.pop(old, None)
 

@@ -24,7 +24,17 @@ from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.early import Early
 from swarm.protocol.ids import Actor, Attempt, FrameKey, PartKey, PassKind, StageIndex, SumKey
-from swarm.protocol.messages import Failed, Frame, Open, Prepared, ReducedPart, ReducePart, StageTable, attempt_under
+from swarm.protocol.messages import (
+    Failed,
+    Frame,
+    Open,
+    Prepared,
+    ReducedPart,
+    ReducePart,
+    StageTable,
+    WithPayload,
+    attempt_under,
+)
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reduction import Reduction
@@ -74,7 +84,7 @@ class Stint:
         self._pace = pace
         self._out = out
         self._early = Early()
-        self._undelivered: dict[Actor, list[Frame | ReducePart | ReducedPart]] = {}
+        self._undelivered: dict[Actor, list[WithPayload]] = {}
         """What waits for a way to somebody who cannot be reached."""
         pace.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
@@ -250,21 +260,21 @@ class Stint:
 
     # ------------------------------------------------------------ links and time
 
-    def undelivered(self, other: Actor, messages: Iterable[Frame | ReducePart | ReducedPart]) -> None:
+    def undelivered(self, other: Actor, messages: Iterable[WithPayload]) -> None:
         """They go around, now or as soon as a way is known. Else `other` would ask for them, after a deadline."""
         waiting = self._undelivered.setdefault(other, [])
         waiting += [message for message in messages if self._counts(message)]
         del waiting[MAX_UNDELIVERED:]  # to be asked for
         if other in self._out.routes:
-            self.connected(other)
+            self.deliver(other)
 
-    def connected(self, other: Actor) -> None:
+    def deliver(self, other: Actor) -> None:
         """There is a way to `other`, straight or around."""
         for message in self._undelivered.pop(other, ()):
             if self._counts(message) and self.serves(other):
                 self._out.send(other, message)
 
-    def _counts(self, message: Frame | ReducePart | ReducedPart) -> bool:
+    def _counts(self, message: WithPayload) -> bool:
         if isinstance(message, Frame):
             return message.key.pass_id == self.pass_id
         return self.reduction is not None and message.key.attempt == self.reduction.attempt
@@ -290,7 +300,7 @@ class Stint:
                 continue
             routes[other] = via
             self.walk.report_unreachable(other, via, "connection lost")
-            self.connected(other)
+            self.deliver(other)
             self.walk.ask_again(now, of=other)
             if self.reduction is not None and other in self.reduction.siblings:
                 self.reduction.ask_again()

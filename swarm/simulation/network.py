@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swarm.protocol.actions import LinkLost, Received, Undelivered
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message
+from swarm.protocol.messages import Message, WithPayload
 from swarm.protocol.peer import PeerCore
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Network:
 
     def _hand_back(self, source: Process, to: Actor, message: Message) -> None:
         """As a transport does with what it could never begin to send, if not for somebody it was connected with."""
-        if isinstance(source.core, PeerCore) and isinstance(message, Undelivered.KINDS):
+        if isinstance(source.core, PeerCore) and isinstance(message, WithPayload):
             later = self._world.now + source.core.settings.reconnect_grace_s
             self._world.at(later, source, Undelivered(to, (message,)))
 

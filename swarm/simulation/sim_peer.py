@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from swarm.protocol import actions as act
 from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import CodecPair, Frame, LinkRate, ReducedPart, ReducePart
+from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.invariants import GOODBYE, Violation, reduced_digest
@@ -167,7 +167,7 @@ class SimPeer(Process):
         return self._swallows[0] == what and self.world.now < self._swallows[1]
 
     def feed(self, item: Any) -> None:
-        data = isinstance(item, act.Received) and isinstance(item.message, Frame | ReducePart | ReducedPart)
+        data = isinstance(item, act.Received) and isinstance(item.message, WithPayload)
         if not (data and self._swallowed("frames")):
             super().feed(item)
 

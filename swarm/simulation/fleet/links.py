@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from swarm.protocol.actions import Received
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Frame, Message, ReducedPart, ReducePart, Relay
+from swarm.protocol.messages import Message, Relay, WithPayload
 from swarm.simulation.fleet.machine import Machine
 from swarm.simulation.fleet.payload import Payload
 from swarm.simulation.fleet.traffic import Traffic
@@ -59,7 +59,7 @@ class Links:
             return
         self._connect(source, target)
         inner = message.message if type(message) is Relay else message
-        if isinstance(inner, Frame | ReducePart | ReducedPart):
+        if isinstance(inner, WithPayload):
             assert isinstance(inner.payload, Payload)
             nbytes, data = HEADER_BYTES + inner.payload.nbytes, True
         else:
