@@ -112,9 +112,9 @@ GRID = {
     "stall": (0.25, 0.5, 1.0, 1.5, 3.0, 6.0),
     "want": (0.05, 0.1, 0.2, 0.3, 0.6),
 }
-"""The product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s, 0.1 to 0.3 s."""
+"""The product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s, 0.05 to 0.3 s."""
 ADAPTIVE = Policy()
-SHORTEST = Policy(silence=0.6, stall=0.5, want=0.1, own_pace=False)
+SHORTEST = Policy(silence=0.6, stall=0.5, want=0.05, own_pace=False)
 MIDDLE = Policy(silence=0.8, stall=1.0, want=0.2, own_pace=False)
 LONGEST = Policy(silence=1.5, stall=3.0, want=0.3, own_pace=False)
 

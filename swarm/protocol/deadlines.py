@@ -60,5 +60,5 @@ def stall_deadline(services: Observed, budget_s: float, fences: int) -> float:
 
 def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:
     """When to ask again for a frame. Doubles with each attempt, capped at half the budget."""
-    base = deadline(waits, budget_s, multiple=4.0, low=1 / 60, high=1 / 20)
+    base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20)
     return min(base * float(2**attempts), budget_s / 2)

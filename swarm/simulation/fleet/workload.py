@@ -38,11 +38,21 @@ class Workload:
 
     @classmethod
     def of(
-        cls, *, hidden: int, layers: int, sequence: int, sequences: int, flops_per_s: float, codec_bytes: float = 1.0
+        cls,
+        *,
+        hidden: int,
+        layers: int,
+        sequence: int,
+        sequences: int,
+        flops_per_s: float,
+        codec_bytes: float = 1.0,
+        sum_bytes: float = PACKED_BYTES,
     ) -> Workload:
         """A stage of `layers` layers of 12 · hidden² parameters: 2 and 4 operations per parameter and token.
 
-        `codec_bytes`: of an element that crosses (int8: 1). `flops_per_s`: what a machine of speed 1 really does.
+        `codec_bytes`: of an element that crosses (int8: 1). `sum_bytes`: of a number in a share and in a sum; less than
+        exact ones have is how compressed averaging weighs, whose residuals are not modelled. `flops_per_s`: what a
+        machine of speed 1 really does.
         """
         parameters = 12 * hidden * hidden * layers
         tokens = sequence * sequences
@@ -56,7 +66,7 @@ class Workload:
             frame_bytes=int(tokens * (hidden * codec_bytes + TOKEN_BYTES)),
             state_bytes=STATE_BYTES * parameters,
             buckets=buckets,
-            bucket_bytes=int(numbers * PACKED_BYTES),
+            bucket_bytes=int(numbers * sum_bytes),
             pack_s=numbers * PACK_S,
             unpack_s=numbers * UNPACK_S,
             apply_s=parameters * 5e-9,
