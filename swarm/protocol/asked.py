@@ -29,6 +29,11 @@ class Asked:
         """It is asked for now, or it is expected from now on."""
         self._at[key] = now
 
+    def forget(self, key: FrameKey) -> None:
+        """It is not wanted any more; if it is again, it must be asked for."""
+        for held in (self._at, self._in_vain, self._pending):
+            held.pop(key, None)
+
     def arrived(self, key: FrameKey, now: float) -> None:
         if (at := self._at.pop(key, None)) is not None and not self.in_vain(key) and key not in self._pending:
             self._waits.add(now - at)

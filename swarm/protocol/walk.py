@@ -426,7 +426,8 @@ class Walk:
         for m in sorted(mine):
             held = self.work.get(m)
             if held is None or held.phase is Phase.RELEASED:
-                self.work[m] = Work(moved=True, ask=True)
+                # of what was given up and stayed mine the stage before knows nothing: it awaits the gradient unasked
+                self.work[m] = Work(moved=held is None, ask=True)
                 self.forwarded &= ~(1 << m)
         self.pull(now)
         lacking = [self._gradient_key(m) for m in self.work if self._needs_gradient(self.work[m])]
@@ -446,6 +447,7 @@ class Walk:
                     self._out.add(Discard(self.pass_id, m))
                     self.crossings.forget(m)
                 self.work[m] = Work(phase=Phase.RELEASED)
+                self._asked.forget(self._gradient_key(m))  # one that comes now is dropped, and m may stay mine
             if self.work[m].phase is Phase.RELEASED:
                 given.append(m)
         self._out.send(self.coordinator, Released(self.pass_id, number, tuple(given)))

@@ -10,9 +10,11 @@ from swarm.events import LeaderFollowed, PeerFenced, ReduceStarted, RouteChanged
 from swarm.protocol import early
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
+    BackwardDone,
     CheckpointSaved,
     ComputeFailed,
     Emit,
+    ForwardDone,
     LinkLost,
     LinkUp,
     PeerInput,
@@ -363,6 +365,36 @@ def test_who_is_asked_again_says_what_is_yet_to_be_made() -> None:
     assert not pending(m.Relay(LAST, ME, m.Want((mine,), again=True)), OTHER), "which says nothing of the direct way"
     peer.told(m.Release(PASS, 0, (Microbatch(0),)))
     assert not pending(m.Want((mine,), again=True)), "somebody else will make it"
+
+
+def test_what_was_given_up_and_stays_mine_is_asked_for_with_its_gradient() -> None:
+    """A sibling's answer to its Release came first. The gradient came between: it was dropped, and must come again."""
+    peer = Peer()
+    peer.open((ME, OTHER), (LAST,))
+    tokens, gradient = (
+        FrameKey(PASS, StageIndex(0), Direction.FORWARD, Microbatch(0)),
+        FrameKey(PASS, StageIndex(1), Direction.BACKWARD, Microbatch(0)),
+    )
+    peer.told(m.Frame(tokens, b""))
+    peer.take(ForwardDone(PASS, Microbatch(0), b"", 0.1))
+    peer.told(m.Release(PASS, 0, (Microbatch(0),)))
+    peer.take(Received(LAST, m.Frame(gradient, b"")))
+    orders = peer.told(m.Amend(PASS, StageIndex(0), m.StageTable(1, (ME, OTHER), (0, 1)), "released"))
+    assert Send(COORDINATOR, m.Want((tokens,))) in orders and Send(LAST, m.Want((gradient,))) in orders
+
+
+def test_the_gradient_of_what_was_given_up_and_stays_mine_is_pushed() -> None:
+    """The stage before has seen no change, and asks for nothing."""
+    peer = Peer(stage=1)
+    peer.open((OTHER,), (ME, LAST))
+    activation, gradient = (
+        FrameKey(PASS, StageIndex(1), direction, Microbatch(0)) for direction in (Direction.FORWARD, Direction.BACKWARD)
+    )
+    peer.told(m.Release(PASS, 0, (Microbatch(0),)))
+    peer.told(m.Amend(PASS, StageIndex(1), m.StageTable(1, (ME, LAST), (0, 1)), "released"))
+    peer.take(Received(OTHER, m.Frame(activation, b"")))
+    orders = peer.take(BackwardDone(PASS, Microbatch(0), b"", 0.1))
+    assert Send(OTHER, m.Frame(gradient, b"")) in orders
 
 
 def test_only_who_is_to_send_a_frame_can_say_that_it_is_yet_to_be_made() -> None:
