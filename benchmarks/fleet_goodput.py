@@ -1,14 +1,17 @@
 """How much of its surviving capacity a swarm turns into decided steps while peers leave and others come, simulated.
 
-    python -m benchmarks.fleet_goodput [--departures 0,0.05,0.1,0.16,0.33,trace] [--hours 1]
-        [--out benchmarks/results/fleet_goodput.json]
+    python -m benchmarks.fleet_goodput [--peers 32] [--departures 0,0.05,0.1,0.16,0.33,trace] [--hours 1]
+        [--averaging none] [--out benchmarks/results/fleet_goodput.json]
 
 The real cores in virtual time (swarm/simulation/fleet): 32 peers in 4 stages, speeds that differ twice, home lines of
-200 to 1,000 Mbit/s in ten regions, 524,288 tokens in 128 microbatches a step. Departures are deaths without a word, at
+200 to 1,000 Mbit/s in ten regions, 524,288 tokens in 128 microbatches a step; or 100 peers in 4 stages and 1,000 in 16,
+speeds that differ ten times, lines of 20 to 1,000 Mbit/s, 32 microbatches a step and replica, who say what they can do
+when they come, with sums as `--averaging` makes them. Departures are deaths without a word, at
 a constant rate per peer and hour; `trace`: 0.58, a third of them in bursts of up to a fifth of all. As many come
 as go; a newcomer downloads its stage from a replica over the same lines.
 
     goodput = (tokens decided ÷ s) ÷ (tokens decided ÷ s without departures × surviving capacity)
+    of the optimum = (microbatches decided ÷ s) ÷ (the flow bound of the peers at the start × surviving capacity)
 
 Surviving capacity is the sum of the speeds of those who are there, newcomers from when they arrive, over that of the
 peers at the start, as a mean over time. So what a departure, a download and the wait for it cost all count as loss.
@@ -19,14 +22,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.results import write_results
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message
-from swarm.simulation.fleet.machine import machine
-from swarm.simulation.fleet.plan import FleetPlan
+from swarm.simulation.fleet.machine import Machine, machine
+from swarm.simulation.fleet.optimum import optimum
+from swarm.simulation.fleet.plan import FleetPlan, workload
+from swarm.simulation.fleet.workload import EXACT
 from swarm.simulation.preemptions import DEPARTURES_PER_NODE_HOUR, HOUR_S, IN_BURSTS, Preemptions
 
 PLAN = FleetPlan(
@@ -39,22 +47,29 @@ PLAN = FleetPlan(
     step_budget_s=120.0,
     slots=16,
 )
+UNEQUAL = FleetPlan(
+    peers=100, stages=4, microbatches_per_replica=32, seed=1, step_budget_s=300.0, slots=16, offers=True
+)
+PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, replace(UNEQUAL, peers=1_000, stages=16))}
 TRACE = "trace"
 CONTROL_BYTES = 200
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, default=PLAN.peers, choices=PLANS)
+    parser.add_argument("--averaging", default=EXACT, help="none, int8, int4, int2 or powersgd:RANK")
     parser.add_argument("--departures", default="0,0.05,0.1,0.16,0.33,trace", help="per peer and hour; the first is 0")
     parser.add_argument("--hours", type=float, default=1.0, help="virtual, of each row")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     seconds = options.hours * HOUR_S
-    calm = run(plan_of("0", options.seed), min(seconds, 1200.0))
+    plan = replace(PLANS[options.peers], workload=workload(options.averaging))
+    calm = run(plan_of("0", options.seed, plan), min(seconds, 1200.0))
     rows = []
     for departures in options.departures.split(","):
-        found = calm if departures == "0" else run(plan_of(departures, options.seed), seconds)
+        found = calm if departures == "0" else run(plan_of(departures, options.seed, plan), seconds)
         rows.append({"departures": departures, **found, "goodput": round(goodput(found, calm), 4)})
         print(json.dumps(rows[-1]), flush=True)
     write_results(options.out, "fleet_goodput", rows=rows)
@@ -65,48 +80,70 @@ def goodput(found: dict[str, Any], calm: dict[str, Any]) -> float:
     return float(found["tokens_per_s"] / calm["tokens_per_s"] / found["capacity"])
 
 
-def plan_of(departures: str, seed: int) -> FleetPlan:
+def plan_of(departures: str, seed: int, plan: FleetPlan = PLAN) -> FleetPlan:
     trace = departures == TRACE
-    return FleetPlan(
-        peers=PLAN.peers,
-        stages=PLAN.stages,
-        microbatches_per_replica=PLAN.microbatches_per_replica,
+    return replace(
+        plan,
         seed=seed,
-        spread=PLAN.spread,
-        uplinks=PLAN.uplinks,
         departures_per_node_hour=DEPARTURES_PER_NODE_HOUR if trace else float(departures),
         in_bursts=IN_BURSTS if trace else 0.0,
-        step_budget_s=PLAN.step_budget_s,
-        slots=PLAN.slots,
     )
 
 
 def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
-    """Measured from the opening of the first pass to the last decision."""
+    """Measured from the opening of the first pass to the last decision; what the coordinator costs, to the end."""
+    start = time.thread_time()
     world = plan.world(seconds, _weigh)
-    world.run(seconds, 1 << 62, lambda: False)
-    steps = world.journal.steps
+    world.run(seconds, 1 << 62, lambda: world.journal.counts["PassOpened"] > 0)
+    opened_at, cpu_s, before = world.now, world.stopwatch.seconds, world.links.traffic.control().messages
+    steps, counts, computed = world.journal.steps, world.journal.counts, 0
+    while True:
+        done = len(steps)
+        world.run_steps(done + 1, seconds)
+        if len(steps) == done:
+            break
+        computed = sum(peer.computed for peer in world.all_peers())  # that of an open step counts for none
     first, last = steps[0].opened_at, steps[-1].decided_at
     trace = plan.trace(seconds)
-    longest = max(b.decided_at - a.decided_at for a, b in itertools.pairwise(steps))
-    computed = sum(peer.computed for peer in world.all_peers())
+    ends = [first, *(step.decided_at for step in steps)]
+    microbatches = len(steps) * plan.microbatches
+    capacity = _capacity(plan, trace, first, last)
+    best = optimum([_machine(plan, number) for number in range(plan.peers)], plan.workload, plan.stages)
+    reduces = [step.decided_at - step.sealed_at for step in steps]
     return {
+        "peers": plan.peers,
+        "stages": plan.stages,
         "virtual_s": round(last - first),
         "steps": len(steps),
+        "step_s": round(median(step.seconds for step in steps), 1),
+        "step_s_at_the_optimum": round(plan.microbatches / best, 1),
+        "reduce_s": round(median(reduces), 1),
         "left": sum(len(change.go) for change in trace.changes if change.at_s < last),
         "came": sum(len(change.come) for change in trace.changes if change.at_s < last),
-        "given_up": world.journal.counts["StepAborted"],
-        "rolled_back": world.journal.counts["RolledBack"],
-        "computed_per_microbatch_and_stage": round(computed / (len(steps) * plan.microbatches * plan.stages), 3),
-        "longest_gap_between_decisions_s": round(longest, 1),
-        "capacity": round(_capacity(plan, trace, first, last), 4),
-        "tokens_per_s": round(len(steps) * plan.microbatches * plan.workload.tokens / (last - first), 1),
+        "given_up": counts["StepAborted"],
+        "rolled_back": counts["RolledBack"],
+        "fenced": counts["PeerFenced"],
+        "stages_moved_to": counts["PeerMoved"],
+        "tables_amended": counts["StageAmended"],
+        "microbatches_moved": world.journal.moved,
+        "computed_per_microbatch_and_stage": round(computed / (microbatches * plan.stages), 3),
+        "longest_gap_between_decisions_s": round(max(b - a for a, b in itertools.pairwise(ends)), 1),
+        "capacity": round(capacity, 4),
+        "tokens_per_s": round(microbatches * plan.workload.tokens / (last - first), 1),
+        "of_the_optimum": round(microbatches / (last - first) / (best * capacity), 3),
+        "control_messages_per_s": round((world.links.traffic.control().messages - before) / (world.now - opened_at)),
+        "coordinator_core_cpu_per_s": round((world.stopwatch.seconds - cpu_s) / (world.now - opened_at), 4),
+        "simulator_cpu_s": round(time.thread_time() - start),
     }
 
 
 def _capacity(plan: FleetPlan, trace: Preemptions, first: float, last: float) -> float:
     """Mean over time of the speeds of all that are there ÷ that of those at the start."""
-    return trace.capacity(first, last, lambda number: machine(number, plan.seed, 10, plan.spread, plan.uplinks).speed)
+    return trace.capacity(first, last, lambda number: _machine(plan, number).speed)
+
+
+def _machine(plan: FleetPlan, number: int) -> Machine:
+    return machine(number, plan.seed, 10, plan.spread, plan.uplinks)
 
 
 def _weigh(sender: Actor, receiver: Actor, message: Message) -> int:

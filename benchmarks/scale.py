@@ -1,6 +1,7 @@
 """The real cores with 100, 1,000 and 10,000 unequal peers in virtual time: what the coordinator costs.
 
-    python -m benchmarks.scale [--peers 100,1000,10000] [--seconds 60] [--out benchmarks/results/scale.json]
+    python -m benchmarks.scale [--peers 100,1000,10000] [--seconds 60] [--averaging none] [--offers]
+        [--out benchmarks/results/scale.json]
 
 CoordinatorCore and PeerCore of swarm/protocol, in the fleet of swarm/simulation/fleet: speeds that differ ten times,
 ten regions, home lines of 20 to 1,000 Mbit/s. Nothing of the cores is replaced by a formula; computing and sending take
@@ -22,9 +23,10 @@ from benchmarks.control_weights import ControlWeights
 from benchmarks.results import write_results
 from swarm.protocol.churn import PRIOR_PER_S, replica_cap
 from swarm.simulation.fleet.optimum import optimum
-from swarm.simulation.fleet.plan import FleetPlan
-from swarm.simulation.fleet.traffic import FROM, TO
-from swarm.simulation.fleet.world import COORDINATOR, FleetWorld
+from swarm.simulation.fleet.plan import FleetPlan, workload
+from swarm.simulation.fleet.traffic import FROM
+from swarm.simulation.fleet.workload import EXACT
+from swarm.simulation.fleet.world import COORDINATOR
 
 STAGES = {100: 4, 1_000: 16, 10_000: 64}
 SAMPLES = 200
@@ -36,6 +38,8 @@ def main() -> None:
     parser.add_argument("--peers", default="100,1000,10000")
     parser.add_argument("--stages", type=int, help="instead of 4, 16 and 64")
     parser.add_argument("--microbatches", type=int, default=8, help="of a step, for each replica of a stage")
+    parser.add_argument("--averaging", default=EXACT, help="none, int8, int4, int2 or powersgd:RANK")
+    parser.add_argument("--offers", action="store_true", help="peers say what they can do when they come")
     parser.add_argument("--departures", type=float, default=0.0, help="per peer and hour")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="virtual, from the opening of the first pass")
@@ -45,7 +49,15 @@ def main() -> None:
     rows = []
     for peers in map(int, options.peers.split(",")):
         stages = options.stages or STAGES.get(peers) or max(1, peers // 64)
-        plan = FleetPlan(peers, stages, options.microbatches, options.seed, departures_per_node_hour=options.departures)
+        plan = FleetPlan(
+            peers,
+            stages,
+            options.microbatches,
+            options.seed,
+            workload(options.averaging),
+            departures_per_node_hour=options.departures,
+            offers=options.offers,
+        )
         rows.append(measure(plan, options.steps, options.seconds))
         print(json.dumps(rows[-1], indent=1), flush=True)
     write_results(options.out, "scale", rows=rows)
@@ -59,13 +71,13 @@ def measure(plan: FleetPlan, steps: int, seconds: float) -> dict[str, Any]:
     start = time.thread_time()
     world.run(3600.0, 1 << 62, lambda: world.journal.counts["PassOpened"] > 0)
     opening_s, opened_at = world.stopwatch.seconds, world.now
-    calls, joined = world.stopwatch.calls, _control(world)
+    calls, joined = world.stopwatch.calls, world.links.traffic.control()
     wire_s = weights.seconds * every
     world.run_steps(steps, opened_at + seconds)
     virtual_s = world.now - opened_at
     here = [peer.machine for peer in world.peers()]
     best = optimum(here, plan.workload, plan.stages)
-    control = tuple(after - before for after, before in zip(_control(world), joined, strict=True))
+    control = world.links.traffic.control()
     cpu_s = world.stopwatch.seconds - opening_s
     wired_s = weights.seconds * every - wire_s
     largest = max(
@@ -91,8 +103,8 @@ def measure(plan: FleetPlan, steps: int, seconds: float) -> dict[str, Any]:
         "computed_per_microbatch_and_stage": round(computed / (len(done) * plan.microbatches * plan.stages), 3)
         if done
         else None,
-        "control_messages_per_s": round(control[0] / virtual_s),
-        "control_bytes_per_peer_and_s": round(control[1] / virtual_s / plan.peers),
+        "control_messages_per_s": round((control.messages - joined.messages) / virtual_s),
+        "control_bytes_per_peer_and_s": round((control.nbytes - joined.nbytes) / virtual_s / plan.peers),
         "largest_message": {"kind": largest[1], "bytes": largest[0]},
         "coordinator_cpu_s_until_open": round(opening_s, 2),
         "coordinator_core_cpu_per_s": round(cpu_s / virtual_s, 4),
@@ -110,16 +122,6 @@ def measure(plan: FleetPlan, steps: int, seconds: float) -> dict[str, Any]:
         row["reduce_s"] = round(reduce_s, 1)
         row["replica_cap"] = replica_cap(PRIOR_PER_S, reduce_s, plan.microbatches, 1)
     return row
-
-
-def _control(world: FleetWorld) -> tuple[int, int]:
-    """Messages and bytes between the coordinator and its peers; tokens are not control."""
-    found = [
-        (count.messages, count.nbytes)
-        for (way, kind), count in world.links.traffic.counts.items()
-        if way in (FROM, TO) and kind != "Frame"
-    ]
-    return sum(messages for messages, _ in found), sum(nbytes for _, nbytes in found)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from swarm.protocol.messages import Frame, Leave, Message
 from swarm.simulation.fleet.machine import SPREAD, UPLINK_BYTES_PER_S, Machine, machine
 from swarm.simulation.fleet.optimum import optimum, visits_per_s
 from swarm.simulation.fleet.payload import Payload
-from swarm.simulation.fleet.plan import WORKLOAD, FleetPlan
+from swarm.simulation.fleet.plan import WORKLOAD, FleetPlan, workload
 from swarm.simulation.fleet.regions import FLOW_BYTES_PER_S, ROUND_TRIP_S, regions
 from swarm.simulation.fleet.traffic import BETWEEN, FROM, TO
 from swarm.simulation.fleet.world import FleetWorld
@@ -146,6 +146,26 @@ def test_steps_are_decided_and_the_same_seed_gives_the_same_run() -> None:
     assert all(step.seconds > best for step in one.journal.steps), "nothing is faster than the bound"
     ways = {way for way, _ in one.links.traffic.counts}
     assert ways == {FROM, TO, BETWEEN}
+
+
+def test_sums_are_as_small_as_their_averaging_makes_them() -> None:
+    def nbytes(averaging: str) -> int:
+        made = workload(averaging)
+        return made.buckets * made.bucket_bytes
+
+    assert nbytes("int4") == pytest.approx(nbytes("none") * 4.25 / 32, rel=0.001)
+    low_rank = workload("powersgd:4")
+    assert (low_rank.buckets, low_rank.first_round) == (2, 1) and nbytes("powersgd:4") < nbytes("none") / 100
+    assert low_rank.compressed and not WORKLOAD.compressed
+    for unknown in ("int3", "powersgd:", "powersgd:0"):
+        with pytest.raises(ValueError, match="is none of"):
+            workload(unknown)
+
+
+def test_peers_that_say_what_they_can_do_and_send_small_sums_make_faster_steps() -> None:
+    told = dataclasses.replace(PLAN, workload=workload("powersgd:4"), offers=True)
+    plain, faster = world_of(PLAN, 2).journal.steps, world_of(told, 2).journal.steps
+    assert faster[1].decided_at < 0.7 * plain[1].decided_at
 
 
 def test_the_run_goes_on_while_machines_come_and_go() -> None:

@@ -263,11 +263,12 @@ class FleetPeer(Process):
             self.feed(act.StateFailed(action.stage, action.version, "the source does not have it or is gone"))
 
     def _loaded(self, order: tuple[int, act.LoadState]) -> None:
-        load, action = order
-        if load == self._load:
+        number, action = order
+        if number == self._load:
             self.version = action.version
             self._buffer_of, self._buffer = None, set()
-            self.feed(act.StateLoaded(action.stage, action.version, self.world.workload.buckets))
+            load = self.world.workload
+            self.feed(act.StateLoaded(action.stage, action.version, load.buckets, load.first_round))
 
     # ------------------------------------------------------------ catching up
 

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from swarm.protocol.settings import Settings
 from swarm.simulation.fleet.links import Weigh
 from swarm.simulation.fleet.machine import SPREAD, UPLINK_BYTES_PER_S
-from swarm.simulation.fleet.workload import Workload
+from swarm.simulation.fleet.workload import EXACT, Workload
 from swarm.simulation.fleet.world import FleetWorld
 from swarm.simulation.preemptions import Preemptions, preemptions
 
-WORKLOAD = Workload.of(hidden=1024, layers=1, sequence=1024, sequences=4, flops_per_s=0.3e12, codec_bytes=0.5)
-"""A stage of 12.6 million parameters; a machine of speed 1 needs a second for a microbatch."""
+
+def workload(averaging: str = EXACT) -> Workload:
+    """A stage of 12.6 million parameters; a machine of speed 1 needs a second for a microbatch."""
+    return Workload.of(
+        hidden=1024, layers=1, sequence=1024, sequences=4, flops_per_s=0.3e12, codec_bytes=0.5, averaging=averaging
+    )
+
+
+WORKLOAD = workload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,10 @@ class FleetPlan:
     in_bursts: float = 0.3
     step_budget_s: float = 600.0
     slots: int = 8
+    offers: bool = False
+    """Peers say when they come how fast they compute, send and receive, and the coordinator knows what is sent for a
+    microbatch, as in real runs. Otherwise it learns from what they compute how fast they are, and nothing of lines.
+    """
 
     @property
     def replicas(self) -> int:
@@ -58,7 +69,14 @@ class FleetPlan:
             start_timeout_s=60.0,
             heartbeat_s=min(1.0, self.step_budget_s / 30),
             slots=self.slots,
+            stage_frames=self._stage_frames() if self.offers else (),
+            averages_compressed=self.workload.compressed,
         )
+
+    def _stage_frames(self) -> tuple[float, ...]:
+        """Bytes that a peer of each stage sends for a microbatch: activations, gradients, or both."""
+        sent = self.workload.frame_bytes
+        return tuple(float(sent * ((s + 1 < self.stages) + (s > 0))) for s in range(self.stages))
 
     def trace(self, seconds: float) -> Preemptions:
         return preemptions(
@@ -72,5 +90,12 @@ class FleetPlan:
 
     def world(self, seconds: float, weigh: Weigh) -> FleetWorld:
         return FleetWorld(
-            self.settings(), self.workload, self.trace(seconds), self.seed, weigh, self.spread, self.uplinks
+            self.settings(),
+            self.workload,
+            self.trace(seconds),
+            self.seed,
+            weigh,
+            self.spread,
+            self.uplinks,
+            self.offers,
         )

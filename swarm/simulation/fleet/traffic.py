@@ -35,10 +35,11 @@ class Traffic:
     def bulk(self, nbytes: int) -> None:
         self.counts[BETWEEN, "state"].add(nbytes)
 
-    def total(self, *ways: str) -> Count:
+    def control(self) -> Count:
+        """Between the coordinator and its peers, both ways; tokens are not control."""
         found = Count()
-        for (way, _), count in self.counts.items():
-            if way in ways:
+        for (way, kind), count in self.counts.items():
+            if way in (FROM, TO) and kind != "Frame":
                 found.messages += count.messages
                 found.nbytes += count.nbytes
                 found.largest = max(found.largest, count.largest)

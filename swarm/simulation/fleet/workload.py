@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 BUCKET_NUMBERS = 1 << 18
 """As swarm/compute divides a stage's gradient."""
-PACKED_BYTES = 4.0
-"""Of a number in an exact sum (docs/slow-links.md: 3.5 to 4.8)."""
+EXACT = "none"
+SUM_BYTES = {EXACT: 4.0, "int8": 8.25 / 8, "int4": 4.25 / 8, "int2": 2.25 / 8}
+"""Of a number in a sum, by `sums.averaging` (docs/averaging.md; exact ones take 3.5 to 4.8: docs/slow-links.md)."""
+LOW_RANK = "powersgd:"
 PACK_S, UNPACK_S = 40e-9, 13e-9
 """Of a number, on one core (docs/slow-links.md)."""
+TOUCH_S = 5e-9
+"""To read or change a number once."""
 STATE_BYTES = 12
 """Of a parameter with the two moments of AdamW."""
 TOKEN_BYTES = 2
@@ -29,8 +33,12 @@ class Workload:
     """Of an activation, and of its gradient, as it crosses a boundary."""
     state_bytes: int
     buckets: int
+    first_round: int
+    """So many buckets, the lowest, are summed before the others. 0: all at once."""
     bucket_bytes: int
     """Of a share, and of a sum."""
+    compressed: bool
+    """The sums are: replicas carry over what that has lost."""
     pack_s: float
     """To encode a bucket; the others' shares are unpacked in `unpack_s` each."""
     unpack_s: float
@@ -46,18 +54,19 @@ class Workload:
         sequences: int,
         flops_per_s: float,
         codec_bytes: float = 1.0,
-        sum_bytes: float = PACKED_BYTES,
+        averaging: str = EXACT,
     ) -> Workload:
         """A stage of `layers` layers of 12 · hidden² parameters: 2 and 4 operations per parameter and token.
 
-        `codec_bytes`: of an element that crosses (int8: 1). `sum_bytes`: of a number in a share and in a sum; less than
-        exact ones have is how compressed averaging weighs, whose residuals are not modelled. `flops_per_s`: what a
-        machine of speed 1 really does.
+        `codec_bytes`: of an element that crosses (int8: 1). `flops_per_s`: what a machine of speed 1 really does.
+        `averaging`: as `sums.averaging`, one of `SUM_BYTES` or powersgd:R. Raises ValueError for others.
         """
         parameters = 12 * hidden * hidden * layers
         tokens = sequence * sequences
-        buckets = math.ceil(parameters / BUCKET_NUMBERS)
-        numbers = parameters / buckets
+        rounds = _rounds(hidden, layers, averaging)
+        first_round = math.ceil(rounds[0] / BUCKET_NUMBERS) if len(rounds) > 1 else 0
+        buckets = sum(math.ceil(numbers / BUCKET_NUMBERS) for numbers in rounds)
+        crossing = sum(rounds) / buckets
         return cls(
             tokens=tokens,
             forward_s=2 * parameters * tokens / flops_per_s,
@@ -66,13 +75,26 @@ class Workload:
             frame_bytes=int(tokens * (hidden * codec_bytes + TOKEN_BYTES)),
             state_bytes=STATE_BYTES * parameters,
             buckets=buckets,
-            bucket_bytes=int(numbers * sum_bytes),
-            pack_s=numbers * PACK_S,
-            unpack_s=numbers * UNPACK_S,
-            apply_s=parameters * 5e-9,
+            first_round=first_round,
+            bucket_bytes=int(crossing * SUM_BYTES.get(averaging, 4.0)),
+            compressed=averaging != EXACT,
+            pack_s=crossing * PACK_S + (parameters * TOUCH_S if first_round else 0.0),  # each round reads the gradient
+            unpack_s=crossing * UNPACK_S,
+            apply_s=parameters * TOUCH_S,
         )
 
     @property
     def seconds(self) -> float:
         """Forward and backward of a microbatch."""
         return self.forward_s + self.backward_s
+
+
+def _rounds(hidden: int, layers: int, averaging: str) -> tuple[int, ...]:
+    """Numbers that a replica sends in each round of a reduce."""
+    if averaging in SUM_BYTES:
+        return (12 * hidden * hidden * layers,)
+    rank = averaging.removeprefix(LOW_RANK)
+    if rank == averaging or not rank.isdigit() or not int(rank):
+        raise ValueError(f"averaging {averaging!r} is none of {', '.join(SUM_BYTES)}, {LOW_RANK}RANK")
+    # columns and rows of four matrices: into the attention and out of it, into the wider layer and out of it
+    return 9 * hidden * layers * int(rank), 7 * hidden * layers * int(rank)

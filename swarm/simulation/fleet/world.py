@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor
 from swarm.protocol.peer import PeerCore
+from swarm.protocol.reporter import Means
 from swarm.protocol.settings import Settings
 from swarm.simulation.fleet.coordinator import FleetCoordinator
 from swarm.simulation.fleet.journal import Journal
@@ -36,6 +37,7 @@ class FleetWorld(Timeline):
         weigh: Weigh,
         spread: float,
         uplinks: tuple[float, float],
+        offers: bool = False,
     ) -> None:
         super().__init__(seed)
         self.settings = settings
@@ -48,6 +50,7 @@ class FleetWorld(Timeline):
         self._seed = seed
         self._spread = spread
         self._uplinks = uplinks
+        self._offers = offers
         self._peers: dict[int, FleetPeer] = {}
         self.add(self.coordinator)
         self.coordinator.start()
@@ -92,6 +95,8 @@ class FleetWorld(Timeline):
         # a name as long as libp2p gives, for its bytes
         actor = Actor(f"12D3KooW{number:044d}", 1_760_000_000 + number)
         core = PeerCore(actor, COORDINATOR, self.settings)
+        if self._offers:
+            core.offers(Means(capacity=found.speed, uplink=found.up, downlink=found.down))
         peer = FleetPeer(self, actor, core, found)
         self._peers[number] = peer
         self.add(peer)
