@@ -430,6 +430,7 @@ class Walk:
                 self.work[m] = Work(moved=held is None, ask=True)
                 self.forwarded &= ~(1 << m)
         self.pull(now)
+        self._submit()
         lacking = [self._gradient_key(m) for m in self.work if self._needs_gradient(self.work[m])]
         self._want_again([key for key in lacking if key not in self._asked], now)
 
@@ -451,3 +452,4 @@ class Walk:
             if self.work[m].phase is Phase.RELEASED:
                 given.append(m)
         self._out.send(self.coordinator, Released(self.pass_id, number, tuple(given)))
+        self._submit()  # those that waited for what was discarded

@@ -14,6 +14,7 @@ from swarm.protocol.actions import (
     CheckpointSaved,
     ComputeFailed,
     Emit,
+    Forward,
     ForwardDone,
     LinkLost,
     LinkUp,
@@ -381,6 +382,26 @@ def test_what_was_given_up_and_stays_mine_is_asked_for_with_its_gradient() -> No
     peer.take(Received(LAST, m.Frame(gradient, b"")))
     orders = peer.told(m.Amend(PASS, StageIndex(0), m.StageTable(1, (ME, OTHER), (0, 1)), "released"))
     assert Send(COORDINATOR, m.Want((tokens,))) in orders and Send(LAST, m.Want((gradient,))) in orders
+
+
+def test_what_waited_for_forwards_that_are_given_up_is_computed() -> None:
+    """Two forwards are ordered at a time. Both are released, and nothing of them is ever done."""
+    peer = Peer()
+    settings = small_settings(stages=2, microbatches=3, steps=2, replicas=2)
+    peer.core = PeerCore(ME, COORDINATOR, settings)
+    peer.told(m.Assign(Term(1), StageIndex(0), 0))
+    peer.take(StateLoaded(StageIndex(0), 0, 1))
+    tables = (m.StageTable(0, (ME, OTHER), (0, 0, 0)), m.StageTable(0, (LAST,), (0, 0, 0)))
+    peer.told(m.Open(PASS, PassKind.TRAIN, tables, None))
+
+    def forwards(orders: list[object]) -> list[int]:
+        return [order.microbatch for order in orders if isinstance(order, Forward)]
+
+    def tokens(number: int) -> m.Frame:
+        return m.Frame(FrameKey(PASS, StageIndex(0), Direction.FORWARD, Microbatch(number)), b"")
+
+    assert forwards([order for number in range(3) for order in peer.told(tokens(number))]) == [0, 1]
+    assert forwards(peer.told(m.Release(PASS, 0, (Microbatch(0), Microbatch(1))))) == [2]
 
 
 def test_the_gradient_of_what_was_given_up_and_stays_mine_is_pushed() -> None:
