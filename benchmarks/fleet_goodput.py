@@ -50,7 +50,7 @@ PLAN = FleetPlan(
 UNEQUAL = FleetPlan(
     peers=100, stages=4, microbatches_per_replica=32, seed=1, step_budget_s=300.0, slots=16, offers=True
 )
-PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, replace(UNEQUAL, peers=1_000, stages=16))}
+PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, replace(UNEQUAL, peers=1_000, stages=16, slots=64))}
 TRACE = "trace"
 CONTROL_BYTES = 200
 
@@ -103,6 +103,8 @@ def run(plan: FleetPlan, seconds: float) -> dict[str, Any]:
         if len(steps) == done:
             break
         computed = sum(peer.computed for peer in world.all_peers())  # that of an open step counts for none
+    if not steps:
+        raise ValueError(f"no step is decided in {seconds:.0f} s: more --hours are needed")
     first, last = steps[0].opened_at, steps[-1].decided_at
     trace = plan.trace(seconds)
     ends = [first, *(step.decided_at for step in steps)]
