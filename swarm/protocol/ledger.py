@@ -100,6 +100,9 @@ class Ledger:
         self._awaited: dict[Actor, float] = {}
         """Since when an actor has been seen to have something to do, and nothing came of it."""
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
+        """What slow peers, and those who leave, are asked to give up under the tables as they are now."""
+        self.given: dict[Actor, tuple[Microbatch, ...]] = {}
+        """What those of them have given up that have answered. Still theirs, until there is a new table."""
         self.released: list[set[Microbatch]] = [set() for _ in tables]
         """By stage, what a slow peer gave up. It is not asked for again in this pass, however slow its new owner is."""
         self.digest_retries: dict[int, int] = {}
@@ -341,6 +344,7 @@ class Ledger:
         self.sealed_at.pop(stage, None)
         for actor in before.roster:
             self.releasing.pop(actor, None)
+            self.given.pop(actor, None)
             self.entrants.pop(actor, None)
         moved = [m for m in range(self._microbatches) if before.assignee(m) != table.assignee(m)]
         if stage == 0:

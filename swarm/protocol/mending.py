@@ -92,32 +92,55 @@ class Mending:
     # ------------------------------------------------------------ the slow
 
     def released(self, sender: Actor, number: int, given: tuple[Microbatch, ...], now: float) -> None:
-        """The answer to a Release. Only the table that answers moves released microbatches."""
+        """The answer to a Release. Only the table that answers moves released microbatches.
+
+        A new table voids what siblings answer under the old one. So those that were asked too are waited for, until the
+        next heartbeat.
+        """
         ledger = self._ledger
         stage = ledger.stage_of(sender)
         if stage is None or number != ledger.tables[stage].number or sender not in ledger.releasing:
             return
-        del ledger.releasing[sender]
-        table = ledger.tables[stage]
-        moved = [m for m in given if m in ledger.assigned_to(sender)]
-        entrant = self._entering.who_asked(sender)
-        if moved:
-            self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(sender), list(moved)))
-            leaving = self._members.leaving()
-            reason = f"{sender} is slow and released {len(moved)} microbatches"
-            takers: list[Actor] = []
+        ledger.given[sender] = tuple(m for m in given if m in ledger.assigned_to(sender))
+        if all(a in ledger.given for a in ledger.tables[stage].roster if a in ledger.releasing):
+            self._hand_on(stage, now)
+
+    def _hand_on(self, stage: int, now: float) -> None:
+        """Give what peers of a stage have released to others."""
+        ledger = self._ledger
+        table, leaving = ledger.tables[stage], self._members.leaving()
+        given = {actor: ledger.given.pop(actor) for actor in table.roster if actor in ledger.given}
+        slow: dict[Actor, tuple[Microbatch, ...]] = {}
+        spared = self._spared().union(given)
+        reasons: list[str] = []
+        new: Actor | None = None
+        for giver, moved in given.items():
+            del ledger.releasing[giver]
+            entrant = self._entering.who_asked(giver)
+            if not moved:
+                continue
+            self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(giver), list(moved)))
             if entrant is not None:
                 ledger.enter(entrant, now)
-                reason = f"{entrant} has caught up, and takes over {len(moved)} microbatches of {sender}"
-                table, takers = enlarge(table, entrant), [entrant]
-            elif sender in leaving:
-                reason = f"{sender} is leaving and hands on {len(moved)} microbatches"
+                new = entrant
+                table = amend(enlarge(table, entrant), [], moved, ledger.weights, spared, [entrant])
+                reasons.append(f"{entrant} has caught up, and takes over {len(moved)} microbatches of {giver}")
+            elif giver in leaving:
+                table = amend(table, [], moved, ledger.weights, spared)
+                reasons.append(f"{giver} is leaving and hands on {len(moved)} microbatches")
             else:
-                takers = self._suspicion.takers(self._members, ledger, sender, now)
-                ledger.released[stage].update(moved)
-            self._publish(stage, amend(table, [], moved, ledger.weights, self._spared(), takers), reason, entrant)
-            if entrant is not None:
-                self.tell(entrant, now)
+                slow[giver] = moved
+        if slow:
+            every = [m for moved in slow.values() for m in moved]
+            ledger.released[stage].update(every)
+            takers = self._suspicion.takers(self._members, ledger, stage, slow, now)
+            table = amend(table, [], every, ledger.weights, spared, takers)
+            who = f"{next(iter(slow))} is slow" if len(slow) == 1 else f"{len(slow)} are slow"
+            reasons.append(f"{who} and released {len(every)} microbatches")
+        if reasons:
+            self._publish(stage, table, "; ".join(reasons), new)
+        if new is not None:
+            self.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
         """Who is given nothing more as long as a sibling is there: who leaves, and who is only tried."""
@@ -216,6 +239,8 @@ class Mending:
         if self._suspicion.overrun(ledger, aborts, now):
             return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
         if ledger.kind is PassKind.TRAIN:
+            for stage in sorted({at for actor in ledger.given if (at := ledger.stage_of(actor)) is not None}):
+                self._hand_on(stage, now)
             for actor, microbatches in self._suspicion.to_release(self._members, ledger, now):
                 ledger.releasing[actor] = microbatches
         for actor, microbatches in ledger.releasing.items():

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 
 from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_deadline
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
+from swarm.protocol.relief import SLOWER, Busy, relief
 from swarm.protocol.settings import Settings
 
-SLOWER = 1.5
-"""How many times a sibling's seconds per microbatch an actor may take before work is taken from it."""
 OWN_PACE = 4.0
 """How many times as long as usual with it a microbatch may take before an actor counts as stalled."""
 
@@ -53,37 +52,35 @@ class Suspicion:
         return now - ledger.judged_from > cap
 
     def to_release(self, members: Members, ledger: Ledger, now: float) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
-        """Actors slower than an idle sibling: so many of what they have not finished that both end at the same time.
+        """What each slow actor is to give up to siblings that have nothing left to do (`relief`).
 
-        Replicas of equal speed end a step at different moments; moving work between them costs a forward and gains
-        nothing. So only if the owner takes `SLOWER` times as long, and what it has left is done a third sooner. And no
-        microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
+        No microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
         """
         orders = []
         leaving = members.leaving()
         for stage, table in enumerate(ledger.tables):
-            idle = [a for a in table.roster if not ledger.unfinished(a) and a not in leaving]
+            left = {a: ledger.unfinished(a) for a in table.roster}
+            idle = [self._pace(members, ledger, a, now) for a, mine in left.items() if not mine and a not in leaving]
             if not idle:
                 continue
-            theirs = min(self._pace(members, ledger, a, now) for a in idle) / len(idle)
-            for actor in table.roster:
-                left = [m for m in ledger.unfinished(actor) if m not in ledger.released[stage]]
-                if len(left) < 2 or actor in ledger.releasing:
-                    continue
-                own = self._pace(members, ledger, actor, now)
-                kept = max(1, int(len(left) * theirs / (own + theirs)))
-                together = max(kept * own, (len(left) - kept) * theirs)
-                if own > SLOWER * theirs * len(idle) and len(left) * own >= 1.5 * together:
-                    orders.append((actor, tuple(left[kept:])))
+            movable = {
+                a: [m for m in mine if m not in ledger.released[stage]]
+                for a, mine in left.items()
+                if mine and a not in ledger.releasing
+            }
+            busy = {a: Busy(self._pace(members, ledger, a, now), len(left[a]), len(may)) for a, may in movable.items()}
+            promised = sum(len(ledger.releasing.get(a, ())) for a in table.roster)
+            for actor, count in relief(busy, idle, promised).items():
+                orders.append((actor, tuple(movable[actor][-count:])))
         return orders
 
-    def takers(self, members: Members, ledger: Ledger, giver: Actor, now: float) -> list[Actor]:
-        """Who may be given what a slow peer has released: siblings that are done and faster. Perhaps nobody."""
-        stage = ledger.stage_of(giver)
-        assert stage is not None
-        own = self._pace(members, ledger, giver, now)
-        idle = [a for a in ledger.tables[stage].roster if a != giver and not ledger.unfinished(a)]
-        return [a for a in idle if own > SLOWER * self._pace(members, ledger, a, now)]
+    def takers(
+        self, members: Members, ledger: Ledger, stage: int, givers: Collection[Actor], now: float
+    ) -> list[Actor]:
+        """Who may be given what slow peers of a stage have released: siblings that are done and faster. Perhaps nobody."""
+        slowest = max(self._pace(members, ledger, giver, now) for giver in givers)
+        idle = [a for a in ledger.tables[stage].roster if a not in givers and not ledger.unfinished(a)]
+        return [a for a in idle if slowest > SLOWER * self._pace(members, ledger, a, now)]
 
     def _pace(self, members: Members, ledger: Ledger, actor: Actor, now: float) -> float:
         """Seconds of computing per microbatch, as measured there; before it has finished any, the pass so far."""

@@ -184,7 +184,7 @@ def test_what_a_slow_peer_gave_up_is_not_taken_from_the_next_one_too() -> None:
     note = world.journal.note
 
     def noted(event: Event, now: float) -> None:
-        if isinstance(event, StageAmended) and "is slow" in event.reason:
+        if isinstance(event, StageAmended) and "slow and released" in event.reason:
             moved.extend((event.stage, m) for m in event.moved)
         note(event, now)
 

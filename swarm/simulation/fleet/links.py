@@ -9,6 +9,7 @@ the narrow ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swarm.protocol.actions import Received
@@ -17,6 +18,7 @@ from swarm.protocol.messages import Message, Relay, WithPayload
 from swarm.simulation.fleet.machine import Machine
 from swarm.simulation.fleet.payload import Payload
 from swarm.simulation.fleet.traffic import Traffic
+from swarm.simulation.fleet.uplink import Kind, Uplink, kind_of
 
 if TYPE_CHECKING:
     from swarm.simulation.fleet.world import FleetWorld
@@ -32,12 +34,27 @@ Weigh = Callable[[Actor, Actor, Message], int]
 
 
 class _Line:
-    """When a machine's queues will be empty."""
+    """A machine's two ways: what waits to be sent, and when what was sent will be through."""
 
-    __slots__ = ("control_in", "control_out", "data_in", "data_out")
+    __slots__ = ("control_in", "control_out", "data_in", "up")
 
     def __init__(self) -> None:
-        self.control_in = self.control_out = self.data_in = self.data_out = 0.0
+        self.control_in = self.control_out = self.data_in = 0.0
+        self.up = Uplink()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """Data on its way up."""
+
+    source: Process
+    target: Process
+    nbytes: int
+    then: Callable[[Any], None]
+    """At the target, when it is there."""
+    what: Any
+    gone: Callable[[], None] | None
+    """At the source, when its line is free for the next."""
 
 
 class Links:
@@ -65,15 +82,25 @@ class Links:
         else:
             nbytes, data = self._weigh(source.actor, to, message), False
         self.traffic.add(source is world.coordinator, target is world.coordinator, message, nbytes)
-        arrival = self._carried(source, target, nbytes, data)
-        world.at(arrival, target, (self._arrive, (source, target, Received(source.actor, message))))
+        delivery = (source, target, Received(source.actor, message))
+        if data:
+            self._put(kind_of(inner), _Sending(source, target, nbytes, self._arrive, delivery, None))
+        else:
+            world.at(self._control_arrives(source, target, nbytes), target, (self._arrive, delivery))
 
-    def carry(self, source: Process, target: Process, nbytes: int, then: Callable[[Any], None], what: Any) -> float:
-        """Bulk data: `then(what)` happens at the target when it is there. Returns when it has left the source."""
+    def carry(
+        self,
+        source: Process,
+        target: Process,
+        nbytes: int,
+        then: Callable[[Any], None],
+        what: Any,
+        gone: Callable[[], None] | None = None,
+    ) -> None:
+        """Bulk data: `then(what)` happens at the target when it is there, `gone()` when it has left the source."""
         self.traffic.bulk(nbytes)
         self._connect(source, target)
-        self._world.at(self._carried(source, target, nbytes, data=True), target, (then, what))
-        return self._line(source).data_out
+        self._put(Kind.STATE, _Sending(source, target, nbytes, then, what, gone))
 
     def one_way_s(self, a: Process, b: Process) -> float:
         return self._world.regions.one_way_s[self._machine(a).region][self._machine(b).region]
@@ -92,26 +119,52 @@ class Links:
     def _machine(self, process: Process) -> Machine:
         return self._world.machine_of(process)
 
-    def _carried(self, source: Process, target: Process, nbytes: int, data: bool) -> float:
-        """When it is there: as fast as the narrowest of the three ways, after what waits at both ends."""
-        world = self._world
+    def _put(self, kind: Kind, sending: _Sending) -> None:
+        line = self._line(sending.source)
+        line.up.put(kind, sending.nbytes, sending)
+        if not line.up.busy:
+            self._next((sending.source, line))
+
+    def _next(self, at: tuple[Process, _Line]) -> None:
+        """The line up is free."""
+        source, line = at
+        line.up.busy = False
+        sending = line.up.take()
+        while sending is not None and not sending.target.alive:
+            sending = line.up.take()
+        if sending is None or not source.alive:
+            return
+        line.up.busy = True
+        world, target = self._world, sending.target
+        here, there, theirs = self._machine(source), self._machine(target), self._line(target)
+        world.at(world.now + sending.nbytes / here.up, source, (self._left, (sending, line)))
+        end, theirs.data_in = self._arrival(here, there, sending.nbytes, world.now, theirs.data_in)
+        world.at(end, target, (sending.then, sending.what))
+
+    def _left(self, sent: tuple[_Sending, _Line]) -> None:
+        sending, line = sent
+        if sending.gone is not None:
+            sending.gone()
+        self._next((sending.source, line))
+
+    def _control_arrives(self, source: Process, target: Process, nbytes: int) -> float:
+        """When a control message is there, after those before it at both ends."""
         here, there = self._machine(source), self._machine(target)
         mine, theirs = self._line(source), self._line(target)
-        regions = world.regions
-        delay = regions.one_way_s[here.region][there.region]
-        flow = regions.flow_bytes_per_s[here.region][there.region]
-        out_s, in_s = nbytes / here.up, nbytes / there.down
-        if data:
-            start = max(world.now, mine.data_out)
-            mine.data_out = start + out_s
-            end = max(max(start + delay, theirs.data_in) + in_s, start + max(out_s, nbytes / flow) + delay)
-            theirs.data_in = max(start + delay, theirs.data_in) + in_s
-        else:
-            start = max(world.now, mine.control_out)
-            mine.control_out = start + out_s
-            end = max(max(start + delay, theirs.control_in) + in_s, start + max(out_s, nbytes / flow) + delay)
-            theirs.control_in = max(start + delay, theirs.control_in) + in_s
+        start = max(self._world.now, mine.control_out)
+        mine.control_out = start + nbytes / here.up
+        end, theirs.control_in = self._arrival(here, there, nbytes, start, theirs.control_in)
         return end
+
+    def _arrival(
+        self, here: Machine, there: Machine, nbytes: int, start: float, free_at: float
+    ) -> tuple[float, float]:
+        """When it is there, as fast as the narrowest of the three ways carries it, and when the line down is free."""
+        regions = self._world.regions
+        delay = regions.one_way_s[here.region][there.region]
+        flow = min(regions.flow_bytes_per_s[here.region][there.region], here.up)
+        taken = max(start + delay, free_at) + nbytes / there.down
+        return max(taken, start + nbytes / flow + delay), taken
 
     def _line(self, process: Process) -> _Line:
         line = self._lines.get(process.pid)

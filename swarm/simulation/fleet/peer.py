@@ -234,9 +234,9 @@ class FleetPeer(Process):
         size = min(CHUNK_BYTES, left)
         done = left == size
         then = asking._loaded if done else asking._chunk_came
-        gone_at = self.world.links.carry(self, asking, size, then, order)
-        if not done:
-            self.world.at(gone_at, self, (self._give_chunk, (asking, order, left - size)))
+        rest = asking, order, left - size
+        gone = None if done else lambda: self._give_chunk(rest)
+        self.world.links.carry(self, asking, size, then, order, gone)
 
     def _chunk_came(self, order: tuple[int, act.LoadState]) -> None:
         self._taken += CHUNK_BYTES
@@ -299,15 +299,19 @@ class FleetPeer(Process):
             self._end_fetch(act.SumsMissing(order.stage, order.step, "no donor has them"))
         elif isinstance(donor, FleetPeer) and donor._sums.get(order.step) == order.digest:
             load = world.workload
-            came_at = world.links.carry(donor, self, load.buckets * load.bucket_bytes, self._sums_came, number)
-            world.at(came_at + LOST_S, self, (self._ask_if_lost, (number, left - 1, donor)))
+            world.links.carry(donor, self, load.buckets * load.bucket_bytes, self._sums_came, number)
+            self._ask_if_lost((number, left - 1, donor))
         else:
             world.at(world.now + LOST_S, self, (self._ask_for_sums, (number, left - 1)))
 
     def _ask_if_lost(self, sent: tuple[int, int, Process]) -> None:
         number, left, donor = sent
+        if number != self._fetching[0] or self._fetching[1].step < 0:
+            return
         if not donor.alive:
             self._ask_for_sums((number, left))
+        else:
+            self.world.at(self.world.now + LOST_S, self, (self._ask_if_lost, sent))
 
     def _sums_came(self, number: int) -> None:
         order = self._fetching[1]
