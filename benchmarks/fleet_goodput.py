@@ -45,12 +45,9 @@ PLAN = FleetPlan(
     spread=2.0,
     uplinks=(200e6 / 8, 1000e6 / 8),
     step_budget_s=120.0,
-    slots=16,
 )
-UNEQUAL = FleetPlan(
-    peers=100, stages=4, microbatches_per_replica=32, seed=1, step_budget_s=300.0, slots=16, offers=True
-)
-PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, replace(UNEQUAL, peers=1_000, stages=16, slots=64))}
+UNEQUAL = FleetPlan(peers=100, stages=4, microbatches_per_replica=32, seed=1, step_budget_s=300.0, offers=True)
+PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, replace(UNEQUAL, peers=1_000, stages=16))}
 TRACE = "trace"
 CONTROL_BYTES = 200
 

@@ -22,7 +22,12 @@ def command(
     max_memory: MaxMemory = None,
     max_rate: MaxRate = None,
     threads: Threads = 1,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="Microbatches to work on at once.")] = 16,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            "--slots", min=1, help="Microbatches to work on at once. Default: by the pipeline's depth and memory."
+        ),
+    ] = None,
     graph_budget: Annotated[
         int | None,
         typer.Option(
@@ -123,7 +128,7 @@ def command(
         graph_budget_bytes=graph_budget,
         retention_bytes=budget // 4,
         delta_cache_bytes=budget // 8 if delta_cache is None else delta_cache,
-        slots=slots,
+        slots=slots or 0,
         listen=(f"/ip4/0.0.0.0/tcp/{port}",),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),

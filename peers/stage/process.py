@@ -81,7 +81,8 @@ class JoinOptions:
     graph_budget_bytes: int | None = None
     retention_bytes: int = 1 << 30
     delta_cache_bytes: int = 1 << 30
-    slots: int = 16
+    slots: int = 0
+    """Microbatches to work on at once; 0: as many as the pipeline's depth asks for and memory allows."""
     capacity: float | None = None
     """Microbatches a second through the whole model; None: measured."""
     share: float = 1.0

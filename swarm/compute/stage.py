@@ -7,7 +7,7 @@ computed again in backward. Both run the same operations in the same grad mode, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
@@ -88,10 +88,10 @@ class Stage:
             return self._train_last(action, body)
         graph, nbytes = self._graphs.measured(lambda: self._run(body), self._parameters.values())
         done = self._sent(action, body, graph.output.detach())
-        self._graphs.keep(action.microbatch, graph, nbytes, action)
+        kept = self._graphs.keep(action.microbatch, graph, nbytes, action)
         if self._format.needs_forward:
             self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
-        return done
+        return replace(done, kept=kept)
 
     def backward(self, action: Backward) -> BackwardDone:
         """Add a forwarded microbatch to the sums. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
@@ -199,9 +199,12 @@ class _GraphStash:
         graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, parameters)
         return graph, self._graph_bytes
 
-    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> None:
+    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> bool:
+        """Whether there is room for the graph."""
         graphs = sum(isinstance(kept, Graph) for kept in self._kept.values())
-        self._kept[microbatch] = graph if (graphs + 1) * nbytes <= self._budget else action
+        fits = (graphs + 1) * nbytes <= self._budget
+        self._kept[microbatch] = graph if fits else action
+        return fits
 
     def pop(self, microbatch: Microbatch) -> Graph | Forward | None:
         return self._kept.pop(microbatch, None)

@@ -122,6 +122,8 @@ class ForwardDone:
     """Digest of the activation that came in, in a run whose codec builds on earlier visits (else 0)."""
     sent: int = 0
     """Digest of what the next stage makes of `payload`."""
+    kept: bool = True
+    """The graph is. Where memory does not suffice for it, the backward computes the forward again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,6 @@ class Agenda:
             tables=tables,
             weights=weights,
             decision=self._history.decision,
-            window=max(experience.window, 2 * self._settings.stages * max(len(roster) for roster in rosters)),
             now=now,
             partner=self._settings.partner,
             codecs=self._choice.current,

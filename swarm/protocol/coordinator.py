@@ -58,7 +58,6 @@ from swarm.protocol.mending import GiveUp
 from swarm.protocol.messages import (
     Decide,
     Decision,
-    Done,
     Failed,
     Halt,
     Join,
@@ -234,7 +233,7 @@ class CoordinatorCore:
                 self._on_unreachable(sender, other)
             case Leave(reason=reason):
                 self._lose(member, f"left: {reason.removeprefix('left: ')}", now)
-            case Want() | Done() | Prepared() | Released() | Result() | Failed():
+            case Want() | Prepared() | Released() | Result() | Failed():
                 if isinstance(message, Prepared):
                     member.prepared = message
                 if self.open_pass is not None:

@@ -1,4 +1,4 @@
-"""What earlier passes teach the next one: pairs that cannot talk, how much to feed, what has failed in this step."""
+"""What earlier passes teach the next one: pairs that cannot talk, what has failed in this step."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ class Experience:
         self.rest_until = 0.0
         """The next attempt opens no sooner."""
         self.probation = Probation()
-        self.window = 0
-        """Microbatches under way that kept the last training pass busy. 0: not measured."""
         self._blocked: dict[Pair, int] = {}
         self._failures: dict[tuple[int, int, int, Microbatch], set[str]] = {}
         """(step, index of the pass, stage, microbatch) → peers that failed on it. A restarted peer is no second one."""

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable
 
-from swarm.protocol.actions import Feed
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.finding import Answer, Answers
@@ -39,7 +38,7 @@ from swarm.protocol.scale import step_scale
 
 
 class Ledger:
-    """`tables[s]` grows by amendments. DONE drives the window only; completeness is per stage (`Prepared`)."""
+    """`tables[s]` grows by amendments. Completeness is per stage (`Prepared`)."""
 
     def __init__(
         self,
@@ -49,7 +48,6 @@ class Ledger:
         tables: tuple[StageTable, ...],
         weights: dict[Actor, float],
         decision: Decision | None,
-        window: int,
         now: float,
         codecs: tuple[CodecPair, ...] = (),
         nonfinite: bool = False,
@@ -114,13 +112,9 @@ class Ledger:
         self._reduce_moved_at: dict[int, float] = {}
         """By stage, when one of its roster last said that its reduce has got on."""
         self.services = Observed()
-        self.round_trips: list[float] = []
-        self.window = window
         self._microbatches = len(tables[0].assignment)
         self._partner = partner
-        self._wanted: dict[Microbatch, Actor] = {}
-        self._fed_at: dict[Microbatch, float] = {}
-        self._finished: set[Microbatch] = set()
+        self._fed: set[Microbatch] = set()
         self._done: dict[Actor, int] = {}
         self._forwarded: dict[Actor, int] = {}
         self._stage_of: dict[Actor, int] = {}
@@ -128,10 +122,6 @@ class Ledger:
         """By stage, of the table as it is now."""
         self._busy: list[set[Actor]] = []
         """By stage, who has not accumulated all that is assigned to it."""
-        self._under_way: Counter[Actor] = Counter()
-        """Microbatches that were fed and have not been all the way, by who has them in stage 0."""
-        self._may_feed = False
-        """Something has changed since there was nothing more to feed."""
         self._near = [frozenset(self.concerned(stage)) for stage in range(len(tables))]
         for stage, table in enumerate(tables):
             self._shares.append({})
@@ -213,63 +203,12 @@ class Ledger:
 
     # ------------------------------------------------------------ feeding
 
-    def want(self, actor: Actor, key: FrameKey) -> list[Feed]:
-        """A stage-0 peer pulls tokens. What was fed before is fed again at once: it is a replay."""
-        m = key.microbatch
-        if not _is_input(key) or not self.is_assigned(actor, 0, m):
-            return []
-        if m in self._fed_at:
-            return [Feed(actor, key, self.kind)]
-        self._wanted[m] = actor
-        self._may_feed = True
-        return []
-
-    def holds_back(self, actor: Actor, key: FrameKey) -> bool:
-        """Whether tokens that an actor has asked for wait for room in the window."""
-        return _is_input(key) and self._wanted.get(key.microbatch) == actor
-
-    def feed(self, now: float) -> list[Feed]:
-        """Tokens that fit into the window, lowest microbatch first. Each stage-0 replica has its share of the window.
-
-        Else whoever asks first would fill it, and the others' lanes would stand empty.
-        """
-        if not self._wanted or not self._may_feed:
-            return []
-        self._may_feed = False
-        table = self.tables[0]
-        room = {a: math.ceil(self.window * len(m) / self._microbatches) for a, m in self._shares[0].items()}
-        for actor, count in self._under_way.items():
-            room[actor] -= count
-        feeds = []
-        for m in sorted(self._wanted):
-            actor = self._wanted[m]
-            if table.assignee(m) != actor:
-                del self._wanted[m]
-            elif room[actor] > 0:
-                del self._wanted[m]
-                room[actor] -= 1
-                self._fed_at[m] = now
-                self._under_way[actor] += 1
-                feeds.append(Feed(actor, FrameKey(self.pass_id, 0, Direction.FORWARD, m), self.kind))
-        return feeds
-
-    def finish(self, m: Microbatch, now: float) -> None:
-        if m not in self._finished and m in self._fed_at:
-            self._finished.add(m)
-            self._under_way[self.tables[0].assignee(m)] -= 1
-            self._may_feed = True
-            self.round_trips.append(now - self._fed_at[m])
-
-    def fitting_window(self) -> int | None:
-        """Microbatches under way that keep the slowest stage busy. None while nothing is measured.
-
-        Little's law: what that stage finishes during one unloaded round trip, with a quarter to spare.
-        """
-        service_s = self.services.quantile(0.5)
-        if not service_s or not self.round_trips:
-            return None
-        slowest = max(service_s / max(1, len(table.roster)) for table in self.tables)
-        return min(self._microbatches, int(1.25 * min(self.round_trips) / slowest) + 1)
+    def feeds(self, actor: Actor, key: FrameKey) -> bool:
+        """Whether an actor may have the tokens that it asks for: those of a microbatch that is its own in stage 0."""
+        if key.boundary or key.direction is not Direction.FORWARD or not self.is_assigned(actor, 0, key.microbatch):
+            return False
+        self._fed.add(key.microbatch)
+        return True
 
     # ------------------------------------------------------------ progress
 
@@ -294,10 +233,6 @@ class Ledger:
             self._reduced[actor] = reduced
             if (stage := self.stage_of(actor)) is not None:
                 self._reduce_moved_at.update(dict.fromkeys(self.reduces_with(stage), now))
-        if self.kind is PassKind.TRAIN and self.stage_of(actor) == 0:
-            for m in self.assigned_to(actor):
-                if status.done >> m & 1:
-                    self.finish(m, now)
         for stage, busy in enumerate(self._busy):
             if not busy and stage not in self.sealed_at:
                 self.sealed_at[stage] = now
@@ -311,7 +246,7 @@ class Ledger:
         if self._forwarded.get(actor, 0) >> m & 1:
             return False
         if stage == 0:
-            return m in self._fed_at
+            return m in self._fed
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
 
     def awaited_since(self, actor: Actor, now: float) -> float | None:
@@ -347,11 +282,6 @@ class Ledger:
             self.given.pop(actor, None)
             self.entrants.pop(actor, None)
         moved = [m for m in range(self._microbatches) if before.assignee(m) != table.assignee(m)]
-        if stage == 0:
-            for m in moved:
-                self._finished.discard(Microbatch(m))
-            self._under_way = Counter(table.assignee(m) for m in self._fed_at if m not in self._finished)
-            self._may_feed = True
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:
@@ -443,8 +373,3 @@ class Ledger:
         """Whether stages that share parameters have prepared unequal sums of them."""
         stages = [stage for stage in range(len(self.tables)) if self._partner(stage) is not None]
         return len({self._one(stage, without).shared for stage in stages}) > 1
-
-
-def _is_input(key: FrameKey) -> bool:
-    """Whether it names what the coordinator feeds."""
-    return key.boundary == 0 and key.direction is Direction.FORWARD

@@ -408,14 +408,6 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Stage 0 has accumulated `microbatch`: drives the window, nothing else."""
-
-    pass_id: PassId
-    microbatch: Microbatch
-
-
-@dataclass(frozen=True, slots=True)
 class Released:
     """The answer to Release: these are tombstoned here and will never be accumulated under this table number."""
 
@@ -644,7 +636,6 @@ Message = (
     | Join
     | Prepared
     | Status
-    | Done
     | Released
     | Unreachable
     | Result

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from swarm.events import PassOpened, StepDecided, StepMeasured
+from swarm.protocol.actions import Feed
 from swarm.protocol.entering import Entering
 from swarm.protocol.experience import Experience
 from swarm.protocol.ids import Actor, FrameKey, Microbatch, PassKind
@@ -18,10 +19,8 @@ from swarm.protocol.members import Members
 from swarm.protocol.mending import GiveUp, Mending, Suspect
 from swarm.protocol.messages import (
     Decision,
-    Done,
     Failed,
     Listener,
-    Pending,
     Prepared,
     Released,
     Result,
@@ -57,7 +56,7 @@ class Unworkable:
 
 
 Outcome = Decided | Completed | GiveUp | Unworkable
-PassMessage = Want | Done | Prepared | Result | Released | Failed
+PassMessage = Want | Prepared | Result | Released | Failed
 
 
 class OpenPass:
@@ -87,16 +86,13 @@ class OpenPass:
             return  # who has no part in the pass has nothing to say of it
         match message:
             case Want():
-                self._on_want(sender, message, now)
+                self._on_want(sender, message)
             case Prepared():
                 self._on_prepared(sender, message)
             case _ if message.pass_id != self.ledger.pass_id:
                 pass
-            case Done(_, m):
-                if self.ledger.is_assigned(sender, 0, m):
-                    self._finish(m, now)
             case Result():
-                self._on_result(sender, message, now)
+                self._on_result(sender, message)
             case Released(_, number, microbatches):
                 self._mending.released(sender, number, microbatches, now)
             case Failed():
@@ -109,7 +105,6 @@ class OpenPass:
         if status.pass_id != self.ledger.pass_id:
             return
         self.ledger.on_status(status, now)
-        self._feed(now)
         if status.fenced:
             self._exclude_failed(status.actor, "it fenced itself", now)
         elif status.prepared is not None:
@@ -158,27 +153,14 @@ class OpenPass:
 
     # ------------------------------------------------------------ feeding
 
-    def _on_want(self, sender: Actor, want: Want, now: float) -> None:
-        keys = [k for k in want.keys if isinstance(k, FrameKey) and k.pass_id == self.ledger.pass_id]
-        for key in keys:
-            for feed in self.ledger.want(sender, key):
-                self._out.add(feed)
-        self._feed(now)
-        if want.again and (pending := tuple(key for key in keys if self.ledger.holds_back(sender, key))):
-            self._out.send(sender, Pending(pending))
-
-    def _finish(self, m: Microbatch, now: float) -> None:
-        """A microbatch has been all the way: there is room in the window."""
-        self.ledger.finish(m, now)
-        self._feed(now)
-
-    def _feed(self, now: float) -> None:
-        for feed in self.ledger.feed(now):
-            self._out.add(feed)
+    def _on_want(self, sender: Actor, want: Want) -> None:
+        for key in want.keys:
+            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id and self.ledger.feeds(sender, key):
+                self._out.add(Feed(sender, key, self.ledger.kind))
 
     # ------------------------------------------------------------ ending
 
-    def _on_result(self, sender: Actor, result: Result, now: float) -> None:
+    def _on_result(self, sender: Actor, result: Result) -> None:
         ledger, results = self.ledger, self.ledger.results
         if ledger.kind is PassKind.TRAIN or not ledger.is_assigned(sender, len(ledger.tables) - 1, result.microbatch):
             return
@@ -189,7 +171,6 @@ class OpenPass:
             self.outcome = GiveUp(f"{sender} finds the token {result.token} of {self._settings.vocabulary}")
             return
         results.setdefault(result.microbatch, result)
-        self._finish(result.microbatch, now)
         if len(results) < len(ledger.tables[0].assignment):
             return
         loss_sum = 0.0
@@ -225,7 +206,6 @@ class OpenPass:
             self._experience.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again with other replicas")
             return
-        self._experience.window = self.ledger.fitting_window() or self._experience.window
         self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:

@@ -77,6 +77,7 @@ from swarm.protocol.reach import Reach
 from swarm.protocol.reporter import Means, Reporter, Saved
 from swarm.protocol.residuals import Carry, carry_of
 from swarm.protocol.settings import Settings
+from swarm.protocol.slots import Slots
 from swarm.protocol.stint import Stint
 
 
@@ -106,6 +107,7 @@ class PeerCore:
         self._reporter = Reporter(actor, settings, saved)
         self._reach = Reach(settings.reconnect_grace_s)
         self._pace = Pace()
+        self._slots = Slots(settings)
         self._waits = Observed()
         self._out = Outbox(actor)
         self._early = Early()
@@ -465,6 +467,7 @@ class PeerCore:
             unreachable=self._reach.unreachable,
             is_up=self._reach.is_up,
             pace=self._pace,
+            slots=self._slots,
             waits=self._waits,
             out=self._out,
             now=now,

@@ -32,7 +32,7 @@ class Busy:
 def relief(busy: Mapping[Actor, Busy], idle: Sequence[float], promised: int = 0) -> dict[Actor, int]:
     """How many microbatches each busy replica is to give up; who is not named gives up none, and all keep one.
 
-    `idle`: paces of those who have finished. `promised`: microbatches that others were asked for, and that they are given
+    `idle`: paces of those who have finished. `promised`: microbatches that others were asked for, and that are done
     first. Each microbatch goes from whoever would end last to whoever would be done with it first.
     """
     ends = [0.0] * len(idle)

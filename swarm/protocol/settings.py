@@ -40,8 +40,8 @@ class Settings:
     """Bytes of the sums of a step, by stage, as they usually cross; empty: nothing is forecast."""
     stage_frames: tuple[float, ...] = ()
     """Bytes that a peer of each stage sends for a microbatch. Known to coordinators; empty: uplinks do not count."""
-    slots: int = 16
-    """Microbatches a peer pulls ahead of finishing them; a peer with little memory sets fewer."""
+    slots: int = 0
+    """Microbatches a peer works on at once, at most. 0: as many as the depth of the pipeline asks for (`Slots`)."""
     averages_compressed: bool = False
     """Replicas exchange compressed gradients, and keep what that loses for the next step."""
     imported: bool = False
@@ -67,7 +67,7 @@ class Settings:
         return StageIndex(ends[stage]) if stage in ends else None
 
     @classmethod
-    def of(cls, manifest: RunManifest, slots: int = 16) -> Settings:
+    def of(cls, manifest: RunManifest, slots: int = 0) -> Settings:
         budget = manifest.timing.step_budget_s
         return cls(
             stages=manifest.model.stages,

@@ -40,6 +40,7 @@ from swarm.protocol.pace import Pace
 from swarm.protocol.reduction import Reduction
 from swarm.protocol.residuals import Carry
 from swarm.protocol.settings import Settings
+from swarm.protocol.slots import Slots
 from swarm.protocol.walk import Walk
 
 MAX_UNDELIVERED = 256
@@ -65,6 +66,7 @@ class Stint:
         unreachable: Iterable[Actor],
         is_up: Callable[[Actor], bool],
         pace: Pace,
+        slots: Slots,
         waits: Observed,
         out: Outbox,
         now: float,
@@ -87,6 +89,7 @@ class Stint:
         self._undelivered: dict[Actor, list[WithPayload]] = {}
         """What waits for a way to somebody who cannot be reached."""
         pace.new_pass(stage)
+        slots.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
         self.walk = Walk(
@@ -96,7 +99,7 @@ class Stint:
             pass_id=opening.pass_id,
             kind=opening.kind,
             tables=opening.tables,
-            slots=settings.slots,
+            slots=slots,
             budget_s=settings.step_budget_s,
             waits=waits,
             crossings=crossings,

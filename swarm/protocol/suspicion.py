@@ -77,7 +77,7 @@ class Suspicion:
     def takers(
         self, members: Members, ledger: Ledger, stage: int, givers: Collection[Actor], now: float
     ) -> list[Actor]:
-        """Who may be given what slow peers of a stage have released: siblings that are done and faster. Perhaps nobody."""
+        """Who may be given what slow peers of a stage have released: siblings that are done and faster, if any."""
         slowest = max(self._pace(members, ledger, giver, now) for giver in givers)
         idle = [a for a in ledger.tables[stage].roster if a not in givers and not ledger.unfinished(a)]
         return [a for a in idle if slowest > SLOWER * self._pace(members, ledger, a, now)]

@@ -19,9 +19,10 @@ from swarm.protocol.asked import Asked
 from swarm.protocol.crossings import Crossings
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
-from swarm.protocol.messages import Done, Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
+from swarm.protocol.messages import Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.retained import Kept, Retained
+from swarm.protocol.slots import Slots
 
 LOOKAHEAD = 2
 """Forwards handed to the compute queue at once; the rest stays here, where it can still be released."""
@@ -64,7 +65,7 @@ class Walk:
         pass_id: PassId,
         kind: PassKind,
         tables: tuple[StageTable, ...],
-        slots: int,
+        slots: Slots,
         budget_s: float,
         waits: Observed,
         crossings: Crossings,
@@ -138,7 +139,7 @@ class Walk:
         unfinished_before = False
         for m in sorted(self.work):
             work = self.work[m]
-            if work.phase is Phase.NEEDED and (busy < self._slots or not unfinished_before or work.moved):
+            if work.phase is Phase.NEEDED and (busy < self._slots.count or not unfinished_before or work.moved):
                 work.phase = Phase.WANTED
                 busy += 1
                 key = self._input_key(m)
@@ -339,6 +340,8 @@ class Walk:
             return
         self._out.emit(MicrobatchForwarded(str(self.pass_id), done.microbatch))
         if self.kind is PassKind.TRAIN:
+            if not done.kept:
+                self._slots.no_room(sum(each.phase in (Phase.FORWARDED, Phase.BACKWARD) for each in self.work.values()))
             self.forwarded |= 1 << done.microbatch
             work.phase = Phase.FORWARDED
             self._asked.note(self._gradient_key(done.microbatch), now)
@@ -371,9 +374,7 @@ class Walk:
         self._finish(m, work)
         lineage = self.crossings.accumulated(m, done.received)
         self._out.emit(MicrobatchAccumulated(str(self.pass_id), m))
-        if self._first:
-            self._out.send(self.coordinator, Done(self.pass_id, m))
-        else:
+        if not self._first:
             assert done.payload is not None
             key = FrameKey(self.pass_id, self.stage, Direction.BACKWARD, m)
             if not work.moved:  # a neighbour that lacks the gradient of a moved microbatch asks for it

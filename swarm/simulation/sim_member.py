@@ -58,7 +58,10 @@ class SimMember(SimCoordinator):
             self.world.watch.leads(self.actor, event.ballot)
         elif isinstance(event, CoordinatorStarted):
             self.world.coordinator = self
-        super()._emit(action)
+        if self.leads:
+            super()._emit(action)
+        else:  # it may have lost the lead in what it is just carrying out
+            self.world.watch.emitted(event)
 
     def _stop(self, action: act.Stop) -> None:
         if not action.failed and action.reason == FINISHED and not self.leads:

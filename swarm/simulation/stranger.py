@@ -68,9 +68,7 @@ class Stranger(Process):
     def _nonsense(self) -> msg.Message:
         rng, pass_id = self._random, self._pass_id()
         match rng.randrange(18):
-            case 0:
-                return msg.Done(pass_id, self._microbatch())
-            case 1 | 2:
+            case 0 | 1 | 2:
                 token = rng.choice((-1, 5, _NOWHERE))
                 return msg.Result(pass_id, self._microbatch(), rng.choice((0.0, math.nan, 1e9)), token)
             case 3 | 4:

@@ -108,8 +108,6 @@ def describe_message(message: Any) -> str:
             )
         case msg.Decide(decision, finished):
             return f"Decide step {decision.step}" + (" FINISHED" if finished else "")
-        case msg.Done(pass_id, microbatch):
-            return f"Done {pass_id} m{microbatch}"
         case msg.Relay(origin, destination, inner):
             return f"Relay {origin}→{destination}: {describe_message(inner)}"
         case _:

@@ -313,11 +313,11 @@ def test_graphs_are_kept_within_the_budget_and_let_go(start, budget):
     outputs = []
     run = driver.engine._stage._run
     driver.engine._stage._run = lambda body: outputs.append(weakref.ref((graph := run(body)).output)) or graph
-    for m in (0, 1):
-        driver.ask(Forward(STEP, TRAIN, m, tokens(driver)), ForwardDone)
+    done = [driver.ask(Forward(STEP, TRAIN, m, tokens(driver)), ForwardDone) for m in (0, 1)]
     driver.settle()
     gc.collect()
     assert sum(ref() is not None for ref in outputs) == (2 if budget else 0)
+    assert [each.kept for each in done] == [budget > 0] * 2
     driver.ask(Backward(STEP, 0, gradient(driver)), BackwardDone)
     driver.begin(NEXT)
     driver.settle()

@@ -18,7 +18,7 @@ import pytest
 from swarm.net.bulk import BulkError
 from swarm.net.network import Network
 from swarm.protocol import messages as m
-from swarm.protocol.ids import Actor, Microbatch, PassId, StepNumber, Term
+from swarm.protocol.ids import Actor, PassId, StepNumber, Term
 
 DEADLINE_S = 60.0
 NOTICED_WITHIN_S = 10.0
@@ -77,7 +77,7 @@ async def other(tmp_path: Path) -> AsyncIterator[Other]:
 
 async def talk(pair: Any, network: Network, other: Other) -> None:
     """Exchange a message, so that control streams are open both ways."""
-    hello = m.Done(PassId(Term(1), StepNumber(1)), Microbatch(1))
+    hello = m.Released(PassId(Term(1), StepNumber(1)), 1, ())
     network.learn(other.actor, other.addresses)
     network.send(other.actor, hello)
     assert await pair.one.next_of(pair.one.messages) == (other.actor, hello)

@@ -103,7 +103,7 @@ async def test_a_data_channel_that_cannot_be_opened_is_its_own_trouble_while_con
     assert await told.next() == ("up", OTHER)
     async with asyncio.timeout(DEADLINE_S):
         control.taking.clear()
-        for message in (frame(), *[m.Done(PassId(Term(1), StepNumber(0)), Microbatch(k)) for k in range(3)]):
+        for message in (frame(), *[m.Released(PassId(Term(1), StepNumber(0)), k, ()) for k in range(3)]):
             link.send(message)
         for _ in range(2):
             (await dials.get()).set_exception(DialError("no"))
@@ -191,7 +191,7 @@ async def test_a_channel_whose_task_fails_is_told_and_begun_anew_by_the_next_mes
         return control
 
     link = Link(ME, OTHER, open_stream, told.events, grace_s=0.0)
-    done = m.Done(PassId(Term(1), StepNumber(0)), Microbatch(3))
+    done = m.Released(PassId(Term(1), StepNumber(0)), 3, ())
     link.send(done)
     assert await told.next() == ("dropped", 1)
     assert (await told.next())[0] == "lost"

@@ -65,7 +65,7 @@ def frame(microbatch: int, direction: Direction = Direction.FORWARD, size: int =
 async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair) -> None:
     a, b = await pair.start()
     sent = [
-        m.Done(PASS, Microbatch(3)),
+        m.Released(PASS, 3, ()),
         frame(104, Direction.FORWARD, 3 << 20),
         frame(5, Direction.BACKWARD, 1),
         m.ReducedPart(SumKey(Attempt(PASS, StageIndex(0), 1), 2), b"sum"),
@@ -76,7 +76,7 @@ async def test_messages_arrive_whole_and_in_order_on_every_channel(pair: Pair) -
         a.send(b.me, message)
     arrived = [await pair.two.next_of(pair.two.messages) for _ in sent]
     assert {sender for sender, _ in arrived} == {a.me}
-    by_channel = [[x for _, x in arrived if isinstance(x, kind)] for kind in (m.Done, m.ReducedPart)]
+    by_channel = [[x for _, x in arrived if isinstance(x, kind)] for kind in (m.Released, m.ReducedPart)]
     assert by_channel == [[sent[0]], [sent[3]]]
     assert [x for _, x in arrived if isinstance(x, m.Frame | m.Relay) and x != sent[2]] == [sent[1], *sent[4:]]
     assert (a.me, sent[2]) in arrived
@@ -107,7 +107,7 @@ async def test_a_receiver_that_stops_reading_costs_the_sender_nothing_and_contro
     before = process.memory_info().rss
     for k in range(1, 300):
         a.send(b.me, m.Frame(FrameKey(PASS, 1, Direction.FORWARD, Microbatch(k)), payload))
-    a.send(b.me, m.Done(PASS, Microbatch(1)))
+    a.send(b.me, m.Released(PASS, 1, ()))
     async with asyncio.timeout(DEADLINE_S):
         await control.get()  # control is not behind the frames
     stuck = await settled(lambda: a.traffic().sent["activation"])  # the streams in between are full
@@ -140,11 +140,11 @@ async def test_malformed_frames_are_refused_by_name_and_the_stream_goes_on(pair:
     stream = await raw_stream(one, two, Channel.ACTIVATION, me)
     encoder = Encoder(me, network.me)
     await stream.write_frame(b"\xff\xff\xff", b"rubbish")
-    for message in (m.Done(PASS, Microbatch(0)), m.Frame(frame(1).key, b"poison"), frame(1, Direction.BACKWARD)):
+    for message in (m.Released(PASS, 0, ()), m.Frame(frame(1).key, b"poison"), frame(1, Direction.BACKWARD)):
         await stream.write_frame(*encoder.encode(message))
     reasons = [(await pair.two.next_of(pair.two.refused_frames))[1] for _ in range(4)]
     assert "not a protobuf" in reasons[0]
-    assert "Done does not belong on the activation channel" in reasons[1]
+    assert "Released does not belong on the activation channel" in reasons[1]
     assert reasons[2] == "non-finite values"
     assert "Frame does not belong" in reasons[3]
     assert network.refused_frames[me] == 4
@@ -275,7 +275,7 @@ def test_random_bytes_thrown_at_a_network_never_harm_it(tmp_path: Path, make_rec
 
 async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: Pair) -> None:
     a, b = await pair.start(second={"run": "cd" * 32})
-    a.send(b.me, m.Done(PASS, Microbatch(1)))
+    a.send(b.me, m.Released(PASS, 1, ()))
     actor, reason = await pair.one.next_of(pair.one.lost)
     assert actor == b.me and reason.startswith("other run: you take part in run abab")
     with pytest.raises(Refused, match="other run"):
@@ -284,17 +284,17 @@ async def test_an_actor_that_refuses_us_is_lost_for_good_with_its_reason(pair: P
 
 async def test_a_new_incarnation_replaces_the_old_one(pair: Pair, make_recorder: Callable[[], Recorder]) -> None:
     a, b = await pair.start()
-    a.send(b.me, m.Done(PASS, Microbatch(1)))
-    b.send(a.me, m.Done(PASS, Microbatch(2)))
+    a.send(b.me, m.Released(PASS, 1, ()))
+    b.send(a.me, m.Released(PASS, 2, ()))
     await pair.two.next_of(pair.two.messages)
     await pair.one.next_of(pair.one.messages)
     reborn = make_recorder()
     newer = reborn.network(pair.hosts[1], incarnation=2)
     await newer.start()  # takes over the protocol of this host
-    newer.send(a.me, m.Done(PASS, Microbatch(3)))
+    newer.send(a.me, m.Released(PASS, 3, ()))
     actor, reason = await pair.one.next_of(pair.one.lost)
     assert actor == b.me and reason == "restarted as incarnation 2"
-    assert await pair.one.next_of(pair.one.messages) == (newer.me, m.Done(PASS, Microbatch(3)))
+    assert await pair.one.next_of(pair.one.messages) == (newer.me, m.Released(PASS, 3, ()))
     with pytest.raises(Refused, match="looking for incarnation 1, I am 2"):
         await a.fetch(b.me, b"anything")
     await newer.close()
@@ -316,14 +316,14 @@ async def test_a_broken_connection_is_redialled_and_reported_up(pair: Pair) -> N
 
 async def test_forgetting_closes_both_ways_and_it_may_come_back(pair: Pair) -> None:
     a, b = await pair.start()
-    a.send(b.me, m.Done(PASS, Microbatch(1)))
+    a.send(b.me, m.Released(PASS, 1, ()))
     await pair.two.next_of(pair.two.messages)
-    b.send(a.me, m.Done(PASS, Microbatch(2)))
+    b.send(a.me, m.Released(PASS, 2, ()))
     await pair.one.next_of(pair.one.messages)
     a.forget(b.me)
     await pair.two.next_of(pair.two.broken)
-    b.send(a.me, m.Done(PASS, Microbatch(3)))
-    assert await pair.one.next_of(pair.one.messages) == (b.me, m.Done(PASS, Microbatch(3)))
+    b.send(a.me, m.Released(PASS, 3, ()))
+    assert await pair.one.next_of(pair.one.messages) == (b.me, m.Released(PASS, 3, ()))
 
 
 async def test_who_only_spoke_to_us_is_not_dialled_when_it_goes(pair: Pair) -> None:
@@ -332,7 +332,7 @@ async def test_who_only_spoke_to_us_is_not_dialled_when_it_goes(pair: Pair) -> N
     network = pair.two.network(two)
     await network.start()
     stream = await raw_stream(one, two, Channel.CONTROL, Actor(one.peer_id, 7))
-    await stream.write_frame(*Encoder(Actor(one.peer_id, 7), network.me).encode(m.Done(PASS, Microbatch(1))))
+    await stream.write_frame(*Encoder(Actor(one.peer_id, 7), network.me).encode(m.Released(PASS, 1, ())))
     await pair.two.next_of(pair.two.messages)
     stream.abort()
     await pair.two.until(lambda: not network._incoming)
@@ -371,8 +371,8 @@ async def test_of_two_that_dial_each_other_the_higher_id_lets_the_other_go_first
 
         monkeypatch.setattr(host, "connect", connect)
     low, high = sorted(networks, key=lambda network: network.me.peer)
-    high.send(low.me, m.Done(PASS, Microbatch(1)))
-    low.send(high.me, m.Done(PASS, Microbatch(2)))
+    high.send(low.me, m.Released(PASS, 1, ()))
+    low.send(high.me, m.Released(PASS, 2, ()))
     for recorder in (pair.one, pair.two):
         await recorder.next_of(recorder.messages)
     assert dialled == [(low.me.peer, False), (high.me.peer, True)]
@@ -381,14 +381,14 @@ async def test_of_two_that_dial_each_other_the_higher_id_lets_the_other_go_first
 async def test_who_has_the_higher_id_dials_when_the_other_does_not(pair: Pair) -> None:
     low, high = sorted(await pair.start(), key=lambda network: network.me.peer)
     recorder = pair.one if low is pair.networks[0] else pair.two
-    high.send(low.me, m.Done(PASS, Microbatch(1)))
-    assert await recorder.next_of(recorder.messages) == (high.me, m.Done(PASS, Microbatch(1)))
+    high.send(low.me, m.Released(PASS, 1, ()))
+    assert await recorder.next_of(recorder.messages) == (high.me, m.Released(PASS, 1, ()))
 
 
 @pytest.mark.parametrize("attempt", range(4))
 async def test_dials_that_cross_lose_nothing(pair: Pair, attempt: int) -> None:
     a, b = await pair.start()
-    to_b, to_a = m.Done(PASS, Microbatch(1)), m.Done(PASS, Microbatch(2))
+    to_b, to_a = m.Released(PASS, 1, ()), m.Released(PASS, 2, ())
     a.send(b.me, to_b)
     b.send(a.me, to_a)
     assert await pair.two.next_of(pair.two.messages) == (a.me, to_b)
@@ -404,7 +404,7 @@ async def test_what_is_queued_within_the_grace_is_kept_while_dials_fail(
     a, b = recorder.network(one, reconnect_grace_s=600.0), other.network(two)
     await a.start()
     a.learn(b.me, await two.addresses())
-    queued = [m.Done(PASS, Microbatch(1)), m.Done(PASS, Microbatch(2))]
+    queued = [m.Released(PASS, 1, ()), m.Released(PASS, 2, ())]
     a.send(b.me, queued[0])  # the host is there, the protocol is not served yet
     actor, _reason = await recorder.next_of(recorder.lost)
     assert actor == b.me and a.why_lost(b.me) is not None
@@ -426,17 +426,17 @@ async def test_an_unreachable_actor_is_lost_once_given_up_after_the_grace_and_fo
     a, b = recorder.network(one, reconnect_grace_s=0.0), other.network(two)
     await a.start()
     a.learn(b.me, await two.addresses())
-    a.send(b.me, m.Done(PASS, Microbatch(1)))
+    a.send(b.me, m.Released(PASS, 1, ()))
     actor, why = await recorder.next_of(recorder.lost)
     assert actor == b.me
     assert (await recorder.next_of(recorder.dropped))[:2] == (b.me, 1)  # with the second dial
-    a.send(b.me, m.Done(PASS, Microbatch(2)))
+    a.send(b.me, m.Released(PASS, 2, ()))
     await b.start()
     assert await recorder.next_of(recorder.up) == b.me
     assert (await recorder.next_of(recorder.dropped))[:2] == (b.me, 1)
     assert recorder.lost.empty()
-    a.send(b.me, m.Done(PASS, Microbatch(3)))
-    assert await other.next_of(other.messages) == (a.me, m.Done(PASS, Microbatch(3)))
+    a.send(b.me, m.Released(PASS, 3, ()))
+    assert await other.next_of(other.messages) == (a.me, m.Released(PASS, 3, ()))
     assert a.dropped == {b.me: 2} and why
     await a.close()
     await b.close()

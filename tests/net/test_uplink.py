@@ -187,7 +187,7 @@ def frame(microbatch: int, direction: Direction, size: int) -> m.Frame:
 async def test_a_limited_network_keeps_its_rate_and_control_is_not_held_up(pair: Pair) -> None:
     rate, size, count = 1 << 20, 64 << 10, 12
     a, b = await pair.start(first={"max_rate": rate})
-    for message in (m.Done(PASS, Microbatch(0)), frame(99, Direction.FORWARD, 1), frame(99, Direction.BACKWARD, 1)):
+    for message in (m.Released(PASS, 0, ()), frame(99, Direction.FORWARD, 1), frame(99, Direction.BACKWARD, 1)):
         a.send(b.me, message)
         await pair.two.next_of(pair.two.messages)  # the streams are open
     loop = asyncio.get_running_loop()
@@ -195,11 +195,11 @@ async def test_a_limited_network_keeps_its_rate_and_control_is_not_held_up(pair:
     for k in range(count):
         a.send(b.me, frame(k, Direction.FORWARD, size))
     a.send(b.me, frame(0, Direction.BACKWARD, size))
-    a.send(b.me, m.Done(PASS, Microbatch(1)))
+    a.send(b.me, m.Released(PASS, 1, ()))
     arrived = [(await pair.two.next_of(pair.two.messages))[1] for _ in range(count + 2)]
     took = loop.time() - started
     assert took >= ((count + 1) * size - rate * 0.1) / rate, "a bucket cannot be outrun"
-    assert arrived.index(m.Done(PASS, Microbatch(1))) <= 2
+    assert arrived.index(m.Released(PASS, 1, ())) <= 2
     assert arrived.index(frame(0, Direction.BACKWARD, size)) <= 4, "overtakes the activations"
     activations = [x.key.microbatch for x in arrived if isinstance(x, m.Frame) and x.key.direction is Direction.FORWARD]
     assert activations == list(range(count))

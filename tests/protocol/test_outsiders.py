@@ -37,7 +37,6 @@ def test_no_number_and_no_sender_breaks_a_step(sender: Actor, microbatch: int) -
     run.load(ONE, TWO)
     which = Microbatch(microbatch)
     for message in (
-        m.Done(run.pass_id, which),
         m.Result(run.pass_id, which, 0.0),
         m.Released(run.pass_id, 0, (which,)),
         m.Prepared(Attempt(run.pass_id, StageIndex(microbatch), 0), "d", -1.0, 0.0),

@@ -368,6 +368,31 @@ def test_who_is_asked_again_says_what_is_yet_to_be_made() -> None:
     assert not pending(m.Want((mine,), again=True)), "somebody else will make it"
 
 
+def test_a_peer_without_room_for_graphs_asks_for_less_at_once() -> None:
+    """Two stages: four microbatches at least."""
+
+    def asked(kept: bool) -> list[int]:
+        """How many inputs are wanted when a step begins, the second after four forwards."""
+        peer = Peer()
+        settings = replace(small_settings(stages=2, microbatches=24, steps=2, replicas=1), slots=12)
+        peer.core = PeerCore(ME, COORDINATOR, settings)
+        peer.told(m.Assign(Term(1), StageIndex(0), 0))
+        peer.take(StateLoaded(StageIndex(0), 0, 1))
+        tables = (m.StageTable(0, (ME,), (0,) * 24), m.StageTable(0, (LAST,), (0,) * 24))
+        counts = []
+        for term in (1, 2):
+            pass_id = replace(PASS, term=Term(term))
+            orders = peer.told(m.Open(pass_id, PassKind.TRAIN, tables, None))
+            wants = [order.message for order in orders if isinstance(order, Send) and isinstance(order.message, m.Want)]
+            counts.append(sum(len(want.keys) for want in wants))
+            for number in range(4):
+                peer.told(m.Frame(FrameKey(pass_id, 0, Direction.FORWARD, Microbatch(number)), b""))
+                peer.take(ForwardDone(pass_id, Microbatch(number), b"", kept=kept))
+        return counts
+
+    assert asked(kept=True) == [12, 12] and asked(kept=False) == [12, 4]
+
+
 def test_what_was_given_up_and_stays_mine_is_asked_for_with_its_gradient() -> None:
     """A sibling's answer to its Release came first. The gradient came between: it was dropped, and must come again."""
     peer = Peer()

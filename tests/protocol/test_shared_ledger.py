@@ -24,7 +24,6 @@ def ledger(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> Ledger:
         tables=tables,
         weights=weights,
         decision=None,
-        window=4,
         now=0.0,
         partner=settings.partner,
     )
@@ -87,7 +86,6 @@ def test_whom_a_table_concerns() -> None:
         tables=tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcdefg"),
         weights={},
         decision=None,
-        window=4,
         now=0.0,
         partner=small_settings(stages=7, microbatches=2, steps=2, replicas=1, ends_share=True).partner,
     )

@@ -156,9 +156,7 @@ class Links:
         end, theirs.control_in = self._arrival(here, there, nbytes, start, theirs.control_in)
         return end
 
-    def _arrival(
-        self, here: Machine, there: Machine, nbytes: int, start: float, free_at: float
-    ) -> tuple[float, float]:
+    def _arrival(self, here: Machine, there: Machine, nbytes: int, start: float, free_at: float) -> tuple[float, float]:
         """When it is there, as fast as the narrowest of the three ways carries it, and when the line down is free."""
         regions = self._world.regions
         delay = regions.one_way_s[here.region][there.region]

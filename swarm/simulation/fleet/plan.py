@@ -35,7 +35,7 @@ class FleetPlan:
     departures_per_node_hour: float = 0.0
     in_bursts: float = 0.3
     step_budget_s: float = 600.0
-    slots: int = 8
+    slots: int = 0
     offers: bool = False
     """Peers say when they come how fast they compute, send and receive, and the coordinator knows what is sent for a
     microbatch, as in real runs. Otherwise it learns from what they compute how fast they are, and nothing of lines.

@@ -1,8 +1,8 @@
 """A machine's line up: kinds of data that share it by their weights, as under a limit in swarm/net.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) over whole messages: of the kinds that wait, the one goes next that
-has had least for its weight, and within a kind what came first. So a gradient does not wait for every activation that was
-asked for ahead of it.
+Start-time fair queueing (Goyal, Vin and Cheng, 1996) over whole messages: of the kinds that wait, the one goes next
+that has had least for its weight, and within a kind what came first. So a gradient does not wait for every activation
+that was asked for ahead of it.
 """
 
 from __future__ import annotations

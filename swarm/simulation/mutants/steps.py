@@ -12,7 +12,7 @@ from swarm.protocol.coordinator import Phase as CoordinatorPhase
 from swarm.protocol.ids import Direction, FrameKey
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.mending import Mending
-from swarm.protocol.messages import Done, Frame, StageOutcome, Status
+from swarm.protocol.messages import Frame, StageOutcome, Status
 from swarm.protocol.open_pass import Decided
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reduction import Reduction
@@ -182,8 +182,8 @@ def _done_is_completeness() -> list[Patch]:
         init(self, *arguments)
 
     def listen(self: CoordinatorCore, sender: Any, message: Any, now: float) -> None:
-        if isinstance(message, Done):
-            done.add((message.pass_id, message.microbatch))
+        if isinstance(message, Status) and message.stage == 0:
+            done.update((message.pass_id, m) for m in range(message.done.bit_length()) if message.done >> m & 1)
         on_message(self, sender, message, now)
 
     def taken(self: Walk, table: Any, now: float) -> None:
