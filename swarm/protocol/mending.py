@@ -135,8 +135,8 @@ class Mending:
             ledger.released[stage].update(every)
             takers = self._suspicion.takers(self._members, ledger, stage, slow, now)
             table = amend(table, [], every, ledger.weights, spared, takers)
-            who = f"{next(iter(slow))} is slow" if len(slow) == 1 else f"{len(slow)} are slow"
-            reasons.append(f"{who} and released {len(every)} microbatches")
+            who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
+            reasons.append(f"{who} slow and released {len(every)} microbatches")
         if reasons:
             self._publish(stage, table, "; ".join(reasons), new)
         if new is not None:
