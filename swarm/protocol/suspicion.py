@@ -57,12 +57,10 @@ class Suspicion:
         No microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
         """
         orders = []
-        leaving = members.leaving()
         for stage, table in enumerate(ledger.tables):
-            left = {a: ledger.unfinished(a) for a in table.roster}
-            idle = [self._pace(members, ledger, a, now) for a, mine in left.items() if not mine and a not in leaving]
-            if not idle:
+            if not (idle := self._idle(members, ledger, stage, now)):
                 continue
+            left = {a: ledger.unfinished(a) for a in table.roster}
             movable = {
                 a: [m for m in mine if m not in ledger.released[stage]]
                 for a, mine in left.items()
@@ -70,7 +68,7 @@ class Suspicion:
             }
             busy = {a: Busy(self._pace(members, ledger, a, now), len(left[a]), len(may)) for a, may in movable.items()}
             promised = sum(len(ledger.releasing.get(a, ())) for a in table.roster)
-            for actor, count in relief(busy, idle, promised).items():
+            for actor, count in relief(busy, list(idle.values()), promised).items():
                 orders.append((actor, tuple(movable[actor][-count:])))
         return orders
 
@@ -79,11 +77,26 @@ class Suspicion:
     ) -> list[Actor]:
         """Who may be given what slow peers of a stage have released: siblings that are done and faster, if any."""
         slowest = max(self._pace(members, ledger, giver, now) for giver in givers)
-        idle = [a for a in ledger.tables[stage].roster if a not in givers and not ledger.unfinished(a)]
-        return [a for a in idle if slowest > SLOWER * self._pace(members, ledger, a, now)]
+        idle = self._idle(members, ledger, stage, now)
+        return [a for a, pace in idle.items() if a not in givers and slowest > SLOWER * pace]
+
+    def _idle(self, members: Members, ledger: Ledger, stage: int, now: float) -> dict[Actor, float]:
+        """Who of a stage has nothing left to do, and stays, with its pace; not who has yet to show that it has one."""
+        idle = {}
+        leaving = members.leaving()
+        for actor in ledger.tables[stage].roster:
+            if actor in leaving or ledger.unfinished(actor):
+                continue
+            member = members.get(actor)
+            seconds = member.seconds_per_microbatch if member is not None else None
+            if seconds is None and (done := ledger.done_of(actor).bit_count()):
+                seconds = (now - ledger.opened_at) / done
+            if seconds is not None:
+                idle[actor] = seconds
+        return idle
 
     def _pace(self, members: Members, ledger: Ledger, actor: Actor, now: float) -> float:
-        """Seconds of computing per microbatch, as measured there; before it has finished any, the pass so far."""
+        """Seconds of computing per microbatch, as measured there; before that the pass so far, which is less."""
         member = members.get(actor)
         seconds = member.seconds_per_microbatch if member is not None else None
         return now - ledger.opened_at if seconds is None else seconds

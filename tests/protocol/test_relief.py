@@ -53,15 +53,17 @@ def test_nobody_gives_up_what_would_not_be_done_sooner(
 class Run:
     """A step of one stage of three, with a clock that goes on by a millisecond with every input."""
 
-    def __init__(self) -> None:
+    def __init__(self, **capacity: float) -> None:
+        """`capacity`: of who has another than 1, by name."""
         settings = small_settings(stages=1, microbatches=12, steps=2, replicas=3)
         self.core = CoordinatorCore(COORDINATOR, settings, 0, None, None)
+        self.capacity = {actor: capacity.get(actor.peer, 1.0) for actor in (FAST, SLOW, SLOWEST)}
         self.now = 0.0
         self.sequence = 0
         self.take(Tick())
         self.take(TermWritten(1))
         for actor in (FAST, SLOW, SLOWEST):
-            self.take(Received(actor, m.Join(actor)))
+            self.take(Received(actor, m.Join(actor, capacity=self.capacity[actor])))
         for actor in (FAST, SLOW, SLOWEST):
             self.report(actor, 0, None)
         assert self.core.phase is Phase.OPEN
@@ -72,19 +74,25 @@ class Run:
 
     def report(self, actor: Actor, done: int, seconds: float | None) -> list[Any]:
         self.sequence += 1
-        status = m.Status(actor, STAGE, 0, PASS, (0,), done, sequence=self.sequence, seconds_per_microbatch=seconds)
+        said = {"seconds_per_microbatch": seconds, "capacity": self.capacity[actor]}
+        status = m.Status(actor, STAGE, 0, PASS, (0,), done, sequence=self.sequence, **said)
         return self.take(Received(actor, status))
 
-    def heartbeat(self) -> list[Any]:
+    @property
+    def table(self) -> m.StageTable:
         assert self.core.open_pass is not None
+        return self.core.open_pass.ledger.tables[0]
+
+    def heartbeat(self, pace: float | None = 0.1) -> list[Any]:
+        """FAST has done all that is its own, at this pace."""
         self.report(SLOW, 0, 1.0)
         self.report(SLOWEST, 0, 1.0)
-        self.report(FAST, _bits(self.core.open_pass.ledger.tables[0].assigned_to(FAST)), 0.1)
+        self.report(FAST, _bits(self.table.assigned_to(FAST)), pace)
         self.now += self.core.settings.heartbeat_s
         return self.take(Tick())
 
-    def asked(self) -> dict[Actor, m.Release]:
-        return {order.to: order.message for order in self.heartbeat() if isinstance(order.message, m.Release)}
+    def asked(self, pace: float | None = 0.1) -> dict[Actor, m.Release]:
+        return {order.to: order.message for order in self.heartbeat(pace) if isinstance(order.message, m.Release)}
 
     def answer(self, actor: Actor, asked: m.Release) -> list[m.Amend]:
         orders = self.take(Received(actor, m.Released(PASS, asked.number, asked.microbatches)))
@@ -102,6 +110,14 @@ def test_what_several_give_up_is_handed_on_with_one_table() -> None:
     assert not run.answer(SLOW, asked[SLOW]), "a table now would void the other's answer"
     table = run.answer(SLOWEST, asked[SLOWEST])[0].table
     assert {*asked[SLOW].microbatches, *asked[SLOWEST].microbatches} < table.assigned_to(FAST)
+
+
+def test_who_has_done_nothing_yet_is_not_taken_for_fast() -> None:
+    """Nothing is known of a peer that was too slow for a single microbatch, but that the step has only begun."""
+    run = Run(fast=1e-6)
+    assert not run.table.assigned_to(FAST)
+    assert not run.asked(pace=None) and run.asked(pace=0.1)
+    assert Run().asked(pace=None), "it has done four"
 
 
 def test_who_does_not_answer_is_waited_for_until_the_next_heartbeat() -> None:
