@@ -113,6 +113,8 @@ class Audits:
         self._members = members
         self._vouched: set[str] = set()
         """Peers without whom a step came out the same."""
+        self._idle: set[str] = set()
+        """Peers that were there when newcomers were audited, and had nothing to do that could have been looked at."""
         self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
@@ -211,9 +213,15 @@ class Audits:
         elif self._draw(inquiry.step) % every == 0:
             drawn = f"one step in {every} is"
         due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
-        new = len(found.workers - self._vouched) if due else 0
-        inquiry.for_new, inquiry.drawn = new > 0, drawn != ""
-        return f"{new} of its peers never were" if new else drawn
+        new = found.workers - self._vouched
+        if not due and not new & self._idle:
+            new = set()
+        inquiry.for_new, inquiry.drawn = bool(new), drawn != ""
+        if new:
+            there = {actor.peer for table in found.tables for actor in table.roster if len(table.roster) > 1}
+            self._idle = (self._idle | there) - new - self._vouched
+            self._idle &= {member.actor.peer for member in self._members}
+        return f"{len(new)} of its peers never were" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
         """Nobody can tell who is left out; in an audit for newcomers, those who never were are."""

@@ -1,0 +1,66 @@
+"""Which steps are audited for the sake of newcomers; what becomes of liars: tests/simulation/test_liars.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+from swarm.protocol.audits import Audits, Ruling
+from swarm.protocol.finding import Answer
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import StageTable
+from swarm.simulation.scenario import small_settings
+
+ONE, TWO, LATE = (Actor(name, 1) for name in ("one", "two", "late"))
+SETTINGS = dataclasses.replace(
+    small_settings(stages=1, microbatches=4, steps=9, replicas=3), audit_every=1000, audit_secret=b"secret"
+)
+
+
+class Steps:
+    """Steps of one stage, which come out the same whoever computes them."""
+
+    def __init__(self) -> None:
+        members: Any = [SimpleNamespace(actor=actor) for actor in (ONE, TWO, LATE)]
+        self.audits = Audits(SETTINGS, members)
+
+    def decide(self, step: int, *workers: Actor) -> list[str]:
+        """All three are there, and these do the work of the first attempt. Returns why it is done again each time."""
+        reasons: list[str] = []
+        able = list(workers)
+        while True:
+            (roster,) = self.audits.rosters(step, [[ONE, TWO, LATE]])
+            busy = [actor for actor in able if actor in roster] or roster
+            table = StageTable(0, tuple(roster), tuple(roster.index(busy[m % len(busy)]) for m in range(4)))
+            (table,) = self.audits.tables((table,))
+            ruling = self._judged(step, table)
+            if not ruling.again:
+                return reasons
+            reasons.append(ruling.again)
+            able = roster
+
+    def _judged(self, step: int, table: StageTable) -> Ruling:
+        ledger: Any = SimpleNamespace(
+            pass_id=SimpleNamespace(step=step),
+            tables=[table],
+            weights=dict.fromkeys(table.roster, 1.0),
+            served=set(table.roster),
+            answers=lambda without: (Answer("digest", 1.0),),
+        )
+        decision: Any = SimpleNamespace(step=step, gradient_norm=1.0, skip=False)
+        return self.audits.judge(ledger, decision, frozenset())
+
+
+def test_who_had_nothing_to_do_when_newcomers_were_audited_is_audited_with_its_first_work() -> None:
+    steps = Steps()
+    assert "2 of its peers never were" in steps.decide(0, ONE, TWO)[0]
+    assert not steps.decide(1, ONE, TWO)
+    assert "1 of its peers never were" in steps.decide(2, ONE, TWO, LATE)[0]
+    assert not steps.decide(3, ONE, TWO, LATE)
+
+
+def test_who_was_audited_is_not_again_before_its_time() -> None:
+    steps = Steps()
+    assert "3 of its peers never were" in steps.decide(0, ONE, TWO, LATE)[0]
+    assert not any(steps.decide(step, ONE, TWO, LATE) for step in range(1, 9))
