@@ -14,6 +14,7 @@ import uvloop
 
 from peers.home import Home
 from peers.options import parse_rate
+from peers.stage.machine import Machine
 from peers.stage.process import JoinOptions, join
 from swarm.compute.emulated import EmulatedEngine
 from swarm.manifest import RunManifest
@@ -43,5 +44,5 @@ if __name__ == "__main__":
         )
 
     with Home.open(options.home) as home:
-        choices = JoinOptions(engine=engine, slots=64, max_rate=options.max_rate, capacity=1.0)
+        choices = JoinOptions(Machine(max_rate=options.max_rate), engine=engine, slots=64, capacity=1.0)
         uvloop.run(join(parse(options.invite), home, choices))

@@ -6,9 +6,10 @@
 The real cores in virtual time (swarm/simulation/fleet): 32 peers in 4 stages, speeds that differ twice, home lines of
 200 to 1,000 Mbit/s in ten regions, 524,288 tokens in 128 microbatches a step; or 100 peers in 4 stages and 1,000 in 16,
 speeds that differ ten times, lines of 20 to 1,000 Mbit/s, 32 microbatches a step and replica, who say what they can do
-when they come, with sums as `--averaging` makes them. Departures are deaths without a word, at
-a constant rate per peer and hour; `trace`: 0.58, a third of them in bursts of up to a fifth of all. As many come
-as go; a newcomer downloads its stage from a replica over the same lines.
+when they come, with sums as `--averaging` makes them; or 10,000 of that kind in 64, with 8 (half an hour of CPU time
+for a step). Departures are deaths without a word, at a constant rate per peer and hour; `trace`: 0.58, a third of them
+in bursts of up to a fifth of all. As many come as go; a newcomer downloads its stage from a replica over the same
+lines.
 
     goodput = (tokens decided ÷ s) ÷ (tokens decided ÷ s without departures × surviving capacity)
     of the optimum = (microbatches decided ÷ s) ÷ (the flow bound of the peers at the start × surviving capacity)
@@ -47,7 +48,9 @@ PLAN = FleetPlan(
     step_budget_s=120.0,
 )
 UNEQUAL = FleetPlan(peers=100, stages=4, microbatches_per_replica=32, seed=1, step_budget_s=300.0, offers=True)
-PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, replace(UNEQUAL, peers=1_000, stages=16))}
+THOUSAND = replace(UNEQUAL, peers=1_000, stages=16)
+TEN_THOUSAND = replace(UNEQUAL, peers=10_000, stages=64, microbatches_per_replica=8)
+PLANS = {plan.peers: plan for plan in (PLAN, UNEQUAL, THOUSAND, TEN_THOUSAND)}
 TRACE = "trace"
 CONTROL_BYTES = 200
 

@@ -77,6 +77,12 @@ def _describe(event: e.Event) -> str:
             return f"{event.actor} joined {_stage(event.stage)}: {event.reason}"
         case e.PeerMoved():
             return f"{event.actor} moves from stage {event.source} to {event.stage}: {event.reason}"
+        case e.SeatAsked():
+            return f"stage {event.stage} has no peer: {event.actor} is asked to have {event.seats} in its process"
+        case e.SeatTaken():
+            return f"takes seat {event.seat} ({event.reason}); its home is {event.home}"
+        case e.SeatLeft():
+            return f"seat {event.seat} is free again: {event.reason}"
         case e.PeerLeaving():
             at_most = f"within {event.leaves_in_s:.0f} s"
             return f"{event.actor} of {_stage(event.stage)} is leaving ({event.reason}): it goes {at_most}"

@@ -11,6 +11,7 @@ from swarm.manifest import SignedManifest
 from swarm.net.handshake import Channel, Role
 from swarm.net.host import Host
 from swarm.net.network import Network
+from swarm.net.uplink import Uplink
 from swarm.protocol.actions import LinkLost, LinkUp, Received, Undelivered
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, WithPayload
@@ -31,15 +32,14 @@ def run_network(
     check_frame: Callable[[WithPayload], None],
     max_payload: int,
     ending: Callable[[], bool],
-    max_rate: float | None,
+    uplink: Uplink | None,
     coordinators: Collection[str] = (),
 ) -> Network:
     """A network that is not started yet.
 
     `notice` sees each message before the core does. `check_frame` and `max_payload` bound what strangers may send (see
     Network); their refusals are logged ever more rarely (see Tally). While `ending()`, streams that break and messages
-    that cannot be delivered are nothing to report. `max_rate`: bytes a second that may be sent; None: no limit.
-    `coordinators`: as in Network.
+    that cannot be delivered are nothing to report. `uplink` and `coordinators`: as in Network.
     """
     refused_peers = Tally()
 
@@ -85,7 +85,7 @@ def run_network(
         manifest=signed,
         max_payload=max_payload,
         reconnect_grace_s=settings.reconnect_grace_s,
-        max_rate=max_rate,
+        uplink=uplink,
         coordinators=coordinators,
     )
     return network

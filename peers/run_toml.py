@@ -87,7 +87,7 @@ MEANINGS: dict[str, str] = {
     "evaluation.prompt": "what the sample begins with",
     "swarm.replicas": "peers each stage wants before the first step",
     "swarm.max_replicas": "peers a stage may have, more stand by; 0: as many as are of use, by what is measured",
-    "swarm.start_timeout_s": "seconds; then start with what is there, if every stage is held",
+    "swarm.start_timeout_s": "seconds; then start with what is there, and peers take on stages that nobody holds",
     "audit.every": "one step in so many is computed twice, and newcomers' first; 0: none; take 50 where strangers join",
     "audit.tolerance": "part of a gradient's norm by which it may differ then; 0: not a bit, if all machines are alike",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",

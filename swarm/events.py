@@ -90,6 +90,32 @@ class PeerMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SeatAsked(Event):
+    """Nobody else can hold a stage: a peer's process is to have so many peers."""
+
+    actor: str
+    stage: int
+    seats: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeatTaken(Event):
+    """This process takes one more peer on, since the coordinator asks. `home`: where it has its own log."""
+
+    seat: int
+    home: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLeft(Event):
+    """That peer has ended; this one goes on."""
+
+    seat: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLeaving(Event):
     actor: str
     stage: int | None

@@ -58,15 +58,16 @@ def command(
         ),
     ] = None,
     seats: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--seats",
             min=1,
             max=16,
-            help="Peers in this process, each with a stage of its own, where there is room for several. They share "
-            "its memory, rate and speed; each takes a port, from --port on.",
+            help="Peers in this process, each with a stage of its own. They share its memory, rate and speed; each "
+            "takes a port, from --port on. Default: one, and more as long as stages have nobody else and --max-memory "
+            "has room.",
         ),
-    ] = 1,
+    ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: any.")] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
@@ -102,7 +103,9 @@ def command(
     from peers.core_loop import exit_code
     from peers.device import memory_budget, pick_device
     from peers.fault import Fault
+    from peers.home import Home
     from peers.progress import Progress, print_json
+    from peers.stage.machine import Budgets, Machine
     from peers.stage.process import JoinOptions
     from peers.stage.seats import take_seats
     from swarm.manifest import SignedManifest, key_fingerprint
@@ -120,19 +123,17 @@ def command(
         console.print(f"this run is signed by organiser {fingerprint}")
         return typer.confirm("is that the fingerprint the organiser told you?")
 
+    changes = budget // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
+        Machine(Budgets(budget, budget // 4, graph_budget, changes), max_rate),
         device=picked,
         threads=threads,
-        memory_bytes=budget,
         capacity=capacity,
-        graph_budget_bytes=graph_budget,
-        retention_bytes=budget // 4,
-        delta_cache_bytes=budget // 8 if delta_cache is None else delta_cache,
+        means_file=Home(home).means,
         slots=slots or 0,
         listen=(f"/ip4/0.0.0.0/tcp/{port}",),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
-        max_rate=max_rate,
         patience_s=patience,
         listeners=(print_json if as_json else Progress(console),),
         faults=tuple(Fault.parse(text) for text in fault or ()),
@@ -141,7 +142,7 @@ def command(
     )
 
     def of_seat(number: int) -> JoinOptions:
-        if seats == 1 or as_json:
+        if as_json or (number == 0 and (seats or 1) == 1):
             return options
         return replace(options, listeners=(Progress(console, label=f"seat {number + 1}  "),))
 

@@ -50,6 +50,7 @@ from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import Host, HostError
 from swarm.net.invite import MAX_ADDRESSES, Invite
+from swarm.net.uplink import Uplink
 from swarm.net.wire import Buffer
 from swarm.protocol.actions import LeaveRequested
 from swarm.protocol.coordinator import CoordinatorCore, Phase
@@ -183,7 +184,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             check_frame=_no_payloads,
             max_payload=largest_payload(manifest),  # of what it passes on between peers that cannot reach each other
             ending=lambda: core.phase is Phase.FINISHED,
-            max_rate=options.max_rate,
+            uplink=None if options.max_rate is None else Uplink(options.max_rate),
             coordinators=manifest.coordinator.group,
         )
 

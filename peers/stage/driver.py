@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from swarm.protocol.actions import (
     ForwardDone,
     Lend,
     LoadState,
+    OpenSeats,
     PeerAction,
     PeerInput,
     RestoreSums,
@@ -38,7 +39,7 @@ from swarm.protocol.actions import (
     SumsFetched,
     SumsMissing,
 )
-from swarm.protocol.ids import Actor
+from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.messages import Frame, Message, Relay, WithPayload
 from swarm.protocol.peer import PeerCore
 from swarm.state.error import StateError
@@ -47,14 +48,25 @@ from swarm.state.error import StateError
 class Post(Protocol):
     def send(self, to: Actor, message: Message) -> None: ...
 
+    def withdraw(self, attempt: Attempt) -> None: ...
+
 
 class StageDriver:
     """`run` drives the core until it stops. Inputs come from the network (`post`) and from the compute thread."""
 
-    def __init__(self, core: PeerCore, log: EventLog, retention: Retention, faults: Iterable[Fault] = ()) -> None:
+    def __init__(
+        self,
+        core: PeerCore,
+        log: EventLog,
+        retention: Retention,
+        open_seats: Callable[[int, str], None] | None = None,
+        faults: Iterable[Fault] = (),
+    ) -> None:
+        """`open_seats(seats, reason)`: have so many peers in this process; None: it takes no further one on."""
         self._core = core
         self._log = log
         self._retention = retention
+        self._open_seats = open_seats
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
         self._fetching: tuple[tuple[int, int], asyncio.Task[None]] | None = None
@@ -123,8 +135,13 @@ class StageDriver:
             case RestoreSums():
                 self._spawn(self._restore(action))
             case StoreSum() | CancelReduce() | Apply():
+                if isinstance(action, CancelReduce):
+                    self._network.withdraw(action.attempt)
                 self._keeper.note_sums(action)
                 self._submit(action)
+            case OpenSeats(seats, reason):
+                assert self._open_seats is not None, "only who takes further ones on is asked to"
+                self._open_seats(seats, reason)
             case Stop(reason, failed):
                 self.loop.give_up(reason) if failed else self.loop.stop(reason)
             case Begin():

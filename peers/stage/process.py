@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
 
 from peers.directory import Directory
 from peers.dry_run import dry_run
@@ -22,6 +24,7 @@ from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
 from peers.stage.interrupts import Interrupts
 from peers.stage.keeper import Keeper
+from peers.stage.machine import Machine, Seat
 from peers.stage.means import MeansFile
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
 from peers.stage.retention import Retention
@@ -51,11 +54,10 @@ from swarm.net.host import DEFAULT_LISTEN, Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS, Buffer
-from swarm.protocol.actions import LeaveRequested, LinksMeasured, PeerInput
+from swarm.protocol.actions import LeaveRequested, LinksMeasured, MeansChanged, PeerInput
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
 from swarm.protocol.peer import PeerCore
-from swarm.protocol.reporter import Means
 from swarm.protocol.settings import Settings
 from swarm.state.transfer import TransferHeader
 
@@ -68,33 +70,25 @@ _FASTEST_TOLD = 4
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """`memory_bytes`: to plan with; a stage that needs more is not taken. `retention_bytes`: frames in memory.
-    `graph_budget_bytes`: autograd graphs kept between forward and backward; None: what state and frames leave, at most
-    half of the memory.
+    """Of one peer. `machine`: peers of one process have the same."""
 
-    `delta_cache_bytes`: what earlier visits left, in a run with codec `delta`, `ef21`, `ef` or `ef-mixed`.
-    """
-
+    machine: Machine = field(default_factory=Machine)
+    on_call: bool = False
+    """It was taken on because the coordinator asked."""
     device: str = "cpu"
     threads: int = 1
-    memory_bytes: int = 4 << 30
-    graph_budget_bytes: int | None = None
-    retention_bytes: int = 1 << 30
-    delta_cache_bytes: int = 1 << 30
     slots: int = 0
     """Microbatches to work on at once; 0: as many as the pipeline's depth asks for and memory allows."""
     capacity: float | None = None
-    """Microbatches a second through the whole model; None: measured."""
-    share: float = 1.0
-    """Of the machine's speed: less where several peers share it."""
+    """Microbatches a second of the machine through the whole model; None: measured."""
+    means_file: Path | None = None
+    """Where measurements of the machine are kept; None: in the peer's home."""
     interrupts: Interrupts = field(default_factory=Interrupts)
     """Peers of one process have the same."""
     listen: tuple[str, ...] = DEFAULT_LISTEN
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     """More DHT nodes to enter by, should none of the invite's addresses answer."""
-    max_rate: int | None = None
-    """Bytes a second that may be sent; None: no limit."""
     patience_s: float = DEFAULT_PATIENCE_S
     """How long to wait for a coordinator that cannot be reached."""
     listeners: tuple[Listener, ...] = ()
@@ -125,7 +119,9 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
     host = await enter(home, options.listen, entries, options.announce, options.patience_s, log.append)
-    try:
+    async with AsyncExitStack() as ending:
+        ending.callback(log.close)
+        ending.push_async_callback(host.close)
         if host.clock_correction_s:
             log.append(ClockDiffers(host.clock_correction_s))
         for fault in options.faults:
@@ -138,19 +134,33 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         group = members_of(manifest) or (Actor(invite.coordinator, COORDINATOR_INCARNATION),)
         asked = Actor(invite.coordinator, COORDINATOR_INCARNATION)
         coordinator = asked if asked in group else group[0]
-        retention = Retention(home.path / "retention", options.retention_bytes)
         needs = (await asyncio.to_thread(dry_run, manifest)).stages
+        offered: _Offered | None = None
+
+        def divided() -> None:
+            """This peer's part of the machine is another one. Called in the event loop, once all below is there."""
+            retention.budget_bytes = seat.frames
+            if keeper.engine is not None:
+                keeper.engine.limit_graphs(seat.graphs)
+            if offered is not None:
+                driver.loop.post(MeansChanged(seat.means(*offered)))
+
+        seat = ending.enter_context(
+            options.machine.sit(me.peer, on_call=options.on_call, tell=log.append, changed=divided)
+        )
+        retention = Retention(home.path / "retention", seat.frames)
 
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
 
         def new_engine(stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
+            seat.holds(needs[stage].state)
             return kind(
                 manifest,
                 stage,
                 post=post,
                 device=options.device,
                 threads=options.threads,
-                graph_budget_bytes=_graph_budget(options, needs[stage].state),
+                graph_budget_bytes=seat.graphs,
                 turns=Turns(options.threads) if options.device == "cpu" else None,
             )
 
@@ -173,10 +183,10 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs)),
             keeper.newest_saved(),
             visits=visits(manifest),
-            base_capacity=options.delta_cache_bytes // base_bytes(manifest),
+            base_capacity=seat.changes // base_bytes(manifest),
             group=group,
         )
-        driver = StageDriver(core, log, retention, options.faults)
+        driver = StageDriver(core, log, retention, options.machine.more, options.faults)
         twins: set[int] = set()
         """Incarnations of processes with our key that we were told of."""
 
@@ -203,7 +213,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             check_frame=driver.check,
             max_payload=largest_payload(manifest),
             ending=lambda: driver.loop.stopped,
-            max_rate=options.max_rate,
+            uplink=options.machine.uplink,
             coordinators=manifest.coordinator.group,
         )
 
@@ -229,14 +239,16 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         directory.need(group)
         await network.start()
         options.interrupts.register(lambda: driver.loop.post(LeaveRequested("left")))
-        log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer"), options.max_rate))
-        core.offers(await _means(manifest, home, options, network, coordinator, log))
+        log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer"), options.machine.max_rate))
+        async with options.machine.measuring:
+            offered = await _offered(manifest, home, options, network, coordinator, log)
+        core.offers(seat.means(*offered))
         patience = Patience(options.patience_s)
         tasks = (
             directory.run(),
             _fail_when_daemon_dies(host, driver),
             _measure(network, log),
-            _tell_links(options.max_rate, manifest, network, driver),
+            _tell_links(seat, manifest, network, driver),
             _wait_for(core, patience, network, driver, log, home),
         )
         background = [driver.loop.watch(asyncio.create_task(work)) for work in tasks]
@@ -252,22 +264,27 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             await asyncio.gather(*background, return_exceptions=True)
             await network.close()
             await keeper.close()
-    finally:
-        await host.close()
-        log.close()
 
 
-async def _means(
+class _Offered(NamedTuple):
+    """What a whole machine can do: microbatches a second through the whole model, bytes a second up and down."""
+
+    capacity: float
+    up: float | None
+    down: float | None
+
+
+async def _offered(
     manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
-) -> Means:
-    """What this machine can do: as its home remembers it, or measured now. Raises MachineError."""
-    kept = MeansFile(home.means)
+) -> _Offered:
+    """As its home remembers it, or measured now. Raises MachineError."""
+    kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
     link = kept.link(coordinator.peer)
     if link is None and options.capacity is None:  # who says what it can do is not kept from starting
-        link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=options.max_rate is None))
+        link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=limit is None))
     up, down = (None, None) if link is None else (link.up, link.down)
-    if options.max_rate is not None:
-        up = float(options.max_rate)
+    if limit is not None:
+        up = float(limit)
     speed, capacity, measured = None, options.capacity, False
     if capacity is None and options.pace is not None:
         capacity = options.pace.capacity(manifest.model.stages)
@@ -281,19 +298,10 @@ async def _means(
                 "another machine"
             ) from None
         capacity = speed.capacity
-    capacity *= options.share
     layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
-    memory = options.memory_bytes
+    memory = options.machine.budgets.memory
     log.append(MachineMeasured(options.device, capacity, *layer, memory, up, down, kept=not measured))
-    return Means(capacity, memory, up, down)
-
-
-def _graph_budget(options: JoinOptions, state: int) -> int:
-    """Bytes for graphs, if not said otherwise: what the stage's `state` and kept frames leave, at most half of all."""
-    if options.graph_budget_bytes is not None:
-        return options.graph_budget_bytes
-    left = options.memory_bytes - state - options.retention_bytes
-    return max(0, min(left, options.memory_bytes // 2))
+    return _Offered(capacity, up, down)
 
 
 async def _fail_when_daemon_dies(host: Host, driver: StageDriver) -> None:
@@ -339,7 +347,7 @@ async def _measure(network: Network, log: EventLog) -> None:
             _log_traffic(network, log)
 
 
-async def _tell_links(max_rate: int | None, manifest: RunManifest, network: Network, driver: StageDriver) -> None:
+async def _tell_links(seat: Seat, manifest: RunManifest, network: Network, driver: StageDriver) -> None:
     """Have the coordinator told what the links carry.
 
     If it chooses codecs by that, the slowest matter. Else it only wants to know if a line carries more than its owner
@@ -348,7 +356,7 @@ async def _tell_links(max_rate: int | None, manifest: RunManifest, network: Netw
     while manifest.codec.auto or not manifest.codec.mutual:
         rates = network.link_rates
         told = rates.slowest(MAX_LINKS) if manifest.codec.auto else rates.fastest(_FASTEST_TOLD)
-        driver.loop.post(LinksMeasured(max_rate, tuple(LinkRate(sender, rate) for sender, rate in told)))
+        driver.loop.post(LinksMeasured(seat.max_rate, tuple(LinkRate(sender, rate) for sender, rate in told)))
         await asyncio.sleep(_LINKS_EVERY_S)
 
 

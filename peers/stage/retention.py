@@ -26,7 +26,8 @@ class Retention:
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
-        self._budget = budget_bytes
+        self.budget_bytes = budget_bytes
+        """Of memory."""
         self._held = 0
         self._spilled = 0
         self._generation = 0
@@ -45,7 +46,7 @@ class Retention:
     def keep(self, payload: bytes) -> bytes | Spilled:
         """Raises OSError when the disk is full."""
         size = len(payload)
-        if self._held + size <= self._budget:
+        if self._held + size <= self.budget_bytes:
             self._held += size
             kept: bytes | Spilled = payload
         else:

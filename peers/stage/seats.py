@@ -1,69 +1,97 @@
 """Seats: several peers in one process, for a machine that has room for more than one stage.
 
 Each seat is a whole peer with an identity, a home, a libp2p daemon and a compute thread of its own; the coordinator
-places it like any other. They share the machine's memory, rate and speed in equal parts. They end together: when one
-breaks, the process ends, for a supervisor to start it again.
+places it like any other. How many there are the owner says, or it is one, and more while the coordinator asks for them
+because stages have nobody else. They share a machine (`Machine`). Those of the owner end together: when one breaks,
+the process ends, for a supervisor to start it again. Who was taken on comes and goes by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from peers.home import Home
 from peers.stage.process import JoinOptions, join
+from swarm.events import SeatLeft, SeatTaken
 from swarm.net.invite import Invite
-from swarm.net.uplink import LEAST_RATE
 
 
-class SeatsError(ValueError):
-    """More seats than the machine, or its limits, have room for."""
+async def take_seats(invite: Invite, path: Path, seats: int | None, options_of: Callable[[int], JoinOptions]) -> str:
+    """Run all seats until the run is finished or they have left; returns why. Raises HomeError and as `join`.
+
+    `seats` None: as many as the coordinator asks for. `options_of` a seat, counted from 0: those of the whole machine,
+    with listeners that say which seat it is.
+    """
+    row = _Row(invite, path, options_of)
+    if seats is None:
+        row.machine.more = row.fill
+    try:
+        async with asyncio.TaskGroup() as group:
+            row.group = group
+            for number in range(seats or 1):
+                row.take(number)
+    except BaseExceptionGroup as broken:
+        raise broken.exceptions[0] from None
+    return row.tasks[0].result()
 
 
-def seat_homes(path: Path, seats: int) -> list[Path]:
+def seat_home(path: Path, number: int) -> Path:
     """The first seat lives in the home itself, so that a peer that takes a second one stays who it was."""
-    return [path, *(path / "seats" / str(number) for number in range(2, seats + 1))]
+    return path / "seats" / str(number + 1) if number else path
 
 
-def seat_options(options: JoinOptions, seats: int, number: int) -> JoinOptions:
-    """The part of seat `number`, counted from 0. Raises SeatsError."""
-    if seats == 1:
+def seat_options(options: JoinOptions, number: int) -> JoinOptions:
+    """Those of seat `number`, counted from 0."""
+    if number == 0:
         return options
-    rate = None if options.max_rate is None else options.max_rate // seats
-    if rate is not None and rate < LEAST_RATE:
-        raise SeatsError(f"--max-rate is too little for --seats {seats}: each needs {8 * LEAST_RATE // 1000}kbit")
-    graph = None if options.graph_budget_bytes is None else options.graph_budget_bytes // seats
     return replace(
         options,
-        memory_bytes=options.memory_bytes // seats,
-        graph_budget_bytes=graph,
-        retention_bytes=options.retention_bytes // seats,
-        delta_cache_bytes=options.delta_cache_bytes // seats,
-        max_rate=rate,
-        share=options.share / seats,
         listen=tuple(_moved(address, number) for address in options.listen),
         announce=tuple(_moved(address, number) for address in options.announce),
-        faults=options.faults if number == 0 else (),
+        faults=(),
     )
 
 
-async def take_seats(invite: Invite, path: Path, seats: int, options_of: Callable[[int], JoinOptions]) -> str:
-    """Run all seats until the run is finished or they have left; returns why. Raises HomeError and as `join`.
+class _Row:
+    """The seats of a process, by number from 0."""
 
-    `options_of` a seat, counted from 0: those of the whole machine, with listeners that say which seat it is.
-    """
-    parts = [seat_options(options_of(number), seats, number) for number in range(seats)]
-    with ExitStack() as stack:
-        homes = [stack.enter_context(Home.open(home)) for home in seat_homes(path, seats)]
+    group: asyncio.TaskGroup
+
+    def __init__(self, invite: Invite, path: Path, options_of: Callable[[int], JoinOptions]) -> None:
+        self._invite = invite
+        self._path = path
+        self._options_of = options_of
+        self.machine = options_of(0).machine
+        self.tasks: dict[int, asyncio.Task[str]] = {}
+
+    def take(self, number: int) -> None:
+        """A seat of the owner's."""
+        self.tasks[number] = self.group.create_task(self._join(number, on_call=False))
+
+    def fill(self, seats: int, reason: str) -> None:
+        """Have so many in all, since the coordinator asks."""
+        taken = {number for number, task in self.tasks.items() if not task.done()}
+        free = (number for number in range(seats) if number not in taken)
+        for number in list(free)[: seats - len(taken)]:
+            self.machine.tell(SeatTaken(number + 1, str(seat_home(self._path, number)), reason))
+            self.tasks[number] = self.group.create_task(self._on_call(number))
+
+    async def _on_call(self, number: int) -> str:
+        """Whatever becomes of who was taken on, the others go on; they tell."""
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(join(invite, *seat)) for seat in zip(homes, parts, strict=True)]
-        except BaseExceptionGroup as broken:
-            raise broken.exceptions[0] from None
-        return tasks[0].result()
+            reason = await self._join(number, on_call=True)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        self.machine.tell(SeatLeft(number + 1, reason))
+        return reason
+
+    async def _join(self, number: int, on_call: bool) -> str:
+        options = replace(seat_options(self._options_of(number), number), on_call=on_call)
+        with Home.open(seat_home(self._path, number)) as home:
+            return await join(self._invite, home, options)
 
 
 def _moved(address: str, number: int) -> str:

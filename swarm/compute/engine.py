@@ -128,6 +128,12 @@ class StageEngine:
         """Steps applied; None while no state is held."""
         return None if self._stage is None else self._stage.optimizer.version
 
+    def limit_graphs(self, budget_bytes: int) -> None:
+        """So many bytes of graphs are kept from now on. From any thread."""
+        self._graph_budget_bytes = budget_bytes
+        if self._stage is not None:
+            self._stage.limit_graphs(budget_bytes)
+
     def initialise(self) -> Future[None]:
         """Take up version 0: initial parameters by (seed, tensor name)."""
         return self._call(self._initialise)

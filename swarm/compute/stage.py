@@ -67,6 +67,10 @@ class Stage:
         self.sent.clear()
         self.bases.begin()
 
+    def limit_graphs(self, budget_bytes: int) -> None:
+        """From any thread: of those that are kept already none is given up."""
+        self._graphs.budget_bytes = budget_bytes
+
     def discard(self, action: Discard) -> None:
         microbatch = action.microbatch
         self._graphs.pop(microbatch)
@@ -188,7 +192,7 @@ class _GraphStash:
     """What microbatches in flight keep: their graph while `budget_bytes` lasts, else their order."""
 
     def __init__(self, budget_bytes: int) -> None:
-        self._budget = budget_bytes
+        self.budget_bytes = budget_bytes
         self._graph_bytes: int | None = None  # of one graph: all microbatches of a run have one shape
         self._kept: dict[Microbatch, Graph | Forward] = {}
 
@@ -202,7 +206,7 @@ class _GraphStash:
     def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> bool:
         """Whether there is room for the graph."""
         graphs = sum(isinstance(kept, Graph) for kept in self._kept.values())
-        fits = (graphs + 1) * nbytes <= self._budget
+        fits = (graphs + 1) * nbytes <= self.budget_bytes
         self._kept[microbatch] = graph if fits else action
         return fits
 

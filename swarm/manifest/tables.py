@@ -128,7 +128,10 @@ class SwarmSection(Section):
     replicas: Positive = Field(default=2, le=65_535)
     max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are of use")
     start_timeout_s: float = Field(
-        default=600.0, gt=0, le=1e9, description="then start with what is there, if every stage is held"
+        default=600.0,
+        gt=0,
+        le=1e9,
+        description="then start with what is there, and peers take on stages that nobody holds",
     )
 
     @model_validator(mode="after")

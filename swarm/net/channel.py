@@ -34,10 +34,9 @@ WEIGHTS: dict[Channel, float | None] = {
 """How a limited uplink is shared (see uplink.py). A gradient frees a slot two hops on; state is in nobody's way."""
 
 
-def lanes_of(max_rate: float | None) -> dict[Channel, Lane]:
-    """Where each channel's pieces wait for their turn. `max_rate`: bytes a second; None: as fast as the line is."""
-    if max_rate is not None:
-        uplink = Uplink(max_rate)
+def lanes_of(uplink: Uplink | None) -> dict[Channel, Lane]:
+    """Where each channel's pieces wait for their turn. Without an `uplink` they leave as fast as the line is."""
+    if uplink is not None:
         return {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
     courtesy = Courtesy()
     return {channel: courtesy.lane(gives_way=channel is Channel.BULK) for channel in Channel if WEIGHTS[channel]}
@@ -115,6 +114,17 @@ class Outgoing:
         """Whether this frame or part is on its way out, and nothing but its turn is waited for."""
         flowing = self._stream is not None and not self._stream.held_up
         return flowing and _identity(message) in self._leaving
+
+    def withdraw(self, void: Callable[[m.Message], bool]) -> None:
+        """Drop what is queued and void."""
+        kept = []
+        for message in self._queue:
+            if void(message):
+                self._leaving.discard(_identity(message))
+            else:
+                kept.append(message)
+        self._queue.clear()
+        self._queue.extend(kept)
 
     def clear(self) -> tuple[m.Message, ...]:
         """Drop what is queued; returns it."""

@@ -92,6 +92,11 @@ class Link:
         outgoing = self._channels.get(channel_of(message))
         return 0 if outgoing is None else outgoing.waiting
 
+    def withdraw(self, void: Callable[[m.Message], bool]) -> None:
+        """Drop what is queued and void."""
+        for outgoing in self._channels.values():
+            outgoing.withdraw(void)
+
     @property
     def open(self) -> bool:
         """Whether a stream to the actor is open."""

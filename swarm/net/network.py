@@ -26,6 +26,7 @@ from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
+from swarm.net.uplink import Uplink
 from swarm.net.wire import (
     MAX_DATA_HEADER,
     MAX_HEADER,
@@ -35,7 +36,7 @@ from swarm.net.wire import (
     payload_of,
 )
 from swarm.protocol import messages as m
-from swarm.protocol.ids import Actor
+from swarm.protocol.ids import Actor, Attempt
 
 MAX_STREAMS_PER_PEER = 64
 """Streams a peer may have open to us: five channels, and some bulk transfers at once."""
@@ -67,7 +68,7 @@ class Network:
     those to an actor to whom there has never been a connection.
 
     `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
-    a lost link keeps its messages. `max_rate`: bytes a second that may be sent, at least LEAST_RATE; None: no limit.
+    a lost link keeps its messages. `uplink`: the limit of what may be sent, which others may share; None: no limit.
     `coordinators`: peer ids of those that may be one; none: whoever says so.
     """
 
@@ -90,7 +91,7 @@ class Network:
         on_dropped: Callable[[Actor, int, str], None] | None = None,
         on_undelivered: Callable[[Actor, tuple[m.Message, ...]], None] = lambda actor, messages: None,
         manifest: SignedManifest | None = None,
-        max_rate: float | None = None,
+        uplink: Uplink | None = None,
         coordinators: Collection[str] = (),
     ) -> None:
         assert me.peer == host.peer_id, "an actor is named after its host"
@@ -118,7 +119,7 @@ class Network:
         self._on_undelivered = on_undelivered
         self._max_payload = max_payload
         self._reconnect_grace_s = reconnect_grace_s
-        self._lanes = lanes_of(max_rate)
+        self._lanes = lanes_of(uplink)
         self._handler: BulkHandler | None = None
         self._answers = Answers()
         self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
@@ -166,6 +167,17 @@ class Network:
                 self._drop(actor, 1, "too much is being passed on to it")
                 return
         self._link(actor).send(message)
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Own parts of an attempt to reduce, and of earlier ones of its stage, are void: none that waits is sent."""
+
+        def void(message: m.Message) -> bool:
+            part = message.message if isinstance(message, m.Relay) else message
+            mine = isinstance(part, m.ReducePart) and part.key.contributor == self.me
+            return mine and attempt.ends(part.key.attempt)
+
+        for link in self._links.values():
+            link.withdraw(void)
 
     def why_lost(self, actor: Actor) -> str | None:
         """Why an actor cannot be reached at the moment; None when it can, or when nobody has tried."""

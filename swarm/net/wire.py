@@ -335,6 +335,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.StageTable, "roster"): _many(_ACTOR, MAX_REPLICAS),
     (m.StageTable, "assignment"): _many(_bounded(0, MAX_REPLICAS - 1), MAX_MICROBATCHES),
     (m.StageTable, "carried"): _many(_bounded(-1, MAX_REPLICAS - 1), MAX_REPLICAS),
+    (m.StageTable, "lines"): _many(_bounded(1, 2**32 - 1), MAX_REPLICAS),
     (m.StageOutcome, "digest"): _text(MAX_DIGEST),
     (m.StageOutcome, "contributions"): _many(_nested(m.Contribution), MAX_REPLICAS),
     (m.Contribution, "microbatches"): _bit_set(),
@@ -357,6 +358,8 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Status, "links"): _many(_nested(m.LinkRate), MAX_LINKS),
     (m.Status, "awaited"): _many(_ACTOR, m.MAX_AWAITED),
     (m.Open, "listeners"): _many(_nested(m.Listener), MAX_LISTENERS),
+    (m.TakeSeats, "seats"): _bounded(0, m.MAX_SEATS),
+    (m.Seating, "peers"): _many(_text(MAX_PEER_ID), m.MAX_SEATS),
     (m.Relay, "message"): _RELAYED,
     (m.Append, "entries"): _many(_ENTRY, BATCH),
 }
@@ -375,6 +378,7 @@ _PARTS: tuple[type, ...] = (
     m.StageOutcome,
     m.CodecPair,
     m.LinkRate,
+    m.Seating,
     m.Decision,
     m.Lineage,
     m.Receipt,
@@ -443,6 +447,8 @@ def _check(value: Any) -> None:
             raise WireError(f"an assignment to roster index {max(value.assignment)} of {len(value.roster)}")
         case m.StageTable() if len(value.carried) not in (0, len(value.roster)):
             raise WireError(f"{len(value.carried)} places in the step before for a roster of {len(value.roster)}")
+        case m.StageTable() if len(value.lines) not in (0, len(value.roster)):
+            raise WireError(f"{len(value.lines)} lines for a roster of {len(value.roster)}")
         case m.Want() if len(value.bases) not in (0, len(value.keys)):
             raise WireError(f"{len(value.bases)} bases for {len(value.keys)} keys")
         case m.Decision():

@@ -21,6 +21,7 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
+from swarm.protocol.means import Means
 from swarm.protocol.messages import (
     CodecPair,
     Decision,
@@ -214,6 +215,13 @@ class LinksMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class MeansChanged:
+    """What this peer has of its machine is another part of it, since its process has more peers now, or fewer."""
+
+    means: Means
+
+
+@dataclass(frozen=True, slots=True)
 class SumsFetched:
     """`FetchSums` is done: the reduced buckets of `step` lie here, each as it was sent when the step was reduced."""
 
@@ -292,6 +300,7 @@ PeerInput = (
     | AppliedStep
     | CheckpointSaved
     | LinksMeasured
+    | MeansChanged
     | SumsFetched
     | SumsMissing
     | Fetched
@@ -329,6 +338,14 @@ class Stop:
 
 
 # ---------------------------------------------------------------- actions of a peer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSeats:
+    """Have so many peers in this process, if it has room for them."""
+
+    seats: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,6 +622,7 @@ PeerAction = (
     | FetchSums
     | RestoreSums
     | SaveCheckpoint
+    | OpenSeats
 )
 CoordinatorAction = Send | Emit | Stop | Feed | WriteTerm | WriteRecord | PassClosed | CollectCheckpoint
 GroupAction = Send | Emit | Stop | Feed | WriteGroup | SendEntries | PassClosed | CollectCheckpoint

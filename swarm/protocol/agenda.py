@@ -71,7 +71,7 @@ class Agenda:
         entering: Collection[Actor] = (),
         step_s: float = 0.0,
     ) -> Ledger:
-        """A new pass of `kind` over these replicas, by stage: named, wired, and with a window.
+        """A new pass of `kind` over these replicas, by stage: named and wired.
 
         `entering`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
         """
@@ -103,6 +103,8 @@ class Agenda:
                 replace(table, carried=self._rosters.carried(pass_id, stage, table.roster))
                 for stage, table in enumerate(tables)
             )
+        elif kind is PassKind.TRAIN:
+            tables = tuple(replace(table, lines=self._weights.lines(table.roster)) for table in tables)
         if kind is PassKind.TRAIN:
             self._weights.dealt(tables)
             tables = self._audits.tables(tables)

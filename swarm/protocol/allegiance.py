@@ -7,9 +7,20 @@ been replaced and may not know it yet.
 from __future__ import annotations
 
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Amend, Assign, Decide, Dismiss, Fenced, Halt, Open, Release
+from swarm.protocol.messages import (
+    Amend,
+    Assign,
+    Decide,
+    Dismiss,
+    Fenced,
+    Halt,
+    LeaveSeat,
+    Open,
+    Release,
+    TakeSeats,
+)
 
-Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | Halt
+Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Halt
 
 
 class Allegiance:
@@ -40,6 +51,8 @@ class Allegiance:
 def term_of(message: Control) -> int:
     match message:
         case Assign(term=term) | Decide(term=term) | Dismiss(term=term) | Halt(term=term):
+            return term
+        case TakeSeats(term=term) | LeaveSeat(term=term):
             return term
         case Open(pass_id=pass_id) | Amend(pass_id=pass_id) | Release(pass_id=pass_id) | Fenced(pass_id=pass_id):
             return pass_id.term

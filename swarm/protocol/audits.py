@@ -218,9 +218,8 @@ class Audits:
             new = set()
         inquiry.for_new, inquiry.drawn = bool(new), drawn != ""
         if new:
-            there = {actor.peer for table in found.tables for actor in table.roster if len(table.roster) > 1}
-            self._idle = (self._idle | there) - new - self._vouched
-            self._idle &= {member.actor.peer for member in self._members}
+            there = {member.actor.peer for member in self._members}
+            self._idle = ((self._idle | found.idle) & there) - new - self._vouched
         return f"{len(new)} of its peers never were" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:

@@ -8,7 +8,7 @@ measured speed, carried over to other stages by what these cost everybody who ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 
 from swarm.protocol.ids import Actor
@@ -88,11 +88,24 @@ class Capacities:
         """Bytes a second that a peer of speed 1 sends in a stage; 0 if that is not known."""
         return self._stage_frames[stage] / self.costs()[stage] if self._stage_frames else 0.0
 
-    def too_large(self, member: Member) -> frozenset[int]:
-        """Stages that need more memory than a member says it has."""
-        if member.memory is None:
+    def barred(self, members: Members, member: Member) -> frozenset[int]:
+        """Stages that a member is never given.
+
+        They need more memory than the others in its process leave it, or one of these is there: if the process died,
+        both would be gone.
+        """
+        if member.memory is None and member.seating is None:
             return _NONE
-        return frozenset(stage for stage, need in enumerate(self._stage_memory) if need > member.memory)
+        others = members.companions(member)
+        elsewhere, memory = {other.stage for other in others}, member.memory
+        return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(memory, others, s))
+
+    def has_room(self, memory: int | None, beside: Iterable[Member], stage: int) -> bool:
+        """Whether `stage` fits into so many bytes, `beside` what these hold. Where nothing is known it does."""
+        needs = self._stage_memory
+        if memory is None or not needs:
+            return True
+        return needs[stage] <= memory - sum(needs[m.stage] for m in beside if m.stage is not None)
 
     def lineup(
         self,
@@ -107,7 +120,8 @@ class Capacities:
         for stage in range(len(self._seen)):
             crew = [m for m in members.crew(stage) if m.lost_at is None]
             workers = (
-                Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), self.too_large(m)) for m in crew
+                Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), self.barred(members, m))
+                for m in crew
             )
             crews.append(tuple(workers))
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)

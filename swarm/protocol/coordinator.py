@@ -76,6 +76,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement, Survey
 from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.residuals import Rosters
+from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Suspicion
 from swarm.protocol.weights import Weights
@@ -134,13 +135,14 @@ class CoordinatorCore:
         self._expelled: dict[str, str] = {}
         """By peer, why it has no part in the run any more, while this coordinator leads."""
         rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
+        self._seats = Seats(settings, self.history, self.members, capacities, self._out)
         self._placement = Placement(
-            actor, settings, self.history, self.members, rebalancing, self._experience, self._out
+            actor, settings, self.history, self.members, rebalancing, self._seats, self._experience, self._out
         )
         self._audience = Audience(settings, self.history, self.members, rebalancing)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._suspicion = Suspicion(settings)
-        self._departures = Departures(settings, self.history, self.members, self._out)
+        self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
@@ -347,7 +349,7 @@ class CoordinatorCore:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
                 if ledger.has_work(actor):
-                    self._experience.probation.worked(actor.peer)
+                    self._experience.probation.worked(actor.peer, ledger.pass_id)
         self.open_pass.report(decided, now)
         self._pass_closed(now)
 
@@ -368,6 +370,8 @@ class CoordinatorCore:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
+        if (released := self._seats.release(now)) is not None:
+            self._departures.announced(*released, now)
         survey = self._placement.survey(now)
         version, settings = self.history.version, self.settings
         over = version == settings.steps == self.history.archived

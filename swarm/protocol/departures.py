@@ -13,14 +13,16 @@ from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Dismiss
 from swarm.protocol.open_pass import OpenPass
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
 
 
 class Departures:
-    def __init__(self, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+    def __init__(self, settings: Settings, history: History, members: Members, seats: Seats, out: Outbox) -> None:
         self._settings = settings
         self._history = history
         self._members = members
+        self._seats = seats
         self._out = out
         self._leaving: dict[Actor, float] = {}
         """Who has said so and is still here, and when it was dismissed last."""
@@ -43,12 +45,12 @@ class Departures:
             elif told_at >= 0 and now - told_at < self._settings.heartbeat_s:
                 pass
             elif open_pass is None or not open_pass.includes(actor):
-                why = self._free(member, open_pass)
+                why = self._free(member, open_pass, now)
                 if why:
                     self._leaving[actor] = now
                     self._out.send(actor, Dismiss(self._history.term, why))
 
-    def _free(self, member: Member, open_pass: OpenPass | None) -> str:
+    def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
         """Why a member without a part in the open pass may go. Empty: it is to stay."""
         history, stage = self._history, member.stage
         if stage is None or member.moving or not self._holds(member):
@@ -58,7 +60,8 @@ class Departures:
             return f"others hold stage {stage}"
         if history.restorable:
             return f"stage {stage} at version {history.version} is in the archive or can be made anew"
-        if self._members.has_successor(stage) or self._settings.saves(history.version):
+        successor = self._members.has_successor(stage) or self._seats.may_come(stage, now)
+        if successor or self._settings.saves(history.version):
             return ""  # somebody takes it up from this one, or its checkpoint is on its way to the archive
         return (
             f"nobody is there to take up stage {stage} at version {history.version}: unless a machine that held it "

@@ -56,8 +56,16 @@ class Finding:
     @property
     def workers(self) -> set[str]:
         """Peers who did something that a sibling could have done."""
-        several = [table for table in self.tables if len(table.roster) > 1]
-        return {table.roster[place].peer for table in several for place in table.assignment}
+        return {table.roster[place].peer for table in self._several for place in table.assignment}
+
+    @property
+    def idle(self) -> set[str]:
+        """Peers that could have done something that a sibling did, and had nothing to do."""
+        return {actor.peer for table in self._several for actor in table.roster} - self.workers
+
+    @property
+    def _several(self) -> list[StageTable]:
+        return [table for table in self.tables if len(table.roster) > 1]
 
 
 @dataclass(frozen=True, slots=True)

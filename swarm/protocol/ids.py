@@ -99,6 +99,10 @@ class Attempt:
         """The attempt that belongs to this one in the other stage."""
         return Attempt(self.pass_id, stage, self.partner, self.number)
 
+    def ends(self, other: Attempt) -> bool:
+        """Whether the other one is void if this one is: the same, or under an older table."""
+        return (other.pass_id, other.stage) == (self.pass_id, self.stage) and other.number <= self.number
+
     def __str__(self) -> str:
         shared = f"+{self.partner}" if self.partner >= 0 else ""
         return f"{self.pass_id}/s{self.stage}n{self.number}{shared}"

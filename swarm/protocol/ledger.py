@@ -203,8 +203,8 @@ class Ledger:
 
     # ------------------------------------------------------------ feeding
 
-    def feeds(self, actor: Actor, key: FrameKey) -> bool:
-        """Whether an actor may have the tokens that it asks for: those of a microbatch that is its own in stage 0."""
+    def feed(self, actor: Actor, key: FrameKey) -> bool:
+        """Take down what an actor is fed. False if it may not have it: it is no microbatch of its own in stage 0."""
         if key.boundary or key.direction is not Direction.FORWARD or not self.is_assigned(actor, 0, key.microbatch):
             return False
         self._fed.add(key.microbatch)

@@ -10,7 +10,7 @@ from typing import Any
 from swarm.protocol.crews import Crews
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor, PassId, StageIndex
-from swarm.protocol.messages import Decision, Join, Prepared, Status
+from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
 
 
 @dataclass(slots=True)
@@ -31,6 +31,8 @@ class Member:
     """Bytes a second that it can receive, as it measured when it came."""
     offered_uplink: float | None = None
     """Bytes a second that it can send, as it measured when it came, or as its owner limits it."""
+    seating: Seating | None = None
+    """What it says of the process it runs in."""
     speed: float | None = None
     """As `capacity`, but measured in a stage of this run (`Capacities`)."""
     measurements: int = 0
@@ -203,6 +205,8 @@ class Member:
         self.memory = report.memory
         self.offered_uplink = uplink if uplink is not None and _is_rate(uplink) else None
         self.downlink = report.downlink if report.downlink is not None and _is_rate(report.downlink) else None
+        seating = report.seating
+        self.seating = seating if seating is not None and self.actor.peer in seating.peers else None
 
     def has_state(self) -> None:
         """What it was to take up is there: it can be waited for again."""
@@ -279,6 +283,7 @@ _LISTED = frozenset(
         "speed",
         "introduced",
         "offered_uplink",
+        "seating",
     )
 )
 """Fields of a member that it is listed or counted by."""
@@ -310,6 +315,17 @@ class Members:
 
     def get(self, actor: Actor) -> Member | None:
         return self._members.get(actor)
+
+    def seconds_per_microbatch(self, actor: Actor) -> float | None:
+        """As an actor says; None: it is gone, or has not measured any."""
+        member = self._members.get(actor)
+        return member.seconds_per_microbatch if member is not None else None
+
+    def companions(self, member: Member) -> list[Member]:
+        """Others that share a member's process, as it says: it binds nobody else."""
+        peers = member.seating.peers if member.seating is not None else ()
+        those = (Actor(peer, self._newest.get(peer, -1)) for peer in peers if peer != member.actor.peer)
+        return [self._members[actor] for actor in those if actor in self._members]
 
     def is_stale(self, actor: Actor) -> bool:
         return actor.incarnation < self._newest.get(actor.peer, actor.incarnation)

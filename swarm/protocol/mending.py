@@ -28,6 +28,8 @@ class Suspect:
     reason: str
     at_fault: bool = True
     """It had the means to do better; it is not only gone."""
+    accused: Actor | None = None
+    """Who may be to blame as well: the one that it says it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Mending:
         if slow:
             every = [m for moved in slow.values() for m in moved]
             ledger.released[stage].update(every)
-            takers = self._suspicion.takers(self._members, ledger, stage, slow, now)
+            takers = self._suspicion.takers(self._members, ledger, stage, slow, len(every), now)
             table = amend(table, [], every, ledger.weights, spared, takers)
             who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
             reasons.append(f"{who} slow and released {len(every)} microbatches")
@@ -180,14 +182,10 @@ class Mending:
         """So long the pass takes at least: computing alone, with all of a stage's replicas at work all the time."""
         longest = 0.0
         for table in self._ledger.tables:
-            rates = [1.0 / s for a in table.roster if (s := self._seconds_per_microbatch(a)) is not None]
+            rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
             if len(rates) == len(table.roster):
                 longest = max(longest, sum(len(self._ledger.unfinished(a)) for a in table.roster) / sum(rates))
         return longest
-
-    def _seconds_per_microbatch(self, actor: Actor) -> float | None:
-        member = self._members.get(actor)
-        return member.seconds_per_microbatch if member is not None else None
 
     # ------------------------------------------------------------ those who disagree
 
@@ -208,7 +206,9 @@ class Mending:
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
         actor = self._suspicion.holds_up(self._members, self._ledger, stage)
-        return None if actor is None else Suspect(actor, reason)
+        if actor is None:
+            return None
+        return Suspect(actor, reason, accused=self._suspicion.kept_waiting_by(self._members, self._ledger, actor))
 
     def _try_again(self, stage: int, reason: str) -> bool:
         """Have a stage reduce once more, under another number. False when it already has."""

@@ -81,6 +81,11 @@ class StageTable:
 
     −1: it has none there, so its residuals are empty (swarm/protocol/residuals.py).
     """
+    lines: tuple[int, ...] = ()
+    """By member, how fast its line is, kB a second: who has a slow one sums less (swarm/protocol/reducers.py).
+
+    Empty: all sum as much.
+    """
 
     def assignee(self, microbatch: int) -> Actor:
         return self.roster[self.assignment[microbatch]]
@@ -90,6 +95,10 @@ class StageTable:
             return frozenset()
         index = self.roster.index(actor)
         return frozenset(Microbatch(m) for m, who in enumerate(self.assignment) if who == index)
+
+    def set_of(self, actor: Actor) -> int:
+        """What is assigned to an actor, as a bit set."""
+        return sum(1 << m for m in self.assigned_to(actor))
 
     def shares(self) -> dict[Actor, tuple[Microbatch, ...]]:
         """What is assigned to each member of the roster, in order: of all of them at once."""
@@ -308,6 +317,23 @@ class Dismiss:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeSeats:
+    """Have so many peers in your process: a stage has nobody else. Repeated until they are there."""
+
+    term: Term
+    seats: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveSeat:
+    """You were taken on for a stage that others hold now: leave, as if your owner asked. Repeated until you do."""
+
+    term: Term
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Twin:
     """An older process that has your key is still alive somewhere: your home has been copied. It is told to leave."""
 
@@ -315,6 +341,22 @@ class Twin:
 
 
 # ---------------------------------------------------------------- peer → coordinator
+
+
+MAX_SEATS = 16
+"""Peers in one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """What a peer says of the process it runs in, if that may have several peers."""
+
+    peers: tuple[str, ...]
+    """Peer ids of all of them, its own among them, in the order in which they came."""
+    grows: bool = False
+    """The process takes one more on if this one is asked to (TakeSeats)."""
+    on_call: bool = False
+    """This one was taken on because the coordinator asked, and leaves when it is asked to (LeaveSeat)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +370,13 @@ class Join:
     sequence: int = 0
     """As in Status."""
     memory: int | None = None
-    """Bytes it plans with; None: not said."""
+    """Bytes it plans with, together with the other peers of its process; None: not said."""
     uplink: float | None = None
     """Bytes a second that it can send, as measured or as its owner limits it; None: not known."""
     downlink: float | None = None
     """Bytes a second that it can receive, as measured; None: not known."""
+    seating: Seating | None = None
+    """None: it is alone in its process, and that takes no other one on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,17 +438,21 @@ class Status:
     fetched: int = 0
     """Bytes of states and sums that it has taken from others: whether it gets on."""
     capacity: float = 1.0
-    """As in Join, like the next three: a coordinator that has started again hears of them."""
+    """As in Join, like the next four: a coordinator that has started again hears of them."""
     memory: int | None = None
     offered_uplink: float | None = None
     """`uplink` in Join."""
     downlink: float | None = None
+    seating: Seating | None = None
     forwarded: int = 0
     """Bit m is set when microbatch m is forwarded here, in training: the next stage can have it."""
     reduced: int = 0
     """Parts and sums of the reduce under way that were made here or have come: whether it gets on."""
     awaited: tuple[Actor, ...] = ()
-    """Whose parts of that reduce have not come; where all have, whose sums. `MAX_AWAITED` of them at most."""
+    """Whose parts of that reduce have not come; where all have, whose sums. `MAX_AWAITED` of them at most.
+
+    Itself, as long as it has yet to compute something for it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -632,6 +680,8 @@ Message = (
     | Halt
     | Fenced
     | Dismiss
+    | TakeSeats
+    | LeaveSeat
     | Twin
     | Join
     | Prepared

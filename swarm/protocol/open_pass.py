@@ -155,7 +155,7 @@ class OpenPass:
 
     def _on_want(self, sender: Actor, want: Want) -> None:
         for key in want.keys:
-            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id and self.ledger.feeds(sender, key):
+            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id and self.ledger.feed(sender, key):
                 self._out.add(Feed(sender, key, self.ledger.kind))
 
     # ------------------------------------------------------------ ending
@@ -248,9 +248,12 @@ class OpenPass:
     def _resolve(self, found: Suspect | GiveUp | None) -> None:
         """Act on what mending cannot do alone."""
         match found:
-            case Suspect(actor, reason, at_fault):
+            case Suspect(actor, reason, at_fault, accused):
+                probation, pass_id = self._experience.probation, self.ledger.pass_id
                 if at_fault:
-                    self._experience.probation.strike(actor.peer, self.ledger.pass_id)
+                    probation.strike(actor.peer, pass_id)
+                if accused is not None:  # nobody knows which of the two it is: they are not to come back together
+                    probation.strike(accused.peer, pass_id, 2)
                 self.exclude(actor, reason)
             case GiveUp():
                 self.outcome = found
@@ -276,9 +279,7 @@ class OpenPass:
         seconds = max(now - ledger.opened_at, 1e-9)
         busy = 0.0
         for actor in ledger.actors:
-            if (member := self._members.get(actor)) is not None:
-                share = len(ledger.assigned_to(actor))
-                busy += share * (member.seconds_per_microbatch or 0.0)
+            busy += len(ledger.assigned_to(actor)) * (self._members.seconds_per_microbatch(actor) or 0.0)
         self._out.emit(
             StepMeasured(
                 step=decision.step,

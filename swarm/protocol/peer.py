@@ -26,6 +26,8 @@ from swarm.protocol.actions import (
     LinksMeasured,
     LinkUp,
     LoadState,
+    MeansChanged,
+    OpenSeats,
     PartEncoded,
     PeerAction,
     PeerInput,
@@ -51,6 +53,7 @@ from swarm.protocol.farewell import Farewell
 from swarm.protocol.forecast import forecast
 from swarm.protocol.holding import Holding
 from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
+from swarm.protocol.means import Means
 from swarm.protocol.messages import (
     Amend,
     Assign,
@@ -61,6 +64,7 @@ from swarm.protocol.messages import (
     Fenced,
     Frame,
     Halt,
+    LeaveSeat,
     Listener,
     Message,
     Open,
@@ -69,12 +73,13 @@ from swarm.protocol.messages import (
     ReducePart,
     Relay,
     Release,
+    TakeSeats,
     Want,
 )
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.pace import Pace
 from swarm.protocol.reach import Reach
-from swarm.protocol.reporter import Means, Reporter, Saved
+from swarm.protocol.reporter import Reporter, Saved
 from swarm.protocol.residuals import Carry, carry_of
 from swarm.protocol.settings import Settings
 from swarm.protocol.slots import Slots
@@ -123,13 +128,19 @@ class PeerCore:
         self._bases = Bases(visits, settings.steps, base_capacity)
         self._carry: Carry | None = None
         """The residuals of the last step applied, in a run that averages compressed gradients."""
-        self._finished = False
+        self.finished = False
+        """The run is: all its steps are decided, and this peer was told so."""
         self._farewell = Farewell(actor, self.allegiance.group, settings.leave_s, self._out)
 
     @property
     def coordinator(self) -> Actor:
         """Whom this peer obeys."""
         return self.allegiance.leader
+
+    @property
+    def leaving(self) -> bool:
+        """It was asked to leave before the run is done."""
+        return self._farewell.begun
 
     @property
     def means(self) -> Means:
@@ -182,11 +193,10 @@ class PeerCore:
                     self._reporter.saved(Saved(self._saving[0], version, digest))
             case LinksMeasured():
                 self._reporter.measured(event)
+            case MeansChanged(means):
+                self._reporter.has(means, now)
             case LeaveRequested(reason):
-                needed = self.stint is not None or self.holding.version is not None
-                needed = needed and not set(self.allegiance.group) <= set(self._reach.unreachable)
-                self._farewell.asked(reason, self.holding.stage, needed, now)
-                self._reporter.leaves(now)
+                self._leave(reason, now)
         self._deadlines(now)
         if not self._farewell.gone:
             self._catch_up()
@@ -241,6 +251,9 @@ class PeerCore:
             case Assign() | Open() | Amend() | Release() | Fenced() | Decide() | Dismiss() | Halt():
                 if self._obeys(sender, message, now):
                     self._on_control(sender, message, now)
+            case TakeSeats() | LeaveSeat():
+                if self._obeys(sender, message, now):
+                    self._on_seats(message, now)
             case _:
                 pass
 
@@ -273,7 +286,7 @@ class PeerCore:
             case Decide(term=term) if term < self.holding.term:
                 pass  # told before the state held here was ordered: that history may have been rolled back
             case Decide(decision=decision, finished=finished):
-                self._finished = self._finished or finished
+                self.finished = self.finished or finished
                 self._apply_if_prepared(decision)
                 self._catching_up.decided(decision)
                 if finished and self._applying is None:
@@ -284,6 +297,24 @@ class PeerCore:
                 self._out.add(Stop(reason, failed=True))
             case Dismiss(reason=reason):
                 self._farewell.dismissed(reason)
+
+    def _on_seats(self, message: TakeSeats | LeaveSeat, now: float) -> None:
+        seating = self.means.seating
+        if seating is None:
+            return
+        match message:
+            case TakeSeats(seats=seats, reason=reason):
+                if seating.grows and len(seating.peers) < seats:
+                    self._out.add(OpenSeats(seats, reason))
+            case LeaveSeat(reason=reason):
+                if seating.on_call and not self._farewell.begun:
+                    self._leave(reason, now)
+
+    def _leave(self, reason: str, now: float) -> None:
+        needed = self.stint is not None or self.holding.version is not None
+        needed = needed and not set(self.allegiance.group) <= set(self._reach.unreachable)
+        self._farewell.asked(reason, self.holding.stage, needed, now)
+        self._reporter.leaves(now)
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> Stint | None:
         """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""
@@ -550,7 +581,7 @@ class PeerCore:
         self._out.emit(StepApplied(step, digest))
         if not self._catching_up.behind:
             self._save_if_due(now)
-        if self._finished:
+        if self.finished:
             self._out.add(Stop("the run is finished"))
         self._begin_if_ready(now)
 

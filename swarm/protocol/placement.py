@@ -18,6 +18,7 @@ from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Assign, Decide
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.rebalancing import Rebalancing
+from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
 
 RECALLED_BEATS = 4
@@ -60,6 +61,7 @@ class Placement:
         history: History,
         members: Members,
         rebalancing: Rebalancing,
+        seats: Seats,
         experience: Experience,
         out: Outbox,
     ) -> None:
@@ -71,6 +73,7 @@ class Placement:
         self._members = members
         self._out = out
         self.rebalancing = rebalancing
+        self._seats = seats
         self._experience = experience
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
@@ -78,6 +81,10 @@ class Placement:
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
         """Stages of which nobody holds the version."""
+        self._empty_since: dict[int, float] = {}
+        """Stages that nobody holds or is to take up, and since when nobody has come."""
+        self._arrived = 0
+        """Members, at the last look at those."""
         self._placed_for = (-1, 0)
         """What it depended on when everybody was placed last, or told to stand by."""
         self._handing_on = False
@@ -88,6 +95,7 @@ class Placement:
     def pass_closed(self, now: float) -> None:
         self.since = now
         self._missing_since.clear()
+        self._empty_since.clear()
         for member in self._members:
             member.told_at = -1.0
 
@@ -171,9 +179,11 @@ class Placement:
                 if not staying:
                     found.wait(f"the last replica of stage {stage} is leaving")
                     if not crew and not history.restorable:
-                        self.rebalancing.recruit(StageIndex(stage), now)
+                        self._recruit(stage, now)
             else:
                 self._missing(stage, crew, found, now)
+            if crew:
+                self._empty_since.pop(stage, None)
             if unheard := [m for m in needy if self._may_be_further(m, now)]:
                 needy = [m for m in needy if not self._may_be_further(m, now)]
                 found.ready = False
@@ -317,6 +327,7 @@ class Placement:
         if not crew and all(len(self._members.of_stage(s)) < 2 for s in range(settings.stages)):
             self._missing_since.pop(stage, None)
             found.wait(f"stage {stage} has no peer")
+            self._ask_for_a_seat(stage, now)
             return
         since = self._missing_since.setdefault(stage, now)
         recruit = now - since >= settings.recruit_after_s
@@ -325,7 +336,7 @@ class Placement:
         if history.restorable:
             found.wait("" if crew else f"stage {stage} has no peer")
             if not crew and recruit and not self._may_wait_for_replicas(now):
-                self.rebalancing.recruit(StageIndex(stage), now)
+                self._recruit(stage, now)
             return
         found.wait("" if recruit else f"nobody holds stage {stage} at version {history.version}")
         if recruit and found.new_term is None:
@@ -336,3 +347,17 @@ class Placement:
                 member.version = None
                 member.has_state()
             found.new_term = NewTerm(target)
+
+    def _ask_for_a_seat(self, stage: int, now: float) -> None:
+        """No stage can spare a replica, and for a while nobody has come who would hold this one."""
+        if len(self._members) > self._arrived:
+            self._empty_since.clear()  # others may be on their way, as after a restart of ours
+        self._arrived = len(self._members)
+        since = self._empty_since.setdefault(stage, now)
+        if now - since >= self._settings.recruit_after_s and not self._may_wait_for_replicas(now):
+            self._seats.lacking(stage, now)
+
+    def _recruit(self, stage: int, now: float) -> None:
+        """Nobody stands by for a stage without peers: a replica that can be spared goes there, or a peer holds two."""
+        if self.rebalancing.recruit(StageIndex(stage), now) is None:
+            self._seats.lacking(stage, now)

@@ -36,8 +36,8 @@ class Worker:
     """It has the version. Others are on their way: their place is taken, but nobody leaves because of them."""
     uplink: float = math.inf
     """Bytes a second that it can send."""
-    too_large: frozenset[int] = frozenset()
-    """Stages that need more memory than it has: it is never given one of them."""
+    barred: frozenset[int] = frozenset()
+    """Stages that it is never given: those that need more memory than it has, and those of others in its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,7 @@ class Stay:
 # ---------------------------------------------------------------- a newcomer
 
 
-def claim(
-    lineup: Lineup, speed: float, uplink: float = math.inf, too_large: frozenset[int] = frozenset()
-) -> Claim | None:
+def claim(lineup: Lineup, speed: float, uplink: float = math.inf, barred: frozenset[int] = frozenset()) -> Claim | None:
     """The stage for a newcomer of this speed and uplink. None: every stage that it could hold is full.
 
     First a stage that lacks planned replicas; then where the swarm's rate rises most; then where the slowest, the
@@ -104,7 +102,7 @@ def claim(
     rates = lineup.rates()
     best: tuple[tuple[bool, list[float]], int] | None = None
     for stage, crew in enumerate(lineup.crews):
-        if len(crew) >= lineup.most or stage in too_large:
+        if len(crew) >= lineup.most or stage in barred:
             continue
         after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + lineup.rate(newcomer, stage)])
         worth = (len(crew) < lineup.replicas, after)
@@ -197,7 +195,7 @@ def _best_move(
         if source == stage or (source, stage) in barred or not _spares(crew, len(crews[stage]), lineup.replicas):
             continue
         for worker in crew:
-            if not worker.movable or stage in worker.too_large:
+            if not worker.movable or stage in worker.barred:
                 continue
             left = rates[source] - lineup.rate(worker, source)
             slower = min(rates[stage] + lineup.rate(worker, stage), left)
@@ -237,7 +235,7 @@ def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
         for worker in crew:
             if worker.ready and sum(w.ready for w in crew) < 2:
                 continue  # it has the only copy
-            if stage in worker.too_large:
+            if stage in worker.barred:
                 continue
             left = rates[source] - lineup.rate(worker, source)
             worth = (worker.ready, -min(left, lineup.rate(worker, stage)), worker.speed, worker.actor)

@@ -31,8 +31,11 @@ class Probation:
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
 
-    def strike(self, peer: str, pass_id: PassId) -> None:
-        """It failed by its own fault in this pass: tried again in the next step, then after 2, 4, 8, … of them."""
+    def strike(self, peer: str, pass_id: PassId, strikes: int = 1) -> None:
+        """It failed by its own fault in this pass: tried again in the next step, then after 2, 4, 8, … of them.
+
+        Once a pass. With two `strikes` it stays away for as long as if it had failed before.
+        """
         record = self._records.pop(peer, None) or _Record()
         self._records[peer] = record
         if len(self._records) > REMEMBERED:
@@ -40,13 +43,13 @@ class Probation:
         if record.struck_in == pass_id:
             return
         record.struck_in = pass_id
-        record.strikes = min(MOST_STRIKES, record.strikes + 1)
+        record.strikes = min(MOST_STRIKES, record.strikes + strikes)
         record.until = pass_id.step + 2 ** (record.strikes - 1)
 
-    def worked(self, peer: str) -> None:
-        """It did what it was given in a step that was decided: one strike is forgiven."""
+    def worked(self, peer: str, pass_id: PassId) -> None:
+        """It did what it was given in a step that was decided: one strike is forgiven, if it is not of this pass."""
         record = self._records.get(peer)
-        if record is None:
+        if record is None or record.struck_in == pass_id:
             return
         record.strikes -= 1
         record.until = 0

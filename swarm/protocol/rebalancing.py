@@ -135,27 +135,29 @@ class Rebalancing:
 
         None: it is to stand by.
         """
-        settings, too_large = self._settings, self._capacities.too_large(member)
+        settings, barred = self._settings, self._capacities.barred(self._members, member)
         wanted = member.preferred
-        if wanted is not None and 0 <= wanted < settings.stages and wanted not in too_large:
+        if wanted is not None and 0 <= wanted < settings.stages and wanted not in barred:
             held = len(self._members.crew(wanted))
             if held < settings.replicas:
                 return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
         lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
-        return claim(lineup, self._capacities.speed(member), self._capacities.uplink(member), too_large)
+        return claim(lineup, self._capacities.speed(member), self._capacities.uplink(member), barred)
 
     def why_not(self, member: Member) -> str:
         """Why there is no stage for a member that is to stand by."""
-        needs, too_large = self._settings.stage_memory, self._capacities.too_large(member)
-        open_to_it = (
-            len(self._members.crew(s)) < self.most for s in range(self._settings.stages) if s not in too_large
-        )
-        lacking = [needs[s] for s in too_large if len(self._members.crew(s)) < self.most]
-        if lacking and not any(open_to_it) and member.memory is not None:
+        needs, barred = self._settings.stage_memory, self._capacities.barred(self._members, member)
+        free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
+        others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
+        lacking = [needs[s] for s in free if s in barred and s not in others and needs]
+        if lacking and barred.issuperset(free) and member.memory is not None:
+            beside = f", {sum(others.values()) / 1e9:.3g} GB of it for others in its process" if others else ""
             return (
-                f"it has {member.memory / 1e9:.3g} GB of memory to plan with, and a peer of a stage that is free needs "
-                f"{min(lacking) / 1e9:.3g} GB: stands by"
+                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a peer of a stage that is "
+                f"free needs {min(lacking) / 1e9:.3g} GB: stands by"
             )
+        if free:
+            return "another peer of its process has the stage that is free: stands by"
         return f"every stage has its {self.most} replicas: stands by"
 
     def consider(self, now: float) -> Move | None:

@@ -1,8 +1,10 @@
 """One attempt of a stage to reduce: reduce-scatter and all-gather of exact sums among the roster.
 
-Bucket `b` is summed by member `b mod R` of the roster, which sends one encoded result to all, so that all hold the same
-bytes. The attempt is named by pass, stage and table number; an amendment voids it and everything said under it.
-Contributions are immutable while the attempt lives.
+Each bucket is summed by one member of the roster (`reducers`), which sends one encoded result to all, so that all hold
+the same bytes. The attempt is named by pass, stage and table number; an amendment voids it, and the sums made under it.
+Contributions are immutable while the attempt lives. A part says of which microbatches it is, and of the same ones a
+member adds up the same: so where a table only moves microbatches among others, what was sent under the table before is
+not sent again (`go_on`), and whoever has to sum it keeps it.
 
 Two stages that hold some of the same parameters reduce the buckets of these together, over the union of their rosters:
 one reducer sends the same bytes to both. Their attempts are named by both table numbers, so what was made with another
@@ -12,6 +14,7 @@ table of either stage is void. A key names the attempt as its receiver knows it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from swarm.events import FrameRefused
 from swarm.protocol.actions import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
@@ -20,6 +23,7 @@ from swarm.protocol.deadlines import Observed, want_deadline
 from swarm.protocol.ids import Actor, Attempt, Key, PartKey, StageIndex, SumKey
 from swarm.protocol.messages import MAX_AWAITED, Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
 from swarm.protocol.outbox import Outbox
+from swarm.protocol.reducers import owners
 from swarm.protocol.residuals import Carry
 
 
@@ -52,6 +56,9 @@ class Reduction:
     ) -> None:
         self.attempt = attempt
         self.prepared: Prepared | None = None
+        self._began = attempt.number
+        """Under this table or a later one the parts were made that are sent here."""
+        self._table = table
         self._me = me
         self._roster = table.roster
         self._partner = partner
@@ -64,6 +71,7 @@ class Reduction:
         self._receipt = receipt
         self._totals: dict[int, Receipt | None] = {}
         """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
+        self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets)]
         self._buckets = buckets
         self._shared = shared
         self._carry = carry
@@ -95,9 +103,32 @@ class Reduction:
             else:
                 self._sum_if_complete(b)
 
+    def goes_on(self, table: StageTable, accumulated: int) -> bool:
+        """Whether what was sent and has come so far is of use under a new table: not if others are to sum it now."""
+        same = (table.roster, table.lines) == (self._roster, self._table.lines) and accumulated == self._mine
+        return same and not (self._summing or self._stored)
+
+    def go_on(self, attempt: Attempt, table: StageTable) -> None:
+        """Under a new table: what is not of the microbatches that it names has to come anew."""
+        self.attempt, self._table = attempt, table
+        sets = {actor: table.set_of(actor) for actor in self._roster}
+        for held in self._parts.values():
+            for actor in [actor for actor, part in held.items() if part.microbatches != sets[actor]]:
+                del held[actor]
+                self._arrived -= 1
+        self._seen = min(self._seen, self._arrived)
+
+    @property
+    def parts(self) -> list[ReducePart]:
+        """Those that have come and are not summed yet."""
+        return [part for held in self._parts.values() for part in held.values()]
+
+    def is_mine(self, attempt: Attempt) -> bool:
+        """Whether parts made here for an attempt are those of this one."""
+        return replace(attempt, number=self.attempt.number) == self.attempt and attempt.number >= self._began
+
     def _owner(self, bucket: int) -> Actor:
-        members = self._members(bucket)
-        return members[bucket % len(members)]
+        return self._both[bucket % len(self._both)] if bucket < self._shared else self._owners[bucket]
 
     def _members(self, bucket: int) -> tuple[Actor, ...]:
         """Who contributes to a bucket, and receives its sum."""
@@ -240,7 +271,12 @@ class Reduction:
 
     @property
     def awaited(self) -> tuple[Actor, ...]:
-        """As in Status: a sum that has not come may wait for what its reducer has not been sent."""
+        """As in Status: a sum that has not come may wait for what its reducer has not been sent.
+
+        What was to be computed here and is not is what everybody waits for.
+        """
+        if self._computing:
+            return (self._me,)
         for lacking in (self._parts_lacking(), self._sums_lacking()):
             named: dict[Actor, None] = {}
             for _, actor in lacking:
@@ -250,6 +286,13 @@ class Reduction:
             if named:
                 return tuple(named)
         return ()
+
+    @property
+    def _computing(self) -> bool:
+        """Whether the compute thread has yet to do something that it was ordered."""
+        parts = any(self._owner(b) != self._me and b not in self._encoded for b in self._open)
+        assembled = len(self._stored) < self._buckets or self.prepared is not None
+        return parts or not self._summing <= self._sums.keys() or not assembled
 
     @property
     def siblings(self) -> tuple[Actor, ...]:

@@ -27,36 +27,61 @@ class Busy:
     """Microbatches that it has not finished."""
     movable: int
     """How many of those may go to somebody else."""
+    sends_s: float = 0.0
+    """Seconds in which it sends its part of the sums, once it has finished."""
 
 
-def relief(busy: Mapping[Actor, Busy], idle: Sequence[float], promised: int = 0) -> dict[Actor, int]:
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A replica that has finished. If it takes something over, it sends its part of the sums again."""
+
+    pace: float
+    sends_s: float = 0.0
+
+    @property
+    def soonest(self) -> float:
+        """Seconds until its part of the sums is sent, if it takes one microbatch over."""
+        return self.pace + self.sends_s
+
+
+def relief(busy: Mapping[Actor, Busy], idle: Sequence[Idle], promised: int = 0) -> dict[Actor, int]:
     """How many microbatches each busy replica is to give up; who is not named gives up none, and all keep one.
 
-    `idle`: paces of those who have finished. `promised`: microbatches that others were asked for, and that are done
-    first. Each microbatch goes from whoever would end last to whoever would be done with it first.
+    `promised`: microbatches that others were asked for, and that are done first. Each microbatch goes from whoever
+    would end last to whoever would have sent its part of the sums with it first.
     """
-    ends = [0.0] * len(idle)
+    if not idle:
+        return {}
+    computed = [0.0] * len(idle)
     given = dict.fromkeys(busy, 0)
     latest = dict.fromkeys(busy, 0.0)
-    open_ = set(busy) if idle else set()
-    for _ in range(promised if idle else 0):
-        taker = min(range(len(idle)), key=lambda i: ends[i] + idle[i])
-        ends[taker] += idle[taker]
-    while open_:
-        giver = max((actor for actor in busy if actor in open_), key=lambda a: (busy[a].left - given[a]) * busy[a].pace)
+
+    def sent_at(taker: int) -> float:
+        """When its part would be sent with one more."""
+        return computed[taker] + idle[taker].soonest
+
+    def ends_at(giver: Actor, kept: int) -> float:
+        return kept * busy[giver].pace + busy[giver].sends_s
+
+    for _ in range(promised):
+        taker = min(range(len(idle)), key=sent_at)
+        computed[taker] += idle[taker].pace
+    givers = list(busy)
+    while givers:
+        giver = max(givers, key=lambda a: ends_at(a, busy[a].left - given[a]))
         each = busy[giver]
-        faster = [i for i, pace in enumerate(idle) if each.pace > SLOWER * pace]
-        taker = min(faster, key=lambda i: ends[i] + idle[i], default=-1)
-        kept = each.left - given[giver]
-        if taker < 0 or min(kept - 1, each.movable - given[giver]) < 1 or ends[taker] + idle[taker] >= kept * each.pace:
-            open_.discard(giver)
+        faster = [i for i, other in enumerate(idle) if each.pace > SLOWER * other.pace]
+        kept, movable = each.left - given[giver], each.movable - given[giver]
+        taker = min(faster, key=sent_at, default=-1)
+        if taker < 0 or kept < 2 or movable < 1 or sent_at(taker) >= ends_at(giver, kept):
+            givers.remove(giver)
             continue
-        ends[taker] += idle[taker]
+        latest[giver] = sent_at(taker)
+        computed[taker] += idle[taker].pace
         given[giver] += 1
-        latest[giver] = ends[taker]
 
     def is_worth(actor: Actor) -> bool:
         each = busy[actor]
-        return each.left * each.pace >= WORTH * max((each.left - given[actor]) * each.pace, latest[actor])
+        return ends_at(actor, each.left) >= WORTH * max(ends_at(actor, each.left - given[actor]), latest[actor])
 
     return {actor: count for actor, count in given.items() if count and is_worth(actor)}

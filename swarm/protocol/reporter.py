@@ -8,6 +8,7 @@ from swarm.protocol.actions import LinksMeasured
 from swarm.protocol.catching_up import CatchingUp
 from swarm.protocol.holding import Holding
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.means import Means
 from swarm.protocol.messages import Join, Status
 from swarm.protocol.pace import Pace
 from swarm.protocol.settings import Settings
@@ -22,16 +23,6 @@ class Saved:
     version: int
     digest: str
     """Hash of its file: equal on every replica."""
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What a peer's machine can do: as in Join and Status."""
-
-    capacity: float = 1.0
-    memory: int | None = None
-    uplink: float | None = None
-    downlink: float | None = None
 
 
 class Reporter:
@@ -59,6 +50,11 @@ class Reporter:
     def leaves(self, now: float) -> None:
         """The peer is leaving: said at once, and in every report from now on."""
         self._leaving = True
+        self.next_at = now
+
+    def has(self, means: Means, now: float) -> None:
+        """What the peer has of its machine is another part of it: said at once."""
+        self.means = means
         self.next_at = now
 
     def saved(self, checkpoint: Saved) -> None:
@@ -108,6 +104,7 @@ class Reporter:
                 means.memory,
                 means.uplink,
                 means.downlink,
+                means.seating,
             )
         return self._last
 
@@ -141,6 +138,7 @@ class Reporter:
             memory=self.means.memory,
             offered_uplink=self.means.uplink,
             downlink=self.means.downlink,
+            seating=self.means.seating,
             reduced=stint.reduced if stint is not None else 0,
             awaited=stint.awaited if stint is not None else (),
         )

@@ -136,11 +136,19 @@ class Stint:
             self.walk.amend(stage, table, now)
         if self._attempt == before:
             return
-        self._cancel_reduction(reason)
-        self.prepared = None
-        self._early.drop(lambda part: isinstance(part, ReducePart) and not self._may_come(part.key.attempt))
-        if self.walk.fenced:
+        walk, reduction = self.walk, self.reduction
+        sealed = self._parts_outlive_tables and walk.sealed and not walk.fenced
+        if reduction is not None and sealed and reduction.goes_on(walk.table, walk.done):
+            reduction.go_on(self._attempt, walk.table)
+        else:
+            for part in reduction.parts if reduction is not None else ():
+                self._early.keep(part.key.contributor, part)
+            self._cancel_reduction(reason)
+            self.prepared = None
+        self._early.drop(lambda part: isinstance(part, ReducePart) and not self._is_of_use(part))
+        if walk.fenced:
             self.fence(reason)
+        self._take_early_parts()
         self.reduce_if_sealed(now)
 
     def fence(self, reason: str) -> None:
@@ -173,11 +181,14 @@ class Stint:
                 self.fence(reason)
 
     def on_reduced(self, event: PartEncoded | BucketSummed | Assembled) -> None:
-        if self.reduction is None or event.attempt != self.reduction.attempt:
+        if self.reduction is None:
             return
         match event:
-            case PartEncoded():
-                self.reduction.on_part_encoded(event)
+            case PartEncoded(attempt=attempt):
+                if self.reduction.is_mine(attempt):
+                    self.reduction.on_part_encoded(event)
+            case _ if event.attempt != self.reduction.attempt:
+                pass
             case BucketSummed():
                 self.reduction.on_bucket_summed(event)
             case Assembled():
@@ -210,6 +221,11 @@ class Stint:
             out=self._out,
             now=now,
         )
+        self._take_early_parts()
+
+    def _take_early_parts(self) -> None:
+        if self.reduction is None:
+            return
         for _, part in self._early.take():
             if isinstance(part, ReducePart):
                 self.on_part(part)
@@ -228,10 +244,25 @@ class Stint:
         partner = self._settings.partner(self.walk.stage)
         return actor in self.walk.table.roster or (partner is not None and actor in self.walk.tables[partner].roster)
 
-    def _may_come(self, attempt: Attempt) -> bool:
-        """Whether it is this peer's attempt, or one under tables that are not heard of here yet."""
-        known = self._attempt
-        return attempt.stage == known.stage and attempt.number >= known.number and attempt.partner >= known.partner
+    def _is_of_use(self, part: ReducePart) -> bool:
+        """Whether a part is for this peer's attempt, for one under tables that are not heard of here yet, or as good.
+
+        One that was made under an older table is, if it is of what its member is to add up now.
+        """
+        known, attempt = self._attempt, part.key.attempt
+        if attempt.stage != known.stage or attempt.partner < known.partner:
+            return False
+        if attempt.number >= known.number:
+            return True
+        return self._parts_outlive_tables and part.microbatches == self.walk.table.set_of(part.key.contributor)
+
+    @property
+    def _parts_outlive_tables(self) -> bool:
+        """Whether a part is of use when its stage has a new table that leaves its member what it had.
+
+        Not where it holds residuals, which count for one attempt, nor of what another stage has too.
+        """
+        return not self._settings.averages_compressed and self._settings.partner(self.walk.stage) is None
 
     def _cancel_reduction(self, reason: str) -> None:
         if self.reduction is not None:
@@ -251,11 +282,13 @@ class Stint:
         return False
 
     def on_part(self, part: ReducePart) -> None:
-        attempt, contributor = part.key.attempt, part.key.contributor
-        if self.reduction is not None and attempt == self.reduction.attempt:
+        if not self._is_of_use(part) or not self._reduces_here(part.key.contributor):
+            return
+        known = self._attempt
+        if self.reduction is not None and (part.key.attempt.number < known.number or part.key.attempt == known):
             self.reduction.on_part(part)
-        elif self._may_come(attempt) and self._reduces_here(contributor):
-            self._early.keep(contributor, part)
+        else:
+            self._early.keep(part.key.contributor, part)
 
     def on_sum(self, sender: Actor, part: ReducedPart) -> None:
         if self.reduction is not None and part.key.attempt == self.reduction.attempt:
@@ -280,7 +313,11 @@ class Stint:
     def _counts(self, message: WithPayload) -> bool:
         if isinstance(message, Frame):
             return message.key.pass_id == self.pass_id
-        return self.reduction is not None and message.key.attempt == self.reduction.attempt
+        if self.reduction is None:
+            return False
+        attempt = message.key.attempt
+        mine = isinstance(message, ReducePart) and self.reduction.is_mine(attempt)
+        return mine or attempt == self.reduction.attempt
 
     def reconnected(self, other: Actor, now: float) -> None:
         """What was in flight before may be lost."""

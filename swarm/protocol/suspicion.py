@@ -15,7 +15,7 @@ from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_d
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
-from swarm.protocol.relief import SLOWER, Busy, relief
+from swarm.protocol.relief import SLOWER, Busy, Idle, relief
 from swarm.protocol.settings import Settings
 
 OWN_PACE = 4.0
@@ -66,39 +66,49 @@ class Suspicion:
                 for a, mine in left.items()
                 if mine and a not in ledger.releasing
             }
-            busy = {a: Busy(self._pace(members, ledger, a, now), len(left[a]), len(may)) for a, may in movable.items()}
+            busy = {
+                a: Busy(self._pace(members, ledger, a, now), len(left[a]), len(may), self._sends_s(members, stage, a))
+                for a, may in movable.items()
+            }
             promised = sum(len(ledger.releasing.get(a, ())) for a in table.roster)
             for actor, count in relief(busy, list(idle.values()), promised).items():
                 orders.append((actor, tuple(movable[actor][-count:])))
         return orders
 
     def takers(
-        self, members: Members, ledger: Ledger, stage: int, givers: Collection[Actor], now: float
+        self, members: Members, ledger: Ledger, stage: int, givers: Collection[Actor], count: int, now: float
     ) -> list[Actor]:
-        """Who may be given what slow peers of a stage have released: siblings that are done and faster, if any."""
+        """Who is given so many microbatches that slow peers of a stage have released: siblings that are done and
+        faster, if any. Of many only the first that would have sent their part of the sums then."""
         slowest = max(self._pace(members, ledger, giver, now) for giver in givers)
         idle = self._idle(members, ledger, stage, now)
-        return [a for a, pace in idle.items() if a not in givers and slowest > SLOWER * pace]
+        faster = [a for a, each in idle.items() if a not in givers and slowest > SLOWER * each.pace]
+        return sorted(faster, key=lambda a: idle[a].soonest)[: max(1, count)]
 
-    def _idle(self, members: Members, ledger: Ledger, stage: int, now: float) -> dict[Actor, float]:
+    def _idle(self, members: Members, ledger: Ledger, stage: int, now: float) -> dict[Actor, Idle]:
         """Who of a stage has nothing left to do, and stays, with its pace; not who has yet to show that it has one."""
         idle = {}
         leaving = members.leaving()
         for actor in ledger.tables[stage].roster:
             if actor in leaving or ledger.unfinished(actor):
                 continue
-            member = members.get(actor)
-            seconds = member.seconds_per_microbatch if member is not None else None
+            seconds = members.seconds_per_microbatch(actor)
             if seconds is None and (done := ledger.done_of(actor).bit_count()):
                 seconds = (now - ledger.opened_at) / done
             if seconds is not None:
-                idle[actor] = seconds
+                idle[actor] = Idle(seconds, self._sends_s(members, stage, actor))
         return idle
+
+    def _sends_s(self, members: Members, stage: int, actor: Actor) -> float:
+        """Seconds in which an actor sends its part of the sums, over the line that it says it has."""
+        member, sums = members.get(actor), self._settings.stage_sums
+        if member is None or member.offered_uplink is None or not sums:
+            return 0.0
+        return sums[stage] / member.offered_uplink
 
     def _pace(self, members: Members, ledger: Ledger, actor: Actor, now: float) -> float:
         """Seconds of computing per microbatch, as measured there; before that the pass so far, which is less."""
-        member = members.get(actor)
-        seconds = member.seconds_per_microbatch if member is not None else None
+        seconds = members.seconds_per_microbatch(actor)
         return now - ledger.opened_at if seconds is None else seconds
 
     def stalled(self, members: Members, ledger: Ledger, strikes: Strikes, now: float) -> list[tuple[Actor, str]]:
@@ -177,7 +187,7 @@ class Suspicion:
         everybody = {actor: s for s, roster in rosters.items() for actor in roster}
         votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
         for voter in everybody:
-            named = _named(members, ledger, voter, everybody) - {voter}
+            named = _named(members, ledger, voter, everybody)
             for actor in named:
                 votes[actor] += Fraction(1, len(named))
 
@@ -192,6 +202,18 @@ class Suspicion:
             return None  # nobody else's going would help
         spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
         return max(spare, key=guilt, default=None)
+
+    def kept_waiting_by(self, members: Members, ledger: Ledger, actor: Actor) -> Actor | None:
+        """The one for whom alone an actor waits in its reduce, as it says; None if there are several, or none.
+
+        Who sends its part to all siblings but one has that one wait for it, and all others for that one.
+        """
+        stage = ledger.stage_of(actor)
+        if stage is None:
+            return None
+        everybody = {each: s for s in ledger.reduces_with(stage) for each in ledger.tables[s].roster}
+        named = _named(members, ledger, actor, everybody) - {actor}
+        return next(iter(named)) if len(named) == 1 else None
 
 
 def _named(members: Members, ledger: Ledger, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:

@@ -6,6 +6,7 @@ added what, so a speed counts as unchanged until it differs clearly from the one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -13,6 +14,7 @@ from swarm.protocol.capacities import Capacities
 from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import StageTable
+from swarm.protocol.reducers import lines_of
 
 STEADY = 1.15
 """A speed that differs from the one last used by no more than this factor is the same."""
@@ -56,6 +58,16 @@ class Weights:
             actor: self._relative(speed / usual, there.get(actor)) * self._recovery(actor)
             for actor, speed in speeds.items()
         }
+
+    def lines(self, roster: Sequence[Actor]) -> tuple[int, ...]:
+        """As a table names the lines of its members."""
+        rates = []
+        for actor in roster:
+            member = self._members.get(actor)
+            up = math.inf if member is None else self._capacities.uplink(member)
+            down = member.downlink if member is not None else None
+            rates.append(up if down is None else min(up, down))
+        return lines_of(rates)
 
     def dealt(self, tables: Iterable[StageTable]) -> None:
         """A training pass opens with these tables."""

@@ -113,13 +113,18 @@ def amend(
     for m in range(len(assignment)):
         assignment[m] = index[wheel.next(set()) if m in moving else table.assignee(m)]
     carried = tuple(before for actor, before in zip(table.roster, table.carried, strict=False) if actor not in gone)
-    return StageTable(table.number + 1, roster, tuple(assignment), carried)
+    lines = tuple(line for actor, line in zip(table.roster, table.lines, strict=False) if actor not in gone)
+    return StageTable(table.number + 1, roster, tuple(assignment), carried, lines)
 
 
 def enlarge(table: StageTable, actor: Actor) -> StageTable:
-    """The same table with `actor` in the roster too, without any microbatch and without residuals: to be amended."""
+    """The same table with `actor` in the roster too, without any microbatch and without residuals: to be amended.
+
+    It sums little: it has just come.
+    """
     carried = (*table.carried, -1) if table.carried else ()
-    return replace(table, roster=(*table.roster, actor), carried=carried)
+    lines = (*table.lines, min(table.lines)) if table.lines else ()
+    return replace(table, roster=(*table.roster, actor), carried=carried, lines=lines)
 
 
 class Wheel:

@@ -228,8 +228,9 @@ class Injector:
             case "last replica":
                 self._kill_stage(target, fault.seconds)
             case "leave":
-                target.leaving = True
-                target.accept(LeaveRequested(GOODBYE))
+                for process in target.mates:
+                    process.leaving = True
+                    process.accept(LeaveRequested(GOODBYE))
                 if target is world.coordinator:
                     world.at(world.now + fault.seconds, None, (self._restart_when_gone, target))
                 else:
@@ -245,8 +246,9 @@ class Injector:
                 spoil = target.spoil_step if fault.cell.phase == "reduce" else target.overflow
                 spoil(for_good=fault.occurrence % 2 == 1)
             case "stall":
-                target.stall()
-                world.at(world.now + fault.seconds, None, (_resume, target))
+                for process in target.mates:
+                    process.stall()
+                    world.at(world.now + fault.seconds, None, (_resume, process))
             case "swallow":
                 assert isinstance(target, SimPeer)
                 target.swallow(self._random.choice(("work", "frames")), world.now + fault.seconds)
@@ -280,10 +282,11 @@ class Injector:
 
     def kill(self, target: Process, away: float | None) -> None:
         """Kill one process; it comes back after `away` seconds, or (None) when a stage would stay without anybody."""
-        target.disturbed_at = self._world.now
+        for process in target.mates:
+            process.disturbed_at = self._world.now
         self._world.crash(target)
         if away is not None or not isinstance(target, SimPeer):
-            self._respawn(target, away or 0.1)
+            self._respawn(target.mates[0], away or 0.1)
         else:
             self._keep_staffed(0.5)
 
@@ -296,7 +299,7 @@ class Injector:
     def _kill_stage(self, target: Process, away: float) -> None:
         assert isinstance(target, SimPeer)
         those = [p for p in self._world.alive() if isinstance(p, SimPeer) and p.stage == target.stage]
-        for process in those:
+        for process in [mate for each in those for mate in each.mates]:
             process.disturbed_at = self._world.now
             self._world.crash(process)
         self._keep_staffed(away)
@@ -313,6 +316,7 @@ class Injector:
         idle = sum(p.stage is None for p in peers)
         lacking = sum(not any(p.stage == s for p in peers) for s in range(world.settings.stages))
         dead = [p for p in world.processes if isinstance(p, SimPeer) and not p.alive and not p.replaced]
+        dead = [p for p in dead if p.mates[0] is p]
         for process in dead[: max(0, lacking - idle)]:
             self._respawn(process, 0.0)
         if world.finished_at > world.now and world.now < self.quiet_at + 10.0:

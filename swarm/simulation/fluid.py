@@ -29,6 +29,7 @@ from swarm.protocol.messages import Join, Status
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import Placement
 from swarm.protocol.rebalancing import Rebalancing
+from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
 from swarm.simulation.preemptions import Preemptions
 
@@ -152,7 +153,14 @@ class _Flow:
         capacities = Capacities(course.stages)
         self._rebalancing = Rebalancing(settings, self._history, self._members, capacities, self._out)
         self._placement = Placement(
-            _ME, settings, self._history, self._members, self._rebalancing, Experience(), self._out
+            _ME,
+            settings,
+            self._history,
+            self._members,
+            self._rebalancing,
+            Seats(settings, self._history, self._members, capacities, self._out),
+            Experience(),
+            self._out,
         )
 
     def run(self) -> Outcome:

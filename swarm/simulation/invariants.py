@@ -28,10 +28,12 @@ from swarm.protocol.messages import (
     Entry,
     Fenced,
     Halt,
+    LeaveSeat,
     Message,
     Open,
     Release,
     StageTable,
+    TakeSeats,
     TermEntry,
 )
 from swarm.simulation.toy_model import (
@@ -376,7 +378,8 @@ class Watch:
                     raise Violation("bounded loss", f"checkpoint {version} counts, and {held} coordinators hold it")
 
     def coordinator_sends(self, sender: Actor, to: Actor, message: Message) -> None:
-        if self._terms and isinstance(message, Assign | Open | Amend | Release | Fenced | Decide | Dismiss | Halt):
+        orders = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Halt
+        if self._terms and isinstance(message, orders):
             term = term_of(message)
             if self._terms.get(term) != sender:
                 raise Violation("one record", f"{sender} speaks under term {term}, which is not its own")

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import Actor
+from swarm.protocol.means import Means
 from swarm.protocol.peer import PeerCore
 from swarm.simulation.faults import Cell, Injector
+from swarm.simulation.house import House, seat_name
 from swarm.simulation.invariants import Violation
 from swarm.simulation.lie import Lie
 from swarm.simulation.member_disk import MemberDisk
@@ -42,6 +44,18 @@ class CrashPoint(NamedTuple):
     event: int = 0
     action: int = 0
     returns_after: float | None = None
+
+
+class Volunteer(NamedTuple):
+    """Whom a peer's process is started for. `host`: in whose process, if that is there already."""
+
+    name: str
+    disk: Disk
+    speed: float
+    spare: bool
+    lie: Lie | None = None
+    uplink: float | None = None
+    host: SimPeer | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +97,8 @@ class Run:
             tracing=tracing,
         )
         self._incarnations: Counter[str] = Counter()
+        self._disks: dict[str, Disk] = {}
+        """Of who is taken on, by name."""
         self.world.network.weather = plan.weather
         self.injector = Injector(self.world, plan.faults, self.respawn)
         record = Record()
@@ -104,7 +120,8 @@ class Run:
             if spare and plan.arrivals:
                 at = plan.arrivals[index - at_start]
             lie = plan.lies[index] if index < len(plan.lies) else None
-            peer = (f"peer{index + 1}", Disk(), speed, spare, lie)
+            uplink = plan.uplinks[index] if plan.uplinks else None
+            peer = Volunteer(f"peer{index + 1}", Disk(), speed, spare, lie, uplink)
             self.world.at(at, None, (self._start_peer, peer))
 
     def respawn(self, process: Process, away: float) -> None:
@@ -112,7 +129,7 @@ class Run:
         at = self.world.now + away
         process.replaced = True
         if isinstance(process, SimPeer):
-            peer = (process.actor.peer, process.disk, process.speed, True, process.lie)
+            peer = Volunteer(process.actor.peer, process.disk, process.speed, True, process.lie, process.uplink)
             self.world.at(at, None, (self._start_peer, peer))
         elif isinstance(process, SimMember):
             self.world.at(at, None, (self._start_member, (process.actor, process.disk)))
@@ -178,9 +195,21 @@ class Run:
         world.network.introduce(process, 0.05)
         process.start()
 
-    def _start_peer(self, peer: tuple[str, Disk, float, bool, Lie | None]) -> None:
-        name, disk, speed, spare, lie = peer
+    def _open_seat(self, host: SimPeer, number: int) -> None:
+        """A further peer in the process of `host`, which needs a moment to start."""
+        name = seat_name(host.actor.peer, number)
+        disk = self._disks.setdefault(name, Disk())
+        seat = Volunteer(name, disk, host.speed, spare=True, host=host)
+        self.world.at(self.world.now + 0.02 + 0.1 * self.world.random.random(), None, (self._start_peer, seat))
+
+    def _start_peer(self, peer: Volunteer) -> None:
+        name, disk, speed, spare, lie, uplink, host = peer
         world = self.world
+        if host is not None and not host.alive:
+            return
+        if host is not None and host.stalled:
+            world.at(world.now + 0.05, None, (self._start_peer, peer))
+            return
         self._incarnations[name] += 1
         actor = Actor(name, self._incarnations[name])
         core = PeerCore(
@@ -195,6 +224,13 @@ class Run:
         process = SimPeer(world, actor, core, disk, speed)
         process.spare = spare
         process.lie = lie
+        process.uplink = uplink
+        core.offers(Means(uplink=uplink))
+        if self.plan.grows:
+            process.house = host.house if host is not None and host.house is not None else House(self._open_seat)
+            process.house.came(process)
+            core.offers(process.house.means(process))
+            process.leaving = host is not None and host.leaving
         world.add(process)
         if world.trace is not None:
             world.note(f"*** {process.label} starts")

@@ -19,7 +19,7 @@ from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited"),
+    *("moves", "audited", "seats"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -32,8 +32,22 @@ mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whos
 step, one run in four each as in averaging, delta and tied;
 `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
 they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
-otherwise faults of one kind."""
-_MIXED = ("mixed", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "joining", "moves", "audited")
+`seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
+machines may come; otherwise faults of one kind."""
+_MIXED = (
+    "mixed",
+    "storm",
+    "imported",
+    "delta",
+    "averaging",
+    "auto",
+    "tied",
+    "group",
+    "joining",
+    "moves",
+    "audited",
+    "seats",
+)
 
 _FREQUENT = ("forward", "backward", "reduce")
 _BESIDE_GROUP = (
@@ -70,6 +84,10 @@ class Plan:
     """For a sixth of a state that is downloaded while others train, on average, seconds."""
     spoils: float = 0.0
     """How often sums that are fetched come otherwise than they were."""
+    uplinks: tuple[float | None, ...] = ()
+    """By peer in order of arrival, bytes a second that it says it can send; empty: nobody says."""
+    grows: bool = False
+    """Processes of peers take further ones on when they are asked to."""
     lies: tuple[Lie | None, ...] = ()
     """By peer in order of arrival, what it computes wrong; none of those who are not named."""
 
@@ -118,8 +136,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spares = rng.choice((2, 3, 4))
         faults = faults[: rng.randrange(2)] + _some_of_a_stage(rng, replicas + spares // stages)
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
-    if flips:  # only replicas that live to compare notice it; and three flips in a step are too many for two replicas
-        faults, replicas = faults[:2], max(replicas, 2)
+    if flips:  # only replicas that live to compare notice it, and of two nobody knows which one flips again
+        faults, replicas = faults[:2], max(replicas, 1 + min(len(faults), 2))
     settings = small_settings(
         stages=stages,
         microbatches=4 if moves else rng.choice((2, 3, 4)),
@@ -145,8 +163,16 @@ def plan_of(scenario: str, seed: int) -> Plan:
         arrivals = tuple(0.1 + 1.1 * rng.random() for _ in range(spares))
         more, patience_s = rng.choice((1, 2)), rng.choice((0.05, 0.4))
         settings = replace(settings, replicas=replicas + more, max_replicas=replicas + more, start_timeout_s=patience_s)
+    machines = stages * replicas
+    if scenario == "seats":
+        stages, machines = rng.choice(((2, 1), (3, 1), (3, 2), (4, 2), (4, 3)))
+        spares = rng.choice((0, 1, 3))
+        arrivals = tuple(0.6 + 1.5 * rng.random() for _ in range(spares))
+        settings = replace(
+            settings, stages=stages, replicas=rng.choice((1, 1, 2)), max_replicas=0, steps=6, start_timeout_s=0.3
+        )
     usual = (0.7, 1.0, 1.0, 4.0 if moves else 1.6)
-    speeds = tuple(rng.choice(usual) for _ in range(stages * replicas + spares))
+    speeds = tuple(rng.choice(usual) for _ in range(machines + spares))
     weather = None
     if cells and not flips and rng.random() < (0.8 if storm else 0.4):
         weather = Weather(
@@ -157,6 +183,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         )
     blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or scenario == "audited" else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
+    lines = Random(f"lines/{seed}")
+    uplinks = tuple(lines.choice((1e6, 4e6, 1e7, None)) for _ in speeds) if lines.random() < 0.5 else ()
     first_round = rng.choice((0, 1)) if averaging else 0
     members = rng.choice((3, 3, 3, 5)) if group else 1
     return Plan(
@@ -175,6 +203,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         arrivals,
         piece_s=rng.choice((0.02, 0.05, 0.15)) if joining else 0.02,
         spoils=rng.choice((0.0, 0.3)) if joining else 0.0,
+        uplinks=uplinks,
+        grows=scenario == "seats",
     )
 
 
@@ -231,6 +261,8 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
     cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
+    if scenario == "seats":  # of a stage with one peer nobody notices a flipped bit
+        cells = [cell for cell in cells if cell.kind != "bit flip"]
     if scenario == "group":
         cells = [cell for cell in cells if cell.kind in _BESIDE_GROUP] + list(GROUP_CELLS)
     Random("the order of the table").shuffle(cells)

@@ -13,7 +13,8 @@ from swarm.protocol.ids import Actor, Attempt, BaseKey, End, Microbatch, PassId,
 from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
 from swarm.protocol.reporter import Saved
 from swarm.simulation.compute_queue import ComputeQueue, Priority
-from swarm.simulation.invariants import GOODBYE, Violation, reduced_digest
+from swarm.simulation.house import House
+from swarm.simulation.invariants import Violation, reduced_digest
 from swarm.simulation.lie import Lie
 from swarm.simulation.loans import Loans
 from swarm.simulation.timeline import Process
@@ -72,6 +73,10 @@ class SimPeer(Process):
         self.disk = disk
         self.speed = speed
         self.slowness = speed
+        self.uplink: float | None = None
+        """Bytes a second that it says it can send."""
+        self.house: House | None = None
+        """Given where processes take further peers on."""
         self.spare = False
         """Came after the start, to stand by."""
         self.fails_next = False
@@ -128,7 +133,12 @@ class SimPeer(Process):
             act.FetchSums: self.loans.fetch,
             act.RestoreSums: self._restore_sums,
             act.SaveCheckpoint: self._save_checkpoint,
+            act.OpenSeats: self._open_seats,
         }
+
+    @property
+    def mates(self) -> list[Process]:
+        return [self] if self.house is None else list(self.house.peers)
 
     @property
     def role(self) -> str:  # type: ignore[override]
@@ -183,10 +193,16 @@ class SimPeer(Process):
         if action.failed and self.lie is None:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
-        self.finished = not action.reason.startswith(GOODBYE)
+        self.finished = self.core.finished or not self.core.leaving
         if not self.finished:
             self.world.watch.leaves(self)
+        if self.house is not None and not self.leaving and not self.finished:
+            self.house.left(self)
         self.world.network.process_died(self)
+
+    def _open_seats(self, action: act.OpenSeats) -> None:
+        assert self.house is not None, "only who takes further peers on is asked to"
+        self.house.wanted(action.seats)
 
     def _begin(self, action: act.Begin) -> None:
         self.world.watch.began(self, action)

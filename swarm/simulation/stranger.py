@@ -101,6 +101,8 @@ class Stranger(Process):
                 orders: tuple[msg.Message, ...] = (
                     msg.Halt("nonsense", Term(_NOWHERE)),
                     msg.Fenced(pass_id, "nonsense"),
+                    msg.TakeSeats(Term(_NOWHERE), 9, "nonsense"),
+                    msg.LeaveSeat(Term(_NOWHERE), "nonsense"),
                     msg.Assign(Term(_NOWHERE), StageIndex(0), 0),
                     msg.Relay(self._actor(), self._actor(), msg.Want((self._key(pass_id),))),
                 )

@@ -113,6 +113,11 @@ class Process:
     def name(self) -> str:
         return str(self.actor)
 
+    @property
+    def mates(self) -> list[Process]:
+        """All that lives in the same process, whom that was started for first: one dies with the others."""
+        return [self]
+
     def accept(self, item: Any) -> None:
         """One event reaches the process: an input of the core, or (method, argument) of the driver itself."""
         if not self.alive:

@@ -55,6 +55,10 @@ class World(Timeline):
 
     def crash(self, process: Process) -> None:
         """The process is gone, with all it had in memory. Who talked to it hears of it soon."""
+        for each in process.mates:
+            self._crash(each)
+
+    def _crash(self, process: Process) -> None:
         if not process.alive:
             return
         if self.trace is not None:

@@ -73,7 +73,7 @@ def test_refusals_are_logged_ever_more_rarely(tmp_path: Path, monkeypatch: pytes
     settings: Any = type("Settings", (), {"reconnect_grace_s": 1.0})()
     network: Any = run_network(
         *(unused,) * 2, Role.PEER, "ab" * 32, unused, settings, unused, log,  # type: ignore[arg-type]
-        notice=unused, check_frame=unused, max_payload=0, max_rate=None, ending=lambda: False,
+        notice=unused, check_frame=unused, max_payload=0, uplink=None, ending=lambda: False,
     )  # fmt: skip
     for count in range(1, 1001):
         network.refused_frames[sender] = count

@@ -1,4 +1,4 @@
-"""How a machine is shared among its seats, and what one Ctrl-C does to all of them."""
+"""Where the seats of a process live, and what one Ctrl-C does to all of them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,27 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from peers.stage.interrupts import Interrupts
 from peers.stage.process import JoinOptions
-from peers.stage.seats import SeatsError, seat_homes, seat_options
+from peers.stage.seats import seat_home, seat_options
 
 
-def test_seats_share_memory_rate_and_speed_and_take_ports_in_a_row() -> None:
-    whole = JoinOptions(
-        memory_bytes=8000,
-        retention_bytes=2000,
-        max_rate=4_000_000,
-        listen=("/ip4/0.0.0.0/tcp/4002",),
-        announce=("/ip4/203.0.113.7/tcp/4002",),
-    )
-    assert seat_options(whole, 1, 0) is whole
-    part = seat_options(whole, 4, 3)
-    assert (part.memory_bytes, part.retention_bytes, part.max_rate, part.share) == (2000, 500, 1_000_000, 0.25)
+def test_seats_take_ports_in_a_row() -> None:
+    whole = JoinOptions(listen=("/ip4/0.0.0.0/tcp/4002",), announce=("/ip4/203.0.113.7/tcp/4002",))
+    assert seat_options(whole, 0) is whole
+    part = seat_options(whole, 3)
     assert (part.listen, part.announce) == (("/ip4/0.0.0.0/tcp/4005",), ("/ip4/203.0.113.7/tcp/4005",))
-    assert part.interrupts is whole.interrupts
-    anywhere = seat_options(JoinOptions(listen=("/ip4/0.0.0.0/tcp/0",)), 4, 3)
-    assert anywhere.listen == ("/ip4/0.0.0.0/tcp/0",) and anywhere.max_rate is None
-    with pytest.raises(SeatsError, match="--max-rate is too little for --seats 16"):
-        seat_options(JoinOptions(max_rate=10_000), 16, 0)
+    assert part.interrupts is whole.interrupts and part.machine is whole.machine
+    anywhere = seat_options(JoinOptions(listen=("/ip4/0.0.0.0/tcp/0",)), 3)
+    assert anywhere.listen == ("/ip4/0.0.0.0/tcp/0",)
 
 
 def test_the_first_seat_lives_in_the_home_itself(tmp_path: Path) -> None:
-    assert seat_homes(tmp_path, 1) == [tmp_path]
-    assert seat_homes(tmp_path, 3) == [tmp_path, tmp_path / "seats" / "2", tmp_path / "seats" / "3"]
+    assert [seat_home(tmp_path, number) for number in range(3)] == [
+        tmp_path,
+        tmp_path / "seats" / "2",
+        tmp_path / "seats" / "3",
+    ]
 
 
 async def test_the_first_signal_has_every_seat_leave_also_one_that_comes_late() -> None:

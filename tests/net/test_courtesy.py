@@ -9,6 +9,7 @@ import pytest
 from swarm.net.channel import lanes_of
 from swarm.net.courtesy import LEAST, SHARE, WINDOW_S, WINDOWS, CourteousLane, Courtesy, Speed
 from swarm.net.handshake import Channel
+from swarm.net.uplink import Uplink
 
 DEADLINE_S = 60.0
 PIECE = 10_000
@@ -100,4 +101,4 @@ def test_the_fastest_window_counts_for_a_minute() -> None:
 
 async def test_without_a_limit_all_but_control_have_a_lane_and_with_one_control_too() -> None:
     assert set(lanes_of(None)) == set(Channel) - {Channel.CONTROL}
-    assert set(lanes_of(1e6)) == set(Channel)
+    assert set(lanes_of(Uplink(1e6))) == set(Channel)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.net.link_rates import AT_ONCE, FASTEST, LEAST, MOST_SENDERS, LinkRates
+from swarm.net.uplink import Uplink
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 
@@ -51,7 +52,7 @@ def test_strangers_cannot_fill_the_memory() -> None:
 
 
 async def test_a_link_with_a_limit_is_measured_near_it(pair: Pair) -> None:
-    a, b = await pair.start(first={"max_rate": RATE})
+    a, b = await pair.start(first={"uplink": Uplink(RATE)})
     for number in range(4):
         key = FrameKey(PassId(Term(1), StepNumber(2)), 1, Direction.FORWARD, Microbatch(number))
         a.send(b.me, m.Frame(key, bytes(SIZE)))

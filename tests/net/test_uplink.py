@@ -15,7 +15,18 @@ from swarm.net.channel import WEIGHTS
 from swarm.net.host import Host
 from swarm.net.uplink import LEAST_RATE, Bucket, Line, Uplink
 from swarm.protocol import messages as m
-from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
+from swarm.protocol.ids import (
+    Actor,
+    Attempt,
+    Direction,
+    FrameKey,
+    Microbatch,
+    PartKey,
+    PassId,
+    StageIndex,
+    StepNumber,
+    Term,
+)
 
 Pair = Any
 DEADLINE_S = 60.0
@@ -186,7 +197,7 @@ def frame(microbatch: int, direction: Direction, size: int) -> m.Frame:
 
 async def test_a_limited_network_keeps_its_rate_and_control_is_not_held_up(pair: Pair) -> None:
     rate, size, count = 1 << 20, 64 << 10, 12
-    a, b = await pair.start(first={"max_rate": rate})
+    a, b = await pair.start(first={"uplink": Uplink(rate)})
     for message in (m.Released(PASS, 0, ()), frame(99, Direction.FORWARD, 1), frame(99, Direction.BACKWARD, 1)):
         a.send(b.me, message)
         await pair.two.next_of(pair.two.messages)  # the streams are open
@@ -209,7 +220,7 @@ async def test_a_limited_network_keeps_its_rate_and_control_is_not_held_up(pair:
 async def test_state_and_frames_share_a_limited_link(pair: Pair) -> None:
     """Neither waits for the end of the other: state gets its quarter beside activations."""
     rate, size = 1 << 20, 32 << 10
-    a, b = await pair.start(first={"max_rate": rate})
+    a, b = await pair.start(first={"uplink": Uplink(rate)})
     state = bytes(range(256)) * 512  # 128 KiB
 
     async def handler(_requester: Actor, _request: bytes) -> Transfer:
@@ -227,11 +238,33 @@ async def test_state_and_frames_share_a_limited_link(pair: Pair) -> None:
         await pair.two.next_of(pair.two.messages)
 
 
+async def test_what_is_void_is_not_sent_any_more(pair: Pair) -> None:
+    """Parts of an attempt that came to nothing, under whichever of its tables: those of others go on waiting."""
+    a, b = await pair.start(first={"uplink": Uplink(1 << 18)})
+
+    def part(number: int, bucket: int, step: int = 0, contributor: Actor | None = None) -> m.ReducePart:
+        attempt = Attempt(PassId(Term(1), StepNumber(step)), StageIndex(0), number)
+        return m.ReducePart(PartKey(attempt, bucket, contributor or a.me), 1, bytes(16 << 10))
+
+    for bucket in range(8):
+        a.send(b.me, part(bucket % 2, bucket))
+    a.send(b.me, part(2, 0))
+    a.send(b.me, part(0, 0, step=1))
+    await pair.two.next_of(pair.two.messages)  # the stream is open: one has come, one is on its way
+    a.withdraw(Attempt(PassId(Term(1), StepNumber(0)), StageIndex(0), 1))
+    came = []
+    while not came or came[-1] != part(0, 0, step=1):
+        came.append((await pair.two.next_of(pair.two.messages))[1])
+    assert part(2, 0) in came and len(came) <= 4
+    a.send(b.me, part(0, 6))
+    assert (await pair.two.next_of(pair.two.messages))[1] == part(0, 6), "if it is wanted again, it is sent again"
+
+
 async def test_what_waits_for_its_turn_is_not_sent_round_a_corner_too(
     pair: Pair, make_host: Callable[[], Awaitable[Host]], make_recorder: Callable[[], Any]
 ) -> None:
     """On a slow link frames are asked for again, in the end through somebody else."""
-    a, b = await pair.start(first={"max_rate": 1 << 18})
+    a, b = await pair.start(first={"uplink": Uplink(1 << 18)})
     third = make_recorder()
     host = await make_host()
     c = third.network(host)

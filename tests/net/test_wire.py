@@ -96,6 +96,10 @@ frames = st.builds(m.Frame, frame_keys, payloads, lineages)
 parts = st.builds(m.ReducePart, st.builds(PartKey, attempts, small, actors), bits, payloads, receipts)
 reduced = st.builds(m.ReducedPart, st.builds(SumKey, attempts, small), payloads, receipts)
 
+seatings = none | st.builds(
+    m.Seating, many(st.text("abcXYZ019", min_size=1, max_size=60)), st.booleans(), st.booleans()
+)
+
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans(), small),
     m.Open: st.builds(
@@ -112,8 +116,10 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Halt: st.builds(m.Halt, text, large.map(Term), st.booleans()),
     m.Fenced: st.builds(m.Fenced, passes, text),
     m.Dismiss: st.builds(m.Dismiss, large.map(Term), text),
+    m.TakeSeats: st.builds(m.TakeSeats, large.map(Term), st.integers(0, m.MAX_SEATS), text),
+    m.LeaveSeat: st.builds(m.LeaveSeat, large.map(Term), text),
     m.Twin: st.builds(m.Twin, large),
-    m.Join: st.builds(m.Join, actors, none | stages, positive, large),
+    m.Join: st.builds(m.Join, actors, none | stages, positive, large, seating=seatings),
     m.Prepared: prepared,
     m.Status: st.builds(
         m.Status,
@@ -139,6 +145,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         downlink=none | rates,
         forwarded=bits,
         reduced=large,
+        seating=seatings,
     ),
     m.Released: st.builds(m.Released, passes, small, many(microbatches)),
     m.Unreachable: st.builds(m.Unreachable, passes, actors),

@@ -204,9 +204,9 @@ def test_who_lacks_the_version_is_recruited_first() -> None:
 def test_nobody_is_given_a_stage_that_does_not_fit() -> None:
     slow, fast = Worker(Actor("slow", 1), 1.0), Worker(Actor("fast", 1), 9.0)
     lineup = Lineup(((fast,), (slow,), (slow,)), (1.0, 1.0, 1.0), replicas=1, most=2)
-    assert claim(lineup, 1.0, too_large=frozenset((1,))).stage == 2  # type: ignore[union-attr]
-    assert claim(lineup, 1.0, too_large=frozenset((0, 1, 2))) is None
-    pair = tuple(Worker(Actor(f"p{i}", 1), 5.0, too_large=frozenset((1,))) for i in range(2))
+    assert claim(lineup, 1.0, barred=frozenset((1,))).stage == 2  # type: ignore[union-attr]
+    assert claim(lineup, 1.0, barred=frozenset((0, 1, 2))) is None
+    pair = tuple(Worker(Actor(f"p{i}", 1), 5.0, barred=frozenset((1,))) for i in range(2))
     lineup = Lineup((pair, (slow,)), (1.0, 1.0), replicas=1, most=3)
     assert isinstance(plan_move(lineup, 1.0, 1e6), Stay)
     assert recruit(Lineup((pair, ()), (1.0, 1.0), replicas=1, most=3), StageIndex(1)) is None

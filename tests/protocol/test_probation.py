@@ -30,10 +30,10 @@ def test_it_is_tried_with_one_microbatch_until_all_is_forgiven() -> None:
     assert probation.strikes("peer") == 3
     for strikes in (3, 2, 1):
         assert probation.is_tried("peer") and probation.strikes("peer") == strikes
-        probation.worked("peer")
+        probation.worked("peer", in_step(4))
         assert not probation.is_benched("peer", 4)
     assert not probation.is_tried("peer")
-    probation.worked("peer")
+    probation.worked("peer", in_step(4))
 
 
 def test_one_pass_is_one_strike() -> None:
@@ -42,6 +42,23 @@ def test_one_pass_is_one_strike() -> None:
     probation.strike("peer", in_step(5))
     assert probation.strikes("peer") == 1
     assert probation.is_benched("peer", 5) and not probation.is_benched("peer", 6)
+
+
+def test_what_went_wrong_in_a_step_is_not_forgiven_for_that_step() -> None:
+    probation = Probation()
+    probation.strike("peer", in_step(5))
+    probation.worked("peer", in_step(5))
+    assert probation.strikes("peer") == 1
+    probation.worked("peer", in_step(6))
+    assert not probation.is_tried("peer")
+
+
+def test_who_is_accused_comes_back_later_than_who_accuses() -> None:
+    probation = Probation()
+    probation.strike("victim", in_step(5))
+    probation.strike("accused", in_step(5), 2)
+    assert [probation.is_benched(peer, 6) for peer in ("victim", "accused")] == [False, True]
+    assert not probation.is_benched("accused", 7)
 
 
 def test_whom_a_broken_link_leaves_without_neighbour_does_not_hand_its_work_to_who_is_tried() -> None:
@@ -60,7 +77,7 @@ def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     core.handle(TermWritten(1), 0.0)
     for step in (0, 1):
         core._experience.probation.strike(tried.peer, in_step(step))
-    core._experience.probation.worked(tried.peer)
+    core._experience.probation.worked(tried.peer, in_step(9))
     for actor in (one, two, tried):
         core.handle(Received(actor, Join(actor)), 0.0)
     for actor in (one, two, tried):

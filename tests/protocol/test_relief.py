@@ -11,7 +11,7 @@ from swarm.protocol import messages as m
 from swarm.protocol.actions import Received, Send, TermWritten, Tick
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.ids import Actor, Microbatch, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.relief import SLOWER, WORTH, Busy, relief
+from swarm.protocol.relief import SLOWER, WORTH, Busy, Idle, relief
 from swarm.simulation.scenario import small_settings
 
 COORDINATOR, FAST, SLOW, SLOWEST = (Actor(name, 1) for name in ("coordinator", "fast", "slow", "slowest"))
@@ -21,10 +21,10 @@ PACES = st.floats(0.01, 100.0)
 
 
 def test_two_slow_peers_share_what_a_fast_one_can_do() -> None:
-    assert relief({SLOW: Busy(4.0, 6, 6)}, [1.0]) == {SLOW: 5}, "4 s for the one, 5 for the other"
+    assert relief({SLOW: Busy(4.0, 6, 6)}, [Idle(1.0)]) == {SLOW: 5}, "4 s for the one, 5 for the other"
     both = {SLOW: Busy(4.0, 6, 6), SLOWEST: Busy(4.0, 6, 6)}
-    assert relief(both, [1.0]) == {SLOW: 4, SLOWEST: 4}, "8 s for each of the three"
-    assert relief({SLOW: Busy(4.0, 6, 6)}, [1.0], promised=40) == {}, "it has enough to do"
+    assert relief(both, [Idle(1.0)]) == {SLOW: 4, SLOWEST: 4}, "8 s for each of the three"
+    assert relief({SLOW: Busy(4.0, 6, 6)}, [Idle(1.0)], promised=40) == {}, "it has enough to do"
 
 
 @given(
@@ -36,7 +36,7 @@ def test_nobody_gives_up_what_would_not_be_done_sooner(
     replicas: dict[Actor, tuple[float, int, int]], idle: list[float], promised: int
 ) -> None:
     busy = {actor: Busy(pace, left, min(left, movable)) for actor, (pace, left, movable) in replicas.items()}
-    counts = relief(busy, idle, promised)
+    counts = relief(busy, [Idle(pace) for pace in idle], promised)
     for actor, count in counts.items():
         each = busy[actor]
         assert 0 < count <= min(each.left - 1, each.movable)

@@ -112,11 +112,13 @@ def guilty(
     prepared: str = "",
     slower: str = "",
     behind: str = "",
+    accused: bool = False,
     **awaited: str,
 ) -> Actor | None:
     """Who is taken to hold up a stage's reduce, by whom each says it waits for.
 
-    `slower`: who has said that its uplink is slow. `behind`: who has not heard of the newest tables.
+    `slower`: who has said that its uplink is slow. `behind`: who has not heard of the newest tables. `accused`: not who
+    that is, but for whom alone it says it waits itself.
     """
     rosters = tuple(tuple(Actor(name, 1) for name in names) for names in stages)
     record, members = ledger(rosters), Members()
@@ -130,7 +132,11 @@ def guilty(
             if actor.peer in prepared:
                 record.prepared[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    return Suspicion(settings).holds_up(members, record, stage)
+    suspicion = Suspicion(settings)
+    actor = suspicion.holds_up(members, record, stage)
+    if accused:
+        return None if actor is None else suspicion.kept_waiting_by(members, record, actor)
+    return actor
 
 
 def test_most_of_those_that_wait_say_for_whom_in_either_stage() -> None:
@@ -157,6 +163,15 @@ def test_nobody_goes_for_one_that_cannot_be_spared() -> None:
 def test_of_two_that_wait_for_each_other_the_slower_goes() -> None:
     for slower in "ab":
         assert guilty(1, stages=("m", "ab", "y"), slower=slower, a="b", b="a") == Actor(slower, 1)
+
+
+def test_whom_the_one_that_all_wait_for_waits_for() -> None:
+    """c keeps its part from b alone, so that all others lack what b sums."""
+    three, c = ("m", "abc", "y"), Actor("c", 1)
+    assert guilty(1, stages=three, a="b", b="c", c="b") == Actor("b", 1)
+    assert guilty(1, stages=three, a="b", b="c", c="b", accused=True) == c
+    assert guilty(1, stages=three, a="b", b="ac", c="b", accused=True) is None, "its own line may be slow"
+    assert guilty(1, stages=three, a="b", c="b", accused=True) is None
 
 
 def test_who_speaks_of_older_tables_has_no_vote() -> None:

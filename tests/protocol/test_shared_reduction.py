@@ -117,17 +117,26 @@ def test_a_sum_is_taken_of_its_reducer_alone() -> None:
     assert peer.out.take()
 
 
-def test_who_is_awaited_is_whose_parts_lack_then_whose_sums() -> None:
+def test_who_is_awaited_is_who_computes_whose_parts_lack_then_whose_sums() -> None:
     peer = Peer(FIRST[0])
+    for bucket in (1, 2, 3):
+        assert peer.reduction.awaited == (FIRST[0],), "its own part is not computed yet"
+        peer.reduction.on_part_encoded(PartEncoded(HERE, bucket, "part"))
     assert set(peer.reduction.awaited) == {FIRST[1], *LAST}, "buckets 0 and 4 are summed here"
     for contributor, done in ((FIRST[1], 0b1100), (LAST[1], 0b1100)):
         peer.part(0, contributor, done)
     assert set(peer.reduction.awaited) == {LAST[0], FIRST[1]}
     peer.part(0, LAST[0], 0b0011)
+    assert peer.reduction.awaited == (FIRST[0],), "it sums bucket 0"
+    peer.reduction.on_bucket_summed(BucketSummed(HERE, 0, "sum"))
+    assert peer.reduction.awaited == (FIRST[1],)
     peer.part(SHARED, FIRST[1], 0b1100)
+    peer.reduction.on_bucket_summed(BucketSummed(HERE, SHARED, "sum"))
     assert set(peer.reduction.awaited) == {FIRST[1], *LAST}, "their sums"
     for bucket, owner in ((1, FIRST[1]), (3, LAST[1])):
         peer.reduction.on_sum(owner, m.ReducedPart(SumKey(HERE, bucket), "sum", None))
     assert peer.reduction.awaited == (LAST[0],)
     peer.reduction.on_sum(LAST[0], m.ReducedPart(SumKey(HERE, 2), "sum", None))
+    assert peer.reduction.awaited == (FIRST[0],), "it puts them together"
+    peer.reduction.on_assembled(Assembled(HERE, "digest", 1.0, 0.0))
     assert not peer.reduction.awaited

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from swarm.events import Event, StageAmended
+from swarm.net import channel
+from swarm.net.handshake import Channel
 from swarm.protocol.actions import Received
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 from swarm.protocol.messages import Frame, Leave, Message
@@ -16,6 +18,7 @@ from swarm.simulation.fleet.payload import Payload
 from swarm.simulation.fleet.plan import WORKLOAD, FleetPlan, workload
 from swarm.simulation.fleet.regions import FLOW_BYTES_PER_S, ROUND_TRIP_S, regions
 from swarm.simulation.fleet.traffic import BETWEEN, FROM, TO
+from swarm.simulation.fleet.uplink import WEIGHTS
 from swarm.simulation.fleet.world import FleetWorld
 
 PLAN = FleetPlan(peers=12, stages=3, microbatches_per_replica=6)
@@ -105,6 +108,12 @@ def test_a_gradient_does_not_wait_for_the_activations_before_it() -> None:
     world.run(world.now + 10, 1 << 30, lambda: False)
     came = [message.key.microbatch for _, message in heard if isinstance(message, Frame) and message.key.boundary]
     assert came == [0, 9, 1, 2, 3]
+
+
+def test_lines_are_shared_as_a_limited_uplink_of_a_real_peer_is() -> None:
+    """The simulator may not import it."""
+    kinds = (Channel.GRADIENT, Channel.ACTIVATION, Channel.REDUCE, Channel.BULK)
+    assert [*WEIGHTS.values()] == [channel.WEIGHTS[kind] for kind in kinds]
 
 
 def test_a_narrow_line_down_keeps_those_waiting_who_send_at_once() -> None:

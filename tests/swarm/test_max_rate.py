@@ -32,3 +32,16 @@ def assert_within_limit(process: Process, rate: int) -> None:
     seconds = process.log[-1][0] - process.at(ProcessStarted)
     assert sum(sent.values()) - sent["control"] <= rate * (seconds + 0.1) + 1
     assert sum(sent.values()) > sent["control"]
+
+
+def test_who_has_a_slow_line_sums_less(make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:
+    """Three replicas: who sums its share sends more than its own part; the slow one does not."""
+    wide = ("model.dim=128", "model.ffn_dim=384", "model.cuts=[]")
+    swarm = make_swarm("int8", *wide, "run.steps=3", "swarm.replicas=3", "swarm.max_replicas=3", "checkpoint.every=3")
+    swarm.coordinate()
+    swarm.join_stages(PEERS[:3], {name: ("--max-rate=80Mbit",) for name in PEERS[1:]} | {"p0": ("--max-rate=4Mbit",)})
+    swarm.finish()
+    slow, *others = (swarm.peers[name].of(TrafficMeasured)[-1].sent["reduce"] for name in PEERS[:3])
+    assert slow < 0.8 * min(others), (slow, others)
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))

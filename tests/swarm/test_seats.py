@@ -1,7 +1,8 @@
-"""Two machines hold four stages: each runs two peers in one process."""
+"""Fewer machines than stages: several peers in one process, as their owner says or as the coordinator asks."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import psutil
@@ -10,7 +11,20 @@ from swarm_processes import Swarm
 
 from peers.demo.event_tail import EventTail
 from peers.home import Home
-from swarm.events import CheckpointArchived, PeerJoined, PeerLost, ProcessStarted, RolledBack, StepApplied
+from swarm.events import (
+    CheckpointArchived,
+    PeerJoined,
+    PeerLost,
+    ProcessStarted,
+    ProcessStopped,
+    RolledBack,
+    SeatAsked,
+    SeatLeft,
+    SeatTaken,
+    StepAborted,
+    StepApplied,
+    StepDecided,
+)
 
 
 def test_two_machines_with_two_seats_each_train_four_stages_and_one_of_them_dies(
@@ -35,4 +49,47 @@ def test_two_machines_with_two_seats_each_train_four_stages_and_one_of_them_dies
     assert len(names) == 2
     assert swarm.coordinator.of(RolledBack) or not swarm.coordinator.of(PeerLost)[2:]
     assert not psutil.pid_exists(two.pid)
+    swarm.assert_equal(reference(swarm))
+
+
+def test_two_machines_hold_three_stages_until_a_third_one_comes(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    """Nobody says how many seats: one of the two takes a further peer on, which leaves when it is not needed."""
+    swarm = make_swarm(
+        "int8", "model.cuts=[1,2]", "run.steps=60", "swarm.replicas=1", "swarm.start_timeout_s=1", "checkpoint.every=1"
+    )
+    swarm.coordinate()
+    for name in ("one", "two"):
+        swarm.join(name)
+    asked = swarm.coordinator.wait_for(SeatAsked)
+    host = next(p for p in swarm.peers.values() if p.actor == asked.actor)
+    taken = host.wait_for(SeatTaken)
+    second = Home(host.home / "seats" / "2")
+    assert (taken.seat, taken.home) == (2, str(second.path))
+    swarm.coordinator.wait_for(StepDecided, 2)
+    third = swarm.join("three")
+    left = host.wait_for(SeatLeft)
+    assert left.seat == 2 and "has its 1 replicas without it" in left.reason
+    third.wait_for(StepApplied)
+    swarm.finish()
+    assert not swarm.coordinator.of(StepAborted)
+    log = [event for _, event in EventTail(second.events).read()]
+    assert [e for e in log if isinstance(e, StepApplied)] and [e for e in log if isinstance(e, ProcessStopped)]
+    swarm.assert_equal(reference(swarm))
+
+
+def test_the_one_machine_that_is_left_holds_all_stages(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    swarm = make_swarm("int8", "run.steps=12", "swarm.replicas=1", "checkpoint.every=1")
+    swarm.coordinate()
+    swarm.join_stages(["first", "last"], {"last": ["--fault=kill@StepApplied,step=4"]})
+    assert swarm.peers["last"].wait_end() == -signal.SIGKILL
+    asked = swarm.coordinator.wait_for(SeatAsked)
+    first = swarm.peers["first"]
+    assert (asked.actor, asked.stage, asked.seats) == (first.actor, 1, 2)
+    swarm.finish(["first"])
+    assert first.of(SeatTaken)
+    assert swarm.coordinator.of(StepDecided)[-1].step == 11
     swarm.assert_equal(reference(swarm))

@@ -24,7 +24,7 @@ FORWARD: Direction
 BACKWARD: Direction
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin", "pending")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin", "pending", "take_seats", "leave_seat")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class Header(_message.Message):
     DISMISS_FIELD_NUMBER: _ClassVar[int]
     TWIN_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    TAKE_SEATS_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_SEAT_FIELD_NUMBER: _ClassVar[int]
     introduce: _containers.RepeatedCompositeFieldContainer[Actor]
     restart: bool
     frame: Frame
@@ -85,7 +87,9 @@ class Header(_message.Message):
     dismiss: Dismiss
     twin: Twin
     pending: Pending
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ...) -> None: ...
+    take_seats: TakeSeats
+    leave_seat: LeaveSeat
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -184,16 +188,18 @@ class Receipt(_message.Message):
     def __init__(self, inputs: _Optional[int] = ..., sources: _Optional[int] = ..., trails: _Optional[int] = ..., echoes: _Optional[int] = ..., fresh: _Optional[bytes] = ...) -> None: ...
 
 class StageTable(_message.Message):
-    __slots__ = ("number", "roster", "assignment", "carried")
+    __slots__ = ("number", "roster", "assignment", "carried", "lines")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
     number: int
     roster: _containers.RepeatedScalarFieldContainer[int]
     assignment: _containers.RepeatedScalarFieldContainer[int]
     carried: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Iterable[int]] = ..., assignment: _Optional[_Iterable[int]] = ..., carried: _Optional[_Iterable[int]] = ...) -> None: ...
+    lines: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., roster: _Optional[_Iterable[int]] = ..., assignment: _Optional[_Iterable[int]] = ..., carried: _Optional[_Iterable[int]] = ..., lines: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Contribution(_message.Message):
     __slots__ = ("microbatches", "carried")
@@ -473,6 +479,34 @@ class Twin(_message.Message):
     incarnation: int
     def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
 
+class TakeSeats(_message.Message):
+    __slots__ = ("term", "seats", "reason")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    seats: int
+    reason: str
+    def __init__(self, term: _Optional[int] = ..., seats: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveSeat(_message.Message):
+    __slots__ = ("term", "reason")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    reason: str
+    def __init__(self, term: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Seating(_message.Message):
+    __slots__ = ("peers", "grows", "on_call")
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    GROWS_FIELD_NUMBER: _ClassVar[int]
+    ON_CALL_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    grows: bool
+    on_call: bool
+    def __init__(self, peers: _Optional[_Iterable[str]] = ..., grows: _Optional[bool] = ..., on_call: _Optional[bool] = ...) -> None: ...
+
 class Dismiss(_message.Message):
     __slots__ = ("term", "reason")
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -482,7 +516,7 @@ class Dismiss(_message.Message):
     def __init__(self, term: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("actor", "stage", "capacity", "sequence", "memory", "uplink", "downlink")
+    __slots__ = ("actor", "stage", "capacity", "sequence", "memory", "uplink", "downlink", "seating")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -490,6 +524,7 @@ class Join(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     UPLINK_FIELD_NUMBER: _ClassVar[int]
     DOWNLINK_FIELD_NUMBER: _ClassVar[int]
+    SEATING_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     capacity: float
@@ -497,7 +532,8 @@ class Join(_message.Message):
     memory: int
     uplink: float
     downlink: float
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ...) -> None: ...
+    seating: Seating
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared")
@@ -518,7 +554,7 @@ class Prepared(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -547,6 +583,7 @@ class Status(_message.Message):
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     REDUCED_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
+    SEATING_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -575,7 +612,8 @@ class Status(_message.Message):
     forwarded: bytes
     reduced: int
     awaited: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ...) -> None: ...
+    seating: Seating
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("pass_id", "number", "microbatches")

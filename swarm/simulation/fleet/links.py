@@ -1,6 +1,6 @@
 """The fleet's internet: every machine's line up and down is a queue, regions are apart, and a flow has a limit.
 
-What is sent waits for what the same machine sent before, crosses, and waits at the receiver for what came before.
+What is sent waits for its turn at the same machine (`Uplink`), crosses, and waits at the receiver for what came before.
 Control messages wait only for control messages, as in swarm/net. So messages of one kind between two machines arrive in
 order. Nothing is lost but what is under way when a process dies. Lines between regions are not shared: home lines are
 the narrow ones.
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swarm.protocol.actions import Received
-from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message, Relay, WithPayload
+from swarm.protocol.ids import Actor, Attempt
+from swarm.protocol.messages import Message, ReducePart, Relay, WithPayload
 from swarm.simulation.fleet.machine import Machine
 from swarm.simulation.fleet.payload import Payload
 from swarm.simulation.fleet.traffic import Traffic
@@ -101,6 +101,16 @@ class Links:
         self.traffic.bulk(nbytes)
         self._connect(source, target)
         self._put(Kind.STATE, _Sending(source, target, nbytes, then, what, gone))
+
+    def withdraw(self, source: Process, attempt: Attempt) -> None:
+        """What waits there of an attempt to reduce, and of earlier ones of its stage, is void: as in swarm/net."""
+
+        def void(sending: _Sending) -> bool:
+            _, _, received = sending.what
+            message = received.message
+            return isinstance(message, ReducePart) and attempt.ends(message.key.attempt)
+
+        self._line(source).up.withdraw(Kind.REDUCE, void)
 
     def one_way_s(self, a: Process, b: Process) -> float:
         return self._world.regions.one_way_s[self._machine(a).region][self._machine(b).region]

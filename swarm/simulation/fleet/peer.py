@@ -177,6 +177,7 @@ class FleetPeer(Process):
 
     def _cancel_reduce(self, action: act.CancelReduce) -> None:
         void = action.attempt
+        self.world.links.withdraw(self, void)
         self._queue.cancel(lambda of: getattr(of, "attempt", None) == void and not isinstance(of, act.Apply))
         if self._buffer_of == void:
             self._buffer_of, self._buffer = None, set()

@@ -71,6 +71,7 @@ class FleetPlan:
             slots=self.slots,
             stage_frames=self._stage_frames() if self.offers else (),
             averages_compressed=self.workload.compressed,
+            stage_sums=(self.workload.buckets * self.workload.bucket_bytes,) * self.stages if self.offers else (),
         )
 
     def _stage_frames(self) -> tuple[float, ...]:

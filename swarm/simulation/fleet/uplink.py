@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,12 @@ class Uplink:
         if not waiting:
             self._start[kind] = max(self._virtual, self._finish.get(kind, 0.0))
         waiting.append(_Waiting(nbytes, item))
+
+    def withdraw(self, kind: Kind, void: Callable[[Any], bool]) -> None:
+        """Drop what waits and is void."""
+        kept = deque(each for each in self._waiting.pop(kind, ()) if not void(each.item))
+        if kept:
+            self._waiting[kind] = kept
 
     def take(self) -> Any:
         """Whose turn it is. None: nothing waits."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor
+from swarm.protocol.means import Means
 from swarm.protocol.peer import PeerCore
-from swarm.protocol.reporter import Means
 from swarm.protocol.settings import Settings
 from swarm.simulation.fleet.coordinator import FleetCoordinator
 from swarm.simulation.fleet.journal import Journal

@@ -17,6 +17,7 @@ from swarm.protocol.peer import PeerCore
 from swarm.protocol.placement import Placement
 from swarm.protocol.planner import Lineup, Move, Stay
 from swarm.protocol.rebalancing import Rebalancing
+from swarm.protocol.seats import Seats
 from swarm.protocol.wiring import amend
 from swarm.simulation.loans import Loans
 from swarm.simulation.mutants.mutant import Mutant, Patch
@@ -30,7 +31,7 @@ def _let_go_at_once() -> list[Patch]:
 
 def _last_copy_let_go() -> list[Patch]:
     """Who is leaving is dismissed when its part in the pass is over, whoever holds its stage then."""
-    return [(Departures, "_free", lambda self, member, open_pass: "its part is over")]
+    return [(Departures, "_free", lambda self, *_: "its part is over")]
 
 
 def _taken_from_a_leaver() -> list[Patch]:
@@ -141,6 +142,11 @@ def _moved_before_drained() -> list[Patch]:
     return [(CoordinatorCore, "_deadlines", move_now)]
 
 
+def _seat_given_up_at_once() -> list[Patch]:
+    """Who was taken on is sent away again, whoever else holds its stage."""
+    return [(Seats, "_needless", lambda self, member: "it has had its turn")]
+
+
 MEMBERSHIP = (
     Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),
     Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),
@@ -157,4 +163,5 @@ MEMBERSHIP = (
     Mutant("last replica moved", "a stage gives nobody away that it cannot do without", _last_replica_moved, "moves"),
     Mutant("moves at once", "the next peer moves when the one before has arrived", _moves_at_once, "moves"),
     Mutant("moved before drained", "a peer leaves its stage between passes", _moved_before_drained, "moves"),
+    Mutant("seat given up at once", "a seat is held until others hold its stage", _seat_given_up_at_once, "seats"),
 )

@@ -1,0 +1,144 @@
+"""A machine: what the peers of one process share, and which part of it each one's seat has.
+
+Speed and uplink are divided equally, and said so to the coordinator; so is what holds frames and graphs. Memory is said
+whole: who gives out the stages knows what each needs. A limited uplink is one for all, whoever sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from swarm.events import Event
+from swarm.net.uplink import Uplink
+from swarm.protocol.means import Means
+from swarm.protocol.messages import Seating
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Bytes of a whole machine. `memory`: to plan with; a stage that needs more is not taken. `frames`: kept in memory.
+    `graphs`: autograd graphs kept between forward and backward; None: what states and frames leave, at most half of the
+    memory. `changes`: what earlier visits left, in a run with codec `delta`, `ef21`, `ef` or `ef-mixed`.
+    """
+
+    memory: int = 4 << 30
+    frames: int = 1 << 30
+    graphs: int | None = None
+    changes: int = 1 << 30
+
+
+class Machine:
+    """`more`: takes further peers on, so many in all, for a reason; None: it never has more than it begins with."""
+
+    def __init__(
+        self,
+        budgets: Budgets = Budgets(),
+        max_rate: int | None = None,
+        more: Callable[[int, str], None] | None = None,
+    ) -> None:
+        """`max_rate`: bytes a second that may be sent; None: no limit. Raises ValueError for less than is of use."""
+        self.budgets = budgets
+        self.max_rate = max_rate
+        self.uplink = None if max_rate is None else Uplink(max_rate)
+        self.more = more
+        self.measuring = asyncio.Lock()
+        """Held by who finds out what the machine can do: the others use what it has found."""
+        self._seats: list[Seat] = []
+
+    @contextmanager
+    def sit(
+        self, peer: str, *, on_call: bool, tell: Callable[[Event], None], changed: Callable[[], None]
+    ) -> Iterator[Seat]:
+        """A place for a peer. `tell`: its event log. `changed`: called when others have made its part another one."""
+        seat, others = Seat(self, peer, on_call, tell, changed), self.seats
+        self._seats.append(seat)
+        _tell(others)
+        try:
+            yield seat
+        finally:
+            self._seats.remove(seat)
+            _tell(self.seats)
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """In the order in which they were taken."""
+        return tuple(self._seats)
+
+    def tell(self, event: Event) -> None:
+        """To the log of the first peer."""
+        for seat in self._seats[:1]:
+            seat.tell(event)
+
+
+class Seat:
+    """One peer's place at a machine, while it has it."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        peer: str,
+        on_call: bool,
+        tell: Callable[[Event], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.machine = machine
+        self.peer = peer
+        self.tell = tell
+        self.changed = changed
+        self._on_call = on_call
+        self._state = 0
+
+    def holds(self, state: int) -> None:
+        """Its stage takes so many bytes."""
+        if state != self._state:
+            self._state = state
+            _tell(each for each in self.machine.seats if each is not self)
+
+    @property
+    def max_rate(self) -> int | None:
+        """Its part of what may be sent, bytes a second."""
+        rate = self.machine.max_rate
+        return None if rate is None else rate // self._sharing
+
+    @property
+    def frames(self) -> int:
+        """Bytes of kept frames in memory."""
+        return self.machine.budgets.frames // self._sharing
+
+    @property
+    def graphs(self) -> int:
+        """Bytes of graphs."""
+        budgets, sharing = self.machine.budgets, self._sharing
+        if budgets.graphs is not None:
+            return budgets.graphs // sharing
+        left = budgets.memory - sum(seat._state for seat in self.machine.seats) - budgets.frames
+        return max(0, min(left, budgets.memory // 2)) // sharing
+
+    @property
+    def changes(self) -> int:
+        """Bytes of what earlier visits left."""
+        return self.machine.budgets.changes // self._sharing
+
+    def means(self, capacity: float, up: float | None, down: float | None) -> Means:
+        """What the coordinator is told, of what the whole machine can do."""
+        sharing, limit = self._sharing, self.max_rate
+        uplink = float(limit) if limit is not None else None if up is None else up / sharing
+        return Means(capacity / sharing, self.machine.budgets.memory, uplink, down, self._seating())
+
+    def _seating(self) -> Seating | None:
+        seats, grows = self.machine.seats, self.machine.more is not None
+        if len(seats) < 2 and not grows:
+            return None
+        return Seating(tuple(seat.peer for seat in seats), grows and seats[0] is self, self._on_call)
+
+    @property
+    def _sharing(self) -> int:
+        return max(1, len(self.machine.seats))
+
+
+def _tell(seats: Iterable[Seat]) -> None:
+    for seat in seats:
+        seat.changed()
