@@ -245,10 +245,13 @@ class Watch:
         stage = getattr(leaver, "stage", None)
         if not self._orderly or stage is None or needed in (0, self.archived):
             return
-        if any(p.stage == stage and p.version in (needed, needed - 1) for p in staying):
+        held = {p.stage for p in staying if p.version in (needed, needed - 1)}
+        if stage in held:
             return
         counts = Counter(p.stage for p in staying)
-        if any(count > 1 or where in (None, stage) for where, count in counts.items()):
+        spare = sum(count if where is None else count - 1 for where, count in counts.items())
+        bereft = set(range(world.settings.stages)) - held - {stage}
+        if counts[stage] or spare > len(bereft):  # who is spare may be spoken for by another stage that is left
             raise Violation("orderly leave", f"{actor} is let go with the only copy of stage {stage}")
 
     def _check_leaves(self, decision: Decision) -> None:
