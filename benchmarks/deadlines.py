@@ -49,8 +49,8 @@ from swarm.simulation.scenario import Plan, small_settings
 from swarm.simulation.sim_peer import SimPeer
 
 PEERS, STEPS = 6, 8
-FAULTS = ("none", "stall", "pause", "swallow", "losses")
-PAUSE_S, SWALLOWS_S, LOSSES_S, LOST = 1.0, 12.0, 4.0, 0.3
+FAULTS = ("none", "stall", "pause", "slow", "swallow", "losses")
+PAUSE_S, SLOWER, SWALLOWS_S, LOSSES_S, LOST = 1.0, 4.0, 12.0, 4.0, 0.3
 _REASONS = ("silent", "no progress", "nothing came")
 
 
@@ -62,6 +62,8 @@ class Environment:
     far: tuple[float, ...] = ()
     """By peer: seconds that its messages are under way, give or take a quarter, besides 1 to 13 ms."""
     weather: Weather | None = None
+    payload_s: tuple[float, ...] = (0.005,) * PEERS
+    """By peer: seconds in which its line sends a frame, or a part of the sums."""
 
 
 ENVIRONMENTS = (
@@ -70,6 +72,7 @@ ENVIRONMENTS = (
     Environment("very slow", speeds=(20.0,) * PEERS),
     Environment("far", far=(0.05,) * PEERS),
     Environment("uneven", speeds=(8.0, *[1.0] * (PEERS - 1)), far=(0.0, 0.0, 0.0, 0.1)),
+    Environment("thin", payload_s=(0.1, *[0.005] * (PEERS - 1))),
     Environment("lossy", weather=Weather(drop=0.02, overtaken=0.05, late_s=0.5)),
 )
 
@@ -81,8 +84,6 @@ class Policy:
     silence: float | None = None
     stall: float | None = None
     want: float | None = None
-    own_pace: bool = True
-    """Whether who is known to be slow has longer to finish something."""
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -90,7 +91,6 @@ class Policy:
             patch.object(suspicion, "silence_deadline", self._silence),
             patch.object(suspicion, "stall_deadline", self._stall),
             patch.object(asked, "want_deadline", self._want),
-            patch.object(suspicion, "OWN_PACE", suspicion.OWN_PACE if self.own_pace else 0.0),
         ):
             yield
 
@@ -98,9 +98,12 @@ class Policy:
         usual = deadlines.silence_deadline(gaps, budget_s, heartbeat_s)
         return usual if self.silence is None else max(self.silence, 3 * heartbeat_s)
 
-    def _stall(self, services: Observed, budget_s: float, fences: int) -> float:
-        usual = deadlines.stall_deadline(services, budget_s, fences)
-        return usual if self.stall is None else min(self.stall * 2.0**fences, 4 * budget_s)
+    def _stall(
+        self, own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int
+    ) -> float:
+        if self.stall is None:
+            return deadlines.stall_deadline(own_s, services, budget_s, heartbeat_s, fences)
+        return min(self.stall * 2.0**fences, 4 * budget_s)
 
     def _want(self, waits: Observed, budget_s: float, attempts: int) -> float:
         usual = deadlines.want_deadline(waits, budget_s, attempts)
@@ -114,9 +117,9 @@ GRID = {
 }
 """The product's bounds at this budget: 0.6 (three heartbeats) to 1.5 s, 0.5 to 3 s, 0.05 to 0.3 s."""
 ADAPTIVE = Policy()
-SHORTEST = Policy(silence=0.6, stall=0.5, want=0.05, own_pace=False)
-MIDDLE = Policy(silence=0.8, stall=1.0, want=0.2, own_pace=False)
-LONGEST = Policy(silence=1.5, stall=3.0, want=0.3, own_pace=False)
+SHORTEST = Policy(silence=0.6, stall=0.5, want=0.05)
+MIDDLE = Policy(silence=0.8, stall=1.0, want=0.2)
+LONGEST = Policy(silence=1.5, stall=3.0, want=0.3)
 
 
 @dataclass(frozen=True)
@@ -230,9 +233,10 @@ class _Trial:
         world = self._run.world
         world.watch.disturbed = True  # nobody leaves in good order here
         world.network.far = {f"peer{i + 1}": seconds for i, seconds in enumerate(environment.far)}
-        self._decided, self._emitted, self._send = world.watch.decided, world.watch.emitted, world.network.send
+        world.network.payload_s = {f"peer{i + 1}": seconds for i, seconds in enumerate(environment.payload_s)}
+        self._decided, self._emitted, self._carry = world.watch.decided, world.watch.emitted, world.network.carry
         world.watch.decided, world.watch.emitted = self._on_decided, self._on_emitted  # type: ignore[method-assign]
-        world.network.send = self._on_send  # type: ignore[method-assign]
+        world.network.carry = self._on_carry  # type: ignore[method-assign]
 
     def play(self) -> Played:
         world, ended = self._run.world, True
@@ -254,13 +258,13 @@ class _Trial:
 
     def _on_emitted(self, event: Any) -> None:
         if isinstance(event, PeerFenced) and event.reason.startswith(_REASONS):
-            self._wrong += event.actor != str(self._victim) or self._fault in ("none", "losses")
+            self._wrong += event.actor != str(self._victim) or self._fault in ("none", "slow", "losses")
         self._emitted(event)
 
-    def _on_send(self, source: Any, to: Actor, message: Any) -> None:
+    def _on_carry(self, source: Any, to: Actor, message: Any) -> None:
         if isinstance(message, Frame):
             self._sent.append((to, message.key))
-        self._send(source, to, message)
+        self._carry(source, to, message)
 
     def _strike(self, _: None) -> None:
         world = self._run.world
@@ -272,6 +276,8 @@ class _Trial:
             case "pause":
                 victim.stall()
                 world.at(world.now + PAUSE_S, None, (lambda _: victim.resume(), None))
+            case "slow":
+                victim.slowness *= SLOWER
             case "swallow":
                 victim.swallow(self._swallows, world.now + SWALLOWS_S)
             case "losses":

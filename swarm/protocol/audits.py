@@ -68,6 +68,14 @@ class _Inquiry:
     """Or whoever the lot falls on."""
     doubted: bool = False
     """It came out otherwise before."""
+    outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
+    """What it came to since then, and all without whom it came to that in some attempt."""
+    workers: set[str] = field(default_factory=set)
+    """Peers that did something in those attempts that a sibling could have done."""
+    spare: set[str] = field(default_factory=set)
+    """Peers that can be left out of the next attempt, since they have siblings."""
+    due: set[str] = field(default_factory=set)
+    """Those of them without whom it did not come to what it came to last."""
     search: Search | None = None
     trial: Tables = ()
     """What the search wants to know the outcome of."""
@@ -98,6 +106,17 @@ class _Inquiry:
             self.away |= gone
             self.begin_anew()
         return not gone
+
+    def came_to(self, found: Finding, tolerance: float) -> bool:
+        """Whether it came to the same without each one of its peers: that is right, whoever else may lie at times."""
+        self.workers |= found.workers
+        without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
+        if without is None:
+            without = set()
+            self.outcomes.append((found.answers, without))
+        without |= self.workers - found.served
+        self.due = (self.workers & self.spare) - without
+        return not self.due
 
     def begin_anew(self) -> None:
         self.first = self.truth = self.search = None
@@ -142,6 +161,7 @@ class Audits:
             inquiry = self._inquiry = _Inquiry(step)
         if inquiry.away:
             rosters = [[actor for actor in roster if actor.peer not in inquiry.away] or roster for roster in rosters]
+        inquiry.spare = {actor.peer for roster in rosters if len(roster) > 1 for actor in roster}
         if inquiry.takes_half:
             return [self._without_half(roster) for roster in rosters]
         return rosters
@@ -180,6 +200,9 @@ class Audits:
         )
         if inquiry.search is not None:
             return self._go_on(found)
+        if inquiry.doubted and inquiry.came_to(found, self._settings.audit_tolerance):
+            self._noted(decision)
+            return Ruling(agreed=True)
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None:
@@ -223,11 +246,14 @@ class Audits:
         return f"{len(new)} of its peers never were" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
-        """Nobody can tell who is left out; in an audit for newcomers, those who never were are."""
-        inquiry = self._inquiry
-        new = inquiry.first.workers - self._vouched if inquiry.for_new and inquiry.first is not None else set[str]()
+        """Nobody can tell who is left out; but those who never were are, for newcomers and after a doubt."""
+        inquiry, due = self._inquiry, set[str]()
+        if inquiry.doubted:
+            due = inquiry.due
+        elif inquiry.for_new and inquiry.first is not None:
+            due = inquiry.first.workers - self._vouched
         salt = f"{inquiry.first is None} {inquiry.failed} "
-        order = sorted(roster, key=lambda actor: (actor.peer not in new, self._draw(inquiry.step, salt + actor.peer)))
+        order = sorted(roster, key=lambda actor: (actor.peer not in due, self._draw(inquiry.step, salt + actor.peer)))
         out = order[: len(roster) // 2]
         return [actor for actor in roster if actor not in out]
 
@@ -249,7 +275,7 @@ class Audits:
         left_out = first.workers - found.served
         new = left_out - self._vouched
         self._vouched |= left_out
-        if inquiry.for_new and new and first.workers - self._vouched:
+        if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
             return Ruling(again="audited: it is done again without the others")
         if inquiry.for_new and inquiry.drawn:
             inquiry.for_new = False
@@ -304,6 +330,8 @@ class Audits:
             inquiry.begin_anew()
             if accused:
                 inquiry.searches = inquiry.failed = 0
+                inquiry.outcomes.clear()
+                inquiry.workers.clear()
                 self._vouched -= {each.actor.peer for each in accused}
             elif heard and all(same(heard[0], each, tolerance) for each in heard):
                 inquiry.truth = heard[0]

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW = 64
-_LEAST_SILENCE = 1 / 15
+OWN_PACE = 4.0
+"""How many times as long as usual with it a microbatch may take before an actor counts as stalled."""
+_LEAST_SILENCE, _LEAST_STANDSTILL = 1 / 15, 1 / 12
 """Of the step budget."""
 
 
@@ -33,17 +35,19 @@ class Observed:
         return self._ordered[min(len(self._ordered) - 1, int(q * len(self._ordered)))]
 
 
-def deadline(observed: Observed, budget_s: float, *, multiple: float, low: float, high: float) -> float:
-    """Seconds to wait: `multiple` × the 95 % quantile, between `low` and `high` fractions of the step budget."""
-    seen = observed.quantile(0.95)
+def deadline(
+    observed: Observed, budget_s: float, *, multiple: float, low: float, high: float, q: float = 0.95
+) -> float:
+    """Seconds to wait: `multiple` × the `q` quantile, between `low` and `high` fractions of the step budget."""
+    seen = observed.quantile(q)
     if seen is None:
         return budget_s * high
     return min(max(multiple * seen, budget_s * low), budget_s * high)
 
 
 def silence_deadline(gaps: Observed, budget_s: float, heartbeat_s: float) -> float:
-    """How long a peer may say nothing: 4 × the usual gap, at least a fifteenth of the budget, at most a quarter."""
-    usual = deadline(gaps, budget_s, multiple=4.0, low=_LEAST_SILENCE, high=1 / 4)
+    """How long a peer may say nothing: 3.5 × the usual gap, at least a fifteenth of the budget, at most a quarter."""
+    usual = deadline(gaps, budget_s, multiple=3.5, low=_LEAST_SILENCE, high=1 / 4)
     return max(usual, 3 * heartbeat_s)
 
 
@@ -52,13 +56,23 @@ def shortest_silence(budget_s: float, heartbeat_s: float) -> float:
     return max(budget_s * _LEAST_SILENCE, 3 * heartbeat_s)
 
 
-def stall_deadline(services: Observed, budget_s: float, fences: int) -> float:
-    """How long a peer with work at hand may finish nothing. Doubles after each fence of the step, capped."""
-    base = deadline(services, budget_s, multiple=8.0, low=1 / 12, high=1 / 2)
+def stall_deadline(own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int) -> float:
+    """How long a peer with work at hand may finish nothing. Doubles after each fence of the step, capped.
+
+    `own_s`: seconds in which it usually finishes a microbatch. While that is not known, it is judged by what others
+    take.
+    """
+    if own_s is None:
+        base = deadline(services, budget_s, multiple=8.0, low=_LEAST_STANDSTILL, high=1 / 2)
+    else:
+        base = max(OWN_PACE * own_s + 2 * heartbeat_s, budget_s * _LEAST_STANDSTILL)
     return min(base * float(2**fences), 4 * budget_s)
 
 
 def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:
-    """When to ask again for a frame. Doubles with each attempt, capped at half the budget."""
-    base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20)
+    """When to ask again for a frame. Doubles with each attempt, capped at half the budget.
+
+    By what they usually take, not by the slowest: who has yet to make it says so, and is not asked in vain.
+    """
+    base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20, q=0.5)
     return min(base * float(2**attempts), budget_s / 2)

@@ -93,6 +93,8 @@ class Ledger:
         """By stage, how many of those say what."""
         self.results: dict[Microbatch, Result] = {}
         self.progress_at: dict[Actor, float] = {}
+        self._queued: set[Actor] = set()
+        """Who says that it has work at hand."""
         self.moved_at: dict[Actor, float] = {}
         """When an actor last said that it has forwarded or accumulated something."""
         self._awaited: dict[Actor, float] = {}
@@ -109,6 +111,8 @@ class Ledger:
         self.sealed_at: dict[int, float] = {}
         self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
         """How far its reduce was seen to get, under the tables that it knew then: under new ones it begins anew."""
+        self._reduced_at: dict[Actor, float] = {}
+        """When it was last seen to get on."""
         self._reduce_moved_at: dict[int, float] = {}
         """By stage, when one of its roster last said that its reduce has got on."""
         self.services = Observed()
@@ -229,8 +233,12 @@ class Ledger:
             self._awaited.pop(actor, None)
         if status.queued == 0:
             self.progress_at[actor] = now
+            self._queued.discard(actor)
+        else:
+            self._queued.add(actor)
         if (reduced := (status.numbers, status.reduced)) > self._reduced.get(actor, ((), 0)):
             self._reduced[actor] = reduced
+            self._reduced_at[actor] = now
             if (stage := self.stage_of(actor)) is not None:
                 self._reduce_moved_at.update(dict.fromkeys(self.reduces_with(stage), now))
         for stage, busy in enumerate(self._busy):
@@ -257,6 +265,14 @@ class Ledger:
             return None
         return self._awaited.setdefault(actor, now)
 
+    def has_queued(self, actor: Actor) -> bool:
+        """Whether it says that it has something that it could be computing."""
+        return actor in self._queued
+
+    def in_hand_s(self, actor: Actor, now: float) -> float:
+        """For how long an actor that has work at hand has finished nothing; 0 for who has none."""
+        return now - self.progress_at.get(actor, self.judged_from) if self.has_queued(actor) else 0.0
+
     def excuse(self, seconds: float, now: float) -> None:
         """Time that counts against nobody."""
         self._awaited = {actor: min(now, at + seconds) for actor, at in self._awaited.items()}
@@ -264,6 +280,7 @@ class Ledger:
         self.judged_from = min(now, self.judged_from + seconds)
         self.progress_at = {actor: min(now, at + seconds) for actor, at in self.progress_at.items()}
         self.sealed_at = {stage: min(now, at + seconds) for stage, at in self.sealed_at.items()}
+        self._reduced_at = {actor: min(now, at + seconds) for actor, at in self._reduced_at.items()}
         self._reduce_moved_at = {stage: min(now, at + seconds) for stage, at in self._reduce_moved_at.items()}
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
@@ -293,6 +310,12 @@ class Ledger:
         """Since when its reduce, of which all is accumulated, has not been heard to get on. None: not all is."""
         since = self.sealed_since(stage)
         return None if since is None else max(since, self._reduce_moved_at.get(stage, since))
+
+    def reduces_since(self, actor: Actor) -> float | None:
+        """Since when the reduce of an actor's stage has not been heard to get on there. None: it has not begun."""
+        stage = self.stage_of(actor)
+        since = None if stage is None else self.sealed_since(stage)
+        return None if since is None else max(since, self._reduced_at.get(actor, since))
 
     # ------------------------------------------------------------ deciding
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SUDDENLY = 2.0
+"""Who takes so many times as long as before is as slow as that from now on: an average would have it lag behind."""
+
 
 class Pace:
     """Seconds per microbatch, forward and backward: of the pass so far, else the moving average over passes."""
@@ -26,7 +29,10 @@ class Pace:
         self._stage = stage
         if self._backwards:
             measured = self._busy_s / self._backwards
-            self._average = measured if self._average is None else 0.5 * (self._average + measured)
+            if self._average is None or measured > SUDDENLY * self._average:
+                self._average = measured
+            else:
+                self._average = 0.5 * (self._average + measured)
         self._busy_s, self._backwards = 0.0, 0
 
     @property

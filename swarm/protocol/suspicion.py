@@ -18,9 +18,6 @@ from swarm.protocol.members import Member, Members
 from swarm.protocol.relief import SLOWER, Busy, Idle, relief
 from swarm.protocol.settings import Settings
 
-OWN_PACE = 4.0
-"""How many times as long as usual with it a microbatch may take before an actor counts as stalled."""
-
 Strikes = Callable[[str], int]
 """Of a peer: how often it has failed by its own fault (`Probation`)."""
 
@@ -107,9 +104,14 @@ class Suspicion:
         return sums[stage] / member.offered_uplink
 
     def _pace(self, members: Members, ledger: Ledger, actor: Actor, now: float) -> float:
-        """Seconds of computing per microbatch, as measured there; before that the pass so far, which is less."""
+        """Seconds of computing per microbatch, as measured there, or as long as it has had one in hand already.
+
+        Before any is measured the pass so far, which is less.
+        """
         seconds = members.seconds_per_microbatch(actor)
-        return now - ledger.opened_at if seconds is None else seconds
+        if seconds is None:
+            return now - ledger.opened_at
+        return max(seconds, ledger.in_hand_s(actor, now))
 
     def stalled(self, members: Members, ledger: Ledger, strikes: Strikes, now: float) -> list[tuple[Actor, str]]:
         """Actors that have work at hand and finish nothing, though siblings could do it.
@@ -118,35 +120,41 @@ class Suspicion:
         not known yet has twice as long with each time it was fenced for this, until it has shown how long it takes.
         """
         found = []
-        for table in ledger.tables:
-            if len(table.roster) < 2:
-                continue
-            for actor in table.roster:
-                if not ledger.unfinished(actor) or (member := members.get(actor)) is None:
-                    continue
-                allowed = self._patience(member, ledger, strikes(actor.peer))
-                still = now - ledger.progress_at.get(actor, ledger.judged_from)
-                busy = member.status is not None and member.status.queued > 0
-                if busy and still > allowed:
-                    found.append((actor, f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"))
-                    continue
-                half = max(allowed, self._settings.step_budget_s / 8)
-                if now - ledger.moved_at.get(actor, ledger.judged_from) <= half:
-                    continue
-                since = ledger.awaited_since(actor, now)
-                if since is not None and now - since > half:
-                    waited = f"{now - since:.1f} s (deadline {half:.1f} s)"
-                    found.append((actor, f"nothing came of what its neighbours have for it, for {waited}"))
+        for actor in (actor for table in ledger.tables if len(table.roster) > 1 for actor in table.roster):
+            if (member := members.get(actor)) is not None:
+                why = self._why_stalled(member, ledger, self._patience(member, ledger, strikes(actor.peer)), now)
+                if why:
+                    found.append((actor, why))
         return found
+
+    def _why_stalled(self, member: Member, ledger: Ledger, allowed: float, now: float) -> str:
+        """Why a member counts as stalled that may be at work on one thing for so long; empty: it does not."""
+        actor, answer = member.actor, self._settings.step_budget_s / 8
+        if not ledger.unfinished(actor):
+            reducing = ledger.reduces_since(actor) if _holds_up_itself(member, ledger) else None
+            if reducing is None or now - reducing <= max(allowed, answer):
+                return ""
+            return f"it has not computed what its reduce waits for, for {now - reducing:.1f} s"
+        if ledger.has_queued(actor):
+            still = now - ledger.progress_at.get(actor, ledger.judged_from)
+            if still > allowed:
+                return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
+            answer = max(allowed, answer)
+        if now - ledger.moved_at.get(actor, ledger.judged_from) <= answer:
+            return ""
+        since = ledger.awaited_since(actor, now)
+        if since is None or now - since <= answer:
+            return ""
+        return f"nothing came of what its neighbours have for it, for {now - since:.1f} s (deadline {answer:.1f} s)"
 
     def _patience(self, member: Member, ledger: Ledger, strikes: int) -> float:
         """Seconds in which an actor with work at hand must finish some."""
-        budget = self._settings.step_budget_s
-        allowed = stall_deadline(ledger.services, budget, ledger.fences)
-        seconds = member.seconds_per_microbatch
+        settings = self._settings
+        budget, seconds = settings.step_budget_s, member.seconds_per_microbatch
+        allowed = stall_deadline(seconds, ledger.services, budget, settings.heartbeat_s, ledger.fences)
         if seconds is None:
             return max(allowed, min(allowed * 2.0 ** min(strikes, 16), budget / 2))
-        return max(allowed, min(OWN_PACE * seconds, 4 * budget))
+        return allowed
 
     def stuck_reduces(self, ledger: Ledger, now: float) -> list[int]:
         """Stages all sealed, of whose reduce nothing was made and nothing has come for too long."""
@@ -216,13 +224,23 @@ class Suspicion:
         return next(iter(named)) if len(named) == 1 else None
 
 
+def _holds_up_itself(member: Member, ledger: Ledger) -> bool:
+    """Whether it says that its reduce waits for what it has yet to compute itself."""
+    return _said_of_reduce(member, ledger) == {member.actor}
+
+
 def _named(members: Members, ledger: Ledger, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
     """For whom one waits, of `everybody` (by stage) in its reduce; nobody, if it speaks of an older attempt."""
     if voter in ledger.prepared[everybody[voter]]:
         return {actor for actor, stage in everybody.items() if actor not in ledger.prepared[stage]}
     member = members.get(voter)
-    status = member.status if member is not None else None
+    return set() if member is None else everybody.keys() & _said_of_reduce(member, ledger)
+
+
+def _said_of_reduce(member: Member, ledger: Ledger) -> set[Actor]:
+    """For whom it says it waits in its reduce, under the tables as they are now."""
+    status = member.status
     if status is None or status.pass_id != ledger.pass_id:
         return set()
-    told = tuple(table.number for table in ledger.told(ledger.stages_near(voter)))
-    return everybody.keys() & set(status.awaited) if status.numbers == told else set()
+    told = tuple(table.number for table in ledger.told(ledger.stages_near(member.actor)))
+    return set(status.awaited) if status.numbers == told else set()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swarm.protocol.actions import LinkLost, Received, Undelivered
-from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message, WithPayload
+from swarm.protocol.ids import Actor, Key
+from swarm.protocol.messages import Message, Relay, WithPayload
 from swarm.protocol.peer import PeerCore
 
 if TYPE_CHECKING:
@@ -64,12 +64,39 @@ class Network:
         self.weather: Weather | None = None
         self.far: dict[str, float] = {}
         """By peer id, seconds that everything to it and from it is under way besides, on average."""
+        self.payload_s: dict[str, float] = {}
+        """By peer id, seconds in which its line up sends one payload. Of others, and of messages without one, none."""
+        self._free_at: dict[int, float] = {}
+        """By process, when its line has sent all that waits."""
+        self._waiting: set[tuple[int, Actor, Key]] = set()
+        """What waits for its turn there, or is being sent."""
         self._links: dict[tuple[int, int], Link] = {}
         self._neighbours: dict[int, set[int]] = {}
         self._bursts: list[Burst] = []
         self._told: set[tuple[int, Actor]] = set()
 
     def send(self, source: Process, to: Actor, message: Message) -> None:
+        """As a real peer's network does: a payload that still waits for its turn is not queued twice."""
+        data = message.message if isinstance(message, Relay) else message
+        seconds = self.payload_s.get(source.actor.peer, 0.0)
+        if not seconds or not isinstance(data, WithPayload):
+            self.carry(source, to, message)
+            return
+        waits = source.pid, to, data.key
+        if waits in self._waiting:
+            return
+        self._waiting.add(waits)
+        at = self._free_at[source.pid] = max(self._world.now, self._free_at.get(source.pid, 0.0)) + seconds
+        self._world.at(at, None, (self._leave, (waits, source, message)))
+
+    def _leave(self, sending: tuple[tuple[int, Actor, Key], Process, Message]) -> None:
+        waits, source, message = sending
+        self._waiting.discard(waits)
+        if source.alive:
+            self.carry(source, waits[1], message)
+
+    def carry(self, source: Process, to: Actor, message: Message) -> None:
+        """The message leaves."""
         world = self._world
         target = world.by_actor.get(to)
         if target is None or not target.alive:

@@ -345,7 +345,9 @@ class SimPeer(Process):
         if back is not None and self._codecs:
             back = coded(back, self._codecs[self.stage - 1].backward)
         received = self._received(pass_id, m)
-        return act.BackwardDone(pass_id, m, back, _BACKWARD_S * self.slowness, received)
+        last = self.stage == self.world.settings.stages - 1
+        seconds = (_FORWARD_S + _BACKWARD_S if last else _BACKWARD_S) * self.slowness
+        return act.BackwardDone(pass_id, m, back, seconds, received)
 
     # ------------------------------------------------------------ reducing
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from swarm.protocol import audits
 from swarm.protocol.audits import Audits, Ruling
 from swarm.protocol.finding import Answer
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import StageTable
+from swarm.protocol.settings import Settings
 from swarm.simulation.scenario import small_settings
 
 ONE, TWO, LATE = (Actor(name, 1) for name in ("one", "two", "late"))
@@ -19,11 +25,15 @@ SETTINGS = dataclasses.replace(
 
 
 class Steps:
-    """Steps of one stage, which come out the same whoever computes them."""
+    """Steps of one stage, which come out the same whoever computes them, but for one that lies now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, lies: Callable[[], bool] = lambda: False, settings: Settings = SETTINGS) -> None:
+        """`lies`: whether ONE lies in the next attempt that it has a part in; always in the same way."""
         members: Any = [SimpleNamespace(actor=actor) for actor in (ONE, TWO, LATE)]
-        self.audits = Audits(SETTINGS, members)
+        self.audits = Audits(settings, members)
+        self.last = Ruling()
+        self.came_to = ""
+        self._lies = lies
 
     def decide(self, step: int, *workers: Actor) -> list[str]:
         """All three are there, and these do the work of the first attempt. Returns why it is done again each time."""
@@ -34,19 +44,21 @@ class Steps:
             busy = [actor for actor in able if actor in roster] or roster
             table = StageTable(0, tuple(roster), tuple(roster.index(busy[m % len(busy)]) for m in range(4)))
             (table,) = self.audits.tables((table,))
-            ruling = self._judged(step, table)
+            ruling = self.last = self._judged(step, table)
             if not ruling.again:
                 return reasons
             reasons.append(ruling.again)
             able = roster
 
     def _judged(self, step: int, table: StageTable) -> Ruling:
+        busy = {table.roster[place] for place in table.assignment}
+        self.came_to = "lie" if ONE in busy and self._lies() else "digest"
         ledger: Any = SimpleNamespace(
             pass_id=SimpleNamespace(step=step),
             tables=[table],
             weights=dict.fromkeys(table.roster, 1.0),
             served=set(table.roster),
-            answers=lambda without: (Answer("digest", 1.0),),
+            answers=lambda without: (Answer(self.came_to, 1.0),),
         )
         decision: Any = SimpleNamespace(step=step, gradient_norm=1.0, skip=False)
         return self.audits.judge(ledger, decision, frozenset())
@@ -64,3 +76,19 @@ def test_who_was_audited_is_not_again_before_its_time() -> None:
     steps = Steps()
     assert "3 of its peers never were" in steps.decide(0, ONE, TWO, LATE)[0]
     assert not any(steps.decide(step, ONE, TWO, LATE) for step in range(1, 9))
+
+
+def test_the_same_lie_twice_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a doubt it must come to the same without each one in turn, so that who lies has no part in one of them."""
+    monkeypatch.setattr(audits, "MOST_SEARCHES", 0)  # as when nobody was found
+    everything = dataclasses.replace(SETTINGS, audit_every=1)
+    settled = 0
+    for seed in range(300):
+        rng, often = Random(seed), [0.0]
+        steps = Steps(lambda rng=rng, often=often: rng.random() < often[0], everything)  # type: ignore[misc]
+        steps.decide(0, ONE, TWO, LATE)  # none of them is new any more
+        often[0] = 0.3
+        steps.decide(1, ONE, TWO, LATE)
+        assert steps.came_to == "digest" or not steps.last.agreed, seed
+        settled += bool(steps.last.agreed)
+    assert settled > 270
