@@ -2,16 +2,17 @@
 
     python -m benchmarks.deadlines [--seeds 12] [--jobs 2] [--out benchmarks/results/deadlines.json]
 
-The real cores in virtual time: two stages of three peers, eight steps of six microbatches, a step budget of 6 s. In
-each environment nothing happens, or one of the six peers stalls for good, stalls for a second, swallows what it gets
-for two budgets, or loses 30 % of its messages for four seconds: what no broken connection tells of. Who it is and when
-follows from the seed and is the same for all policies.
+The real cores in virtual time: two stages of three peers, eight steps of six microbatches, a step budget of 6 s. A line
+sends one frame, or part of a sum, at a time; what waits for its turn is not queued twice. In each environment nothing
+happens, or one of the six peers stalls for good, stalls for a second, turns four times slower for good, swallows what
+it gets for two budgets, or loses 30 % of its messages for four seconds: what no broken connection tells of. Who it is
+and when follows from the seed and is the same for all policies.
 
 A policy says how long a peer may be silent, how long it may finish nothing, and when a frame is asked for again: as the
-product does (`swarm/protocol/deadlines.py`, and four times a peer's own pace), or in seconds that nothing measured
-changes. Either way they double with each fence of a step and each asking in vain; the reduce keeps its own. The best
-fixed policy is searched, with other seeds: each of the three is varied over `GRID` in turn, until no other value does
-better. Twice: for the least time, and for the fewest wrong fences first.
+product does (`swarm/protocol/deadlines.py`), or in seconds that nothing measured changes. Either way they double with
+each fence of a step and each asking in vain; the reduce keeps its own. The best fixed policy is searched, with other
+seeds: each of the three is varied over `GRID` in turn, until no other value does better. Twice: for the least time, and
+for the fewest wrong fences first.
 
     lost = a run's virtual seconds, to the last decision − those of the fastest policy without a fault, environment
            by environment
@@ -98,12 +99,10 @@ class Policy:
         usual = deadlines.silence_deadline(gaps, budget_s, heartbeat_s)
         return usual if self.silence is None else max(self.silence, 3 * heartbeat_s)
 
-    def _stall(
-        self, own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int
-    ) -> float:
-        if self.stall is None:
-            return deadlines.stall_deadline(own_s, services, budget_s, heartbeat_s, fences)
-        return min(self.stall * 2.0**fences, 4 * budget_s)
+    def _stall(self, *measured: Any) -> float:
+        usual = deadlines.stall_deadline(*measured)
+        budget_s, fences = measured[2], measured[4]
+        return usual if self.stall is None else min(self.stall * 2.0**fences, 4 * budget_s)
 
     def _want(self, waits: Observed, budget_s: float, attempts: int) -> float:
         usual = deadlines.want_deadline(waits, budget_s, attempts)

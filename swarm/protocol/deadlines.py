@@ -56,16 +56,19 @@ def shortest_silence(budget_s: float, heartbeat_s: float) -> float:
     return max(budget_s * _LEAST_SILENCE, 3 * heartbeat_s)
 
 
-def stall_deadline(own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int) -> float:
+def stall_deadline(
+    own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int, probed: bool = False
+) -> float:
     """How long a peer with work at hand may finish nothing. Doubles after each fence of the step, capped.
 
     `own_s`: seconds in which it usually finishes a microbatch. While that is not known, it is judged by what others
-    take.
+    take. `probed`: it has failed before, and has one microbatch at most, so that it costs little to go on without it.
     """
     if own_s is None:
         base = deadline(services, budget_s, multiple=8.0, low=_LEAST_STANDSTILL, high=1 / 2)
     else:
-        base = max(OWN_PACE * own_s + 2 * heartbeat_s, budget_s * _LEAST_STANDSTILL)
+        times = OWN_PACE / 2 if probed else OWN_PACE
+        base = max(times * own_s + 2 * heartbeat_s, budget_s * _LEAST_STANDSTILL)
     return min(base * float(2**fences), 4 * budget_s)
 
 

@@ -177,6 +177,7 @@ class PeerCore:
             case Fetched(nbytes):
                 self._reporter.fetched(nbytes)
             case ForwardDone() | BackwardDone() | ResultDone() | ComputeFailed():
+                self._measure(event)
                 if self.stint is not None and event.pass_id == self.stint.pass_id:
                     self.stint.on_computed(event, now)
                 if isinstance(event, ComputeFailed):
@@ -315,6 +316,16 @@ class PeerCore:
         needed = needed and not set(self.allegiance.group) <= set(self._reach.unreachable)
         self._farewell.asked(reason, self.holding.stage, needed, now)
         self._reporter.leaves(now)
+
+    def _measure(self, event: ForwardDone | BackwardDone | ResultDone | ComputeFailed) -> None:
+        """How long it took, whether or not it is of use; a pass without gradients says nothing of one with them."""
+        match event:
+            case ForwardDone(PassId(index=0), seconds=seconds):
+                self._pace.forward(seconds)
+            case BackwardDone(seconds=seconds):
+                self._pace.backward(seconds)
+            case _:
+                pass
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> Stint | None:
         """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""

@@ -83,7 +83,6 @@ class Stint:
         self._carry = carry
         self._fence_said = False
         """Several ways lead out of a pass; only the first is news."""
-        self._pace = pace
         self._out = out
         self._early = Early()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
@@ -168,11 +167,8 @@ class Stint:
         match event:
             case ForwardDone():
                 self.walk.on_forward_done(event, now)
-                if self.walk.kind is PassKind.TRAIN:
-                    self._pace.forward(event.seconds)
             case BackwardDone():
                 self.walk.on_backward_done(event, now)
-                self._pace.backward(event.seconds)
                 self.reduce_if_sealed(now)
             case ResultDone():
                 self.walk.on_result_done(event, now)

@@ -151,7 +151,8 @@ class Suspicion:
         """Seconds in which an actor with work at hand must finish some."""
         settings = self._settings
         budget, seconds = settings.step_budget_s, member.seconds_per_microbatch
-        allowed = stall_deadline(seconds, ledger.services, budget, settings.heartbeat_s, ledger.fences)
+        probed = member.actor in ledger.probed
+        allowed = stall_deadline(seconds, ledger.services, budget, settings.heartbeat_s, ledger.fences, probed)
         if seconds is None:
             return max(allowed, min(allowed * 2.0 ** min(strikes, 16), budget / 2))
         return allowed

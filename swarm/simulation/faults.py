@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from swarm.protocol.actions import LeaveRequested
+from swarm.protocol.deadlines import OWN_PACE
 from swarm.simulation.invariants import GOODBYE
 from swarm.simulation.network import Burst
 from swarm.simulation.sim_peer import SimPeer
@@ -255,6 +256,8 @@ class Injector:
             case "slow":
                 factor = self._random.choice((3.0, 8.0, 30.0))
                 target.slowness *= factor
+                if factor > OWN_PACE:
+                    world.watch.disturbed = True  # it may be fenced for that
                 world.at(world.now + fault.seconds, None, (_recover, (target, factor)))
             case "drop" | "duplicate" | "reorder" | "delay":
                 self._burst(kind, target, fault.seconds)

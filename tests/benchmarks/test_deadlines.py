@@ -53,7 +53,7 @@ def test_who_is_left_alone_with_a_black_hole_comes_back(monkeypatch: pytest.Monk
 
 
 def test_the_search_ends_where_no_other_value_is_better():
-    wanted = Policy(silence=3.0, stall=0.25, want=0.3, own_pace=False)
+    wanted = Policy(silence=3.0, stall=0.25, want=0.3)
 
     def cost(policy: Policy) -> tuple[float, ...]:
         pairs = ((getattr(policy, name), getattr(wanted, name)) for name in ("silence", "stall", "want"))
