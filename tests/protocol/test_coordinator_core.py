@@ -182,6 +182,7 @@ def _reduce(
                 3,
                 sequence=coordinator.reported[actor],
                 reduced=reduced,
+                seconds_per_microbatch=0.01,
                 awaited=(awaited or {}).get(actor, ()),
             )
             orders += coordinator.hear(actor, status)
@@ -206,6 +207,24 @@ def test_a_reduce_that_gets_on_for_ever_goes_on_without_whom_the_others_wait_for
     _reduce(coordinator, 0.15 * budget, *range(1000, 2000), awaited=said)
     assert coordinator.core.phase is Phase.OPEN and coordinator.core.open_pass is not None, "the step is not given up"
     assert coordinator.core.open_pass.ledger.tables[0].roster == (waits,)
+
+
+def test_who_says_that_a_reduce_waits_for_its_own_computing_is_not_waited_for_long() -> None:
+    """By what the two say of each other it could be either: a black hole that computes nothing waits for sums too."""
+    coordinator = Coordinator()
+    budget = coordinator.core.settings.step_budget_s
+    said = {ONE: (ONE,), TWO: (ONE,)}
+    assert not _reduce(coordinator, 0.1 * budget, 0, awaited=said)
+    orders = _reduce(coordinator, 0.1 * budget, 0, awaited=said)
+    assert coordinator.core.open_pass is not None
+    assert [type(order) for order in orders] == [m.Fenced, m.Amend]
+    assert coordinator.core.open_pass.ledger.tables[0].roster == (TWO,)
+
+
+def test_who_computes_for_a_reduce_and_gets_on_is_left_alone() -> None:
+    coordinator = Coordinator()
+    budget = coordinator.core.settings.step_budget_s
+    assert not _reduce(coordinator, 0.6 * budget, *range(1000), awaited={ONE: (ONE,), TWO: (ONE,)})
 
 
 def test_what_is_asked_for_again_and_again_is_no_progress_of_a_reduce() -> None:

@@ -72,10 +72,10 @@ class Run:
         self.now += 0.001
         return [a for a in self.core.handle(event, self.now) if isinstance(a, Send)]
 
-    def report(self, actor: Actor, done: int, seconds: float | None) -> list[Any]:
+    def report(self, actor: Actor, done: int, seconds: float | None, queued: int = 0) -> list[Any]:
         self.sequence += 1
         said = {"seconds_per_microbatch": seconds, "capacity": self.capacity[actor]}
-        status = m.Status(actor, STAGE, 0, PASS, (0,), done, sequence=self.sequence, **said)
+        status = m.Status(actor, STAGE, 0, PASS, (0,), done, queued=queued, sequence=self.sequence, **said)
         return self.take(Received(actor, status))
 
     @property
@@ -83,16 +83,17 @@ class Run:
         assert self.core.open_pass is not None
         return self.core.open_pass.ledger.tables[0]
 
-    def heartbeat(self, pace: float | None = 0.1) -> list[Any]:
-        """FAST has done all that is its own, at this pace."""
-        self.report(SLOW, 0, 1.0)
-        self.report(SLOWEST, 0, 1.0)
+    def heartbeat(self, pace: float | None = 0.1, slow: float = 1.0, queued: int = 0) -> list[Any]:
+        """FAST has done all that is its own, at this pace; the others nothing, at theirs."""
+        self.report(SLOW, 0, slow, queued)
+        self.report(SLOWEST, 0, slow, queued)
         self.report(FAST, _bits(self.table.assigned_to(FAST)), pace)
         self.now += self.core.settings.heartbeat_s
         return self.take(Tick())
 
-    def asked(self, pace: float | None = 0.1) -> dict[Actor, m.Release]:
-        return {order.to: order.message for order in self.heartbeat(pace) if isinstance(order.message, m.Release)}
+    def asked(self, pace: float | None = 0.1, slow: float = 1.0, queued: int = 0) -> dict[Actor, m.Release]:
+        orders = self.heartbeat(pace, slow, queued)
+        return {order.to: order.message for order in orders if isinstance(order.message, m.Release)}
 
     def answer(self, actor: Actor, asked: m.Release) -> list[m.Amend]:
         orders = self.take(Received(actor, m.Released(PASS, asked.number, asked.microbatches)))
@@ -128,3 +129,13 @@ def test_who_does_not_answer_is_waited_for_until_the_next_heartbeat() -> None:
     table = next(order.message.table for order in orders if isinstance(order.message, m.Amend))
     assert set(asked[SLOW].microbatches) < table.assigned_to(FAST)
     assert set(asked[SLOWEST].microbatches) < table.assigned_to(SLOWEST)
+
+
+def test_who_is_at_work_on_one_thing_for_long_is_as_slow_as_that() -> None:
+    """It was as fast as its siblings before."""
+    run = Run()
+    assert not run.asked(slow=0.1, queued=2) and not Run().asked(slow=0.1)
+    asked = run.asked(slow=0.1, queued=2)
+    assert asked.keys() == {SLOW, SLOWEST}, "0.4 s"
+    run = Run()
+    assert not any(run.asked(slow=0.1) for _ in range(5)), "they have nothing that they could be computing"
