@@ -111,7 +111,8 @@ class Suspicion:
         seconds = members.seconds_per_microbatch(actor)
         if seconds is None:
             return now - ledger.opened_at
-        return max(seconds, ledger.in_hand_s(actor, now))
+        unheard_s = self._settings.heartbeat_s  # it may have finished something that it has not told yet
+        return max(seconds, ledger.in_hand_s(actor, now) - unheard_s)
 
     def stalled(self, members: Members, ledger: Ledger, strikes: Strikes, now: float) -> list[tuple[Actor, str]]:
         """Actors that have work at hand and finish nothing, though siblings could do it.

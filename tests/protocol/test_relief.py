@@ -132,10 +132,9 @@ def test_who_does_not_answer_is_waited_for_until_the_next_heartbeat() -> None:
 
 
 def test_who_is_at_work_on_one_thing_for_long_is_as_slow_as_that() -> None:
-    """It was as fast as its siblings before."""
+    """It was as fast as its siblings before. What it has finished in the last heartbeat it may not have told yet."""
     run = Run()
-    assert not run.asked(slow=0.1, queued=2) and not Run().asked(slow=0.1)
-    asked = run.asked(slow=0.1, queued=2)
-    assert asked.keys() == {SLOW, SLOWEST}, "0.4 s"
+    asked = [bool(run.asked(slow=0.1, queued=2)) for _ in range(3)]
+    assert asked == [False, True, True]
     run = Run()
     assert not any(run.asked(slow=0.1) for _ in range(5)), "they have nothing that they could be computing"
