@@ -167,7 +167,7 @@ def plan_move(
         net = done + min(rates) * (horizon_s - on_the_way) - start * horizon_s
         if net > best:
             best, steps, final = net, number, min(rates)
-            cost = start * on_the_way - done
+            cost = max(0.0, start * on_the_way - done)  # earlier moves may gain more than the last one costs
             gain = net + cost
     if first is None:
         return Stay("no move helps the slowest stage")
@@ -177,9 +177,9 @@ def plan_move(
     reason = (
         f"stage {stage} is the slowest: {start:.3g} → {final:.3g} microbatches/s"
         f"{f' after {steps} moves' if steps > 1 else ''}; in {horizon_s:.0f} s that gains {gain:.3g} microbatches, and "
-        f"{download_s:.0f} s of download cost {max(cost, 0.0):.3g}"
+        f"{download_s:.0f} s of download cost {cost:.3g}"
     )
-    return Move(worker.actor, StageIndex(source), StageIndex(stage), gain, max(cost, 0.0), reason)
+    return Move(worker.actor, StageIndex(source), StageIndex(stage), gain, cost, reason)
 
 
 def _best_move(

@@ -175,6 +175,14 @@ def test_the_lost_work_of_the_way_is_counted() -> None:
     assert isinstance(found, Stay) or found.cost >= 0.0
 
 
+def test_what_earlier_moves_gain_while_the_last_is_under_way_is_no_negative_cost() -> None:
+    lineup = line([1.0, 1.0, 1.0, 3.0], [1.0, 9.0], [1.0, 1.0, 5.0], [1.0, 1.0, 5.0], costs=(1.0, 2.0, 1.0, 1.0))
+    found = plan_move(lineup, 3.0, 7.0)
+    assert isinstance(found, Move) and "5 → 6 microbatches/s after 2 moves" in found.reason
+    # 5 a second for 3 s, then 5.5 for 3 s, then 6 for the last one: 37.5 instead of 35
+    assert (found.gain, found.cost) == (pytest.approx(2.5), 0.0)
+
+
 def test_planned_replicas_are_not_given_to_a_stage_with_as_many() -> None:
     assert isinstance(plan_move(line([1.0], [9.0, 9.0], replicas=2), 1.0, 1000.0), Stay)
     assert isinstance(plan_move(line([1.0], [9.0, 9.0, 9.0], replicas=2), 1.0, 1000.0), Move)
