@@ -6,8 +6,9 @@ Compute is a calibrated sleep, so that more peers than cores can be measured. Fr
 and are decoded, random gradients are added and averaged exactly; every stage has the parameters of a middle one.
 Every peer sends at most `--max-rate`, such that one in the middle needs `--overload` times its compute time to send its
 activations and gradients in fp32. A row's ratio is the step time of the fastest unlimited row ÷ its own; the first step
-of a row is not counted. Bytes include headers, token ids and scales. Rows `auto` choose their codecs as they go: they
-run longer, and only the steps since the last choice count.
+of a row is not counted. Bytes include headers, token ids and scales; what goes through a third peer counts twice
+(`detours`: how often that began, 0 where all reach all). Rows `auto` choose their codecs as they go: they run longer,
+and only the steps since the last choice count.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
 from peers.resolved_run import resolve_run
-from swarm.events import CodecChosen, TrafficMeasured
+from swarm.events import CodecChosen, RouteChanged, TrafficMeasured
 from swarm.manifest import AUTO
 from swarm.models.kinds import count_parameters
 from swarm.protocol.codec_choice import DWELL
@@ -164,6 +165,8 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
         settled = max((event.step for event in chosen), default=0)
         seconds = swarm.step_seconds(steps, max(1, settled))
         sent = [sent_bytes(swarm, number) for number in range(options.stages * replicas)]
+        logs = [swarm.events(f"peer-{number}") for number in range(options.stages * replicas)]
+        detours = sum(isinstance(event, RouteChanged) for log in logs for _, event in log)
     codecs = {(event.boundary, event.direction): event.codec for event in chosen}
     pairs = [f"{codecs[b, 'forward']}/{codecs[b, 'backward']}" for b in sorted({boundary for boundary, _ in codecs})]
     averaging = sum(each["reduce"] for each in sent) / len(sent) / steps
@@ -174,6 +177,7 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
         **wire_figures(sent, options.stages, manifest.batch.tokens_per_step, steps),
         "averaging, bytes per parameter": round(averaging / parameters, 2),
         "step_s": round(seconds, 3),
+        "detours": detours,
     }
     print(json.dumps(found), flush=True)
     return found

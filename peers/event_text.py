@@ -98,7 +98,7 @@ def _describe(event: e.Event) -> str:
             )
         case e.Gathered():
             seconds = event.index_s + event.pieces_s
-            size = amount(event.nbytes)
+            size = f"{amount(event.nbytes)} ({amount(event.received)} on the line)"
             return f"stage {event.stage}: {event.what} from {len(event.by_donor)} peers: {size} in {seconds:.1f} s"
         case e.PieceRefused():
             return f"{event.donor} is not asked again: {event.reason}"

@@ -32,10 +32,13 @@ class PieceRequest:
     version: int
     first: int = 0
     count: int = 0
+    packed: bool = False
+    """Each piece is to come with its length (u32) in front, and packed where that makes it shorter."""
 
     def encode(self) -> bytes:
         fields = {"kind": self.kind.value, "stage": self.stage, "version": self.version}
-        return json.dumps({"pieces": {**fields, "first": self.first, "count": self.count}}).encode()
+        fields |= {"first": self.first, "count": self.count, "packed": self.packed}
+        return json.dumps({"pieces": fields}).encode()
 
     @classmethod
     def decode(cls, raw: bytes) -> PieceRequest | None:
@@ -50,4 +53,6 @@ class PieceRequest:
         numbers = (request.stage, request.version, request.first, request.count)
         if not all(type(n) is int and 0 <= n < 2**31 for n in numbers) or request.count > MAX_RUN:
             raise RequestError(f"{request.count!r} pieces from {request.first!r} on: at most {MAX_RUN} at once")
+        if type(request.packed) is not bool:
+            raise RequestError(f"packed is {request.packed!r:.80}, expected true or false")
         return request

@@ -170,6 +170,9 @@ class Gathered(Event):
     """Until it was known what there is to fetch."""
     pieces_s: float
     by_donor: dict[str, int]
+    """Bytes of it."""
+    received: int
+    """Bytes that came over the line for it: a state's pieces are packed on their way."""
     refetched: int
     """Pieces that came otherwise than they are."""
 

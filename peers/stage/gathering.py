@@ -21,6 +21,7 @@ from peers.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, Kind, PieceRequest
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
+from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index, index_bytes
 
 Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
@@ -32,6 +33,8 @@ AT_ONCE = 2
 RUN_S = 1.0
 """How long a run is to take."""
 _FIRST_RATE = 1 << 20
+_PACKED_BELOW = 32 << 20
+"""Bytes a second that come from a donor: on a faster line packing a state costs it more than it gains."""
 _OTHERS_S = 1.0
 """How long the other donors have for their index once the first has told it."""
 _SILENT_S = 4.0
@@ -106,6 +109,8 @@ class Gathering:
     _done: set[int] = field(default_factory=set)
     _runs: list[_Run] = field(default_factory=list)
     _refetched: int = 0
+    _received: int = 0
+    """Bytes of answers that hold pieces, on the line."""
 
     async def run(self) -> Path:
         """The file with all of it. Raises Unavailable, OSError; an order that replaces this one cancels it."""
@@ -125,7 +130,17 @@ class Gathering:
         now = time.monotonic()
         what = f"{self.kind.value} {self.version}"
         self.emit(
-            Gathered(self.stage, what, index.total, resumed, indexed - began, now - indexed, by_donor, self._refetched)
+            Gathered(
+                stage=self.stage,
+                what=what,
+                nbytes=index.total,
+                resumed=resumed,
+                index_s=indexed - began,
+                pieces_s=now - indexed,
+                by_donor=by_donor,
+                received=self._received,
+                refetched=self._refetched,
+            )
         )
         return self.path
 
@@ -222,6 +237,9 @@ class Gathering:
             self._runs.append(run)
             try:
                 await self._receive(run, index, file)
+            except StateError as error:
+                self._refetched += 1
+                self._refuse(donor.actor, str(error))
             except (OSError, TimeoutError, ValueError):
                 donor.failures += 1
             finally:
@@ -253,21 +271,17 @@ class Gathering:
         return _Run(donor, late[len(late) // 2 :], now)
 
     async def _receive(self, run: _Run, index: Index, file: int) -> None:
-        request = PieceRequest(self.kind, self.stage, self.version, run.left[0], len(run.left))
-        size = sum(index.size(number) for number in run.left)
-        piece = bytearray()
-        async with aclosing(await self.fetch(run.donor.actor, request.encode(), size)) as chunks:
+        packed = self.kind is Kind.STATE and run.donor.rate < _PACKED_BELOW
+        request = PieceRequest(self.kind, self.stage, self.version, run.left[0], len(run.left), packed)
+        sizes = [index.size(number) for number in run.left]
+        most = sum(framed_bytes(size) if packed else size for size in sizes)
+        come = bytearray()
+        async with aclosing(await self.fetch(run.donor.actor, request.encode(), most)) as chunks:
             async for chunk in chunks:
-                piece += chunk
-                while run.left and len(piece) >= index.size(run.left[0]):
-                    number = run.left[0]
-                    whole, piece = bytes(piece[: index.size(number)]), piece[index.size(number) :]
-                    if not index.fits(number, whole):
-                        self._refetched += 1
-                        what = f"piece {number} of {self.kind.value} {self.version} does not have its hash"
-                        self._refuse(run.donor.actor, what)
-                        return
-                    run.left.pop(0)
+                come += chunk
+                self._received += len(chunk)
+                while run.left and (whole := self._take(come, run.left[0], index, packed)) is not None:
+                    number = run.left.pop(0)
                     now = time.monotonic()
                     run.donor.arrived(len(whole), now - run.heard_at)
                     run.heard_at = now
@@ -277,12 +291,26 @@ class Gathering:
                         self.progress(len(whole))
                     if all(left in self._done for left in run.left):
                         return  # another donor was quicker
-        if piece == NOT_KEPT:
+        if come == NOT_KEPT:
             run.donor.failures = _GONE
-        elif piece == NOT_YET:
+        elif come == NOT_YET:
             run.donor.failures = min(run.donor.failures + 1, _GONE - 1)
         elif run.left:  # cut short
             run.donor.failures += 1
+
+    def _take(self, come: bytearray, number: int, index: Index, packed: bool) -> bytes | None:
+        """The piece at the beginning of what has come, None if not all of it. Raises StateError: it is another."""
+        what, size = f"piece {number} of {self.kind.value} {self.version}", index.size(number)
+        if packed:
+            whole = take_framed(come, size, what)
+        elif len(come) < size:
+            whole = None
+        else:
+            whole = bytes(memoryview(come)[:size])
+            del come[:size]
+        if whole is not None and not index.fits(number, whole):
+            raise StateError(what, "it does not have its hash")
+        return whole
 
     def _usable(self) -> list[Actor]:
         return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]

@@ -23,6 +23,7 @@ from swarm.protocol.actions import Lend, StoreSum
 from swarm.protocol.ids import Attempt
 from swarm.state.error import StateError
 from swarm.state.layout import ShardMeta
+from swarm.state.packed import framed
 from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, span
 from swarm.state.shard import shard_parts
 
@@ -49,7 +50,14 @@ class _Lent:
     parts: Sequence[bytes | memoryview] = ()
     path: Path | None = None
 
-    def read(self, first: int, count: int) -> bytes:
+    def answer(self, request: PieceRequest) -> bytes:
+        pieces = self._read(request.first, request.count)
+        if not request.packed:
+            return pieces
+        views = (memoryview(pieces)[at : at + PIECE_BYTES] for at in range(0, len(pieces), PIECE_BYTES))
+        return b"".join(part for view in views for part in framed(view))
+
+    def _read(self, first: int, count: int) -> bytes:
         start = first * PIECE_BYTES
         length = min(count * PIECE_BYTES, self.index.total - start)
         if self.path is None:
@@ -164,7 +172,7 @@ class Lending:
         pieces = len(found.index.hashes)
         if request.first + request.count > pieces:
             raise StateError("lent", f"pieces {request.first} to {request.first + request.count} of {pieces}")
-        return await asyncio.to_thread(found.read, request.first, request.count)
+        return await asyncio.to_thread(found.answer, request)
 
     # ------------------------------------------------------------
 

@@ -42,10 +42,11 @@ MAX_STREAMS_PER_PEER = 64
 """Streams a peer may have open to us: five channels, and some bulk transfers at once."""
 MAX_PASSED_ON = 256
 """Messages on one channel to one peer that others have passed on through us."""
-FIRST_TURN_S = 0.25
+FIRST_TURN_S = 1.0
 REDIAL_TURN_S = 0.05
-"""How long the higher peer id leaves it to the lower one to dial: at first more than a round trip; later little, since
-a dial that fails is how a death is noticed."""
+"""How long the higher peer id leaves it to the lower one to dial: at first as long as a busy machine takes to answer
+over a long way, since two dials that cross cost five seconds; later little, since a dial that fails is how a death is
+noticed."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def test_some_rows_of_two_steps(tmp_path: Path) -> None:
     none, subspace, compressed = table
     assert [row["row"] for row in table] == options.rows.split(";")
     fp32 = 2 * 4 * 64
-    assert fp32 < none["bytes per token and boundary"] < 1.05 * fp32 + 4, "ids and headers count"
+    assert fp32 < none["bytes per token and boundary"] < (1.05 + 0.25 * none["detours"]) * fp32 + 4, "ids and headers"
     assert 8 + 8 < subspace["bytes per token and boundary"] < 8 + 8 + 16
     # all activations of a stage-0 peer leave through its bucket: nothing can make that faster
     share = options.microbatches * 4 * 2 * 64 * 64 / slow_links.upload_rate(options)

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest, RequestError
@@ -14,6 +15,7 @@ from peers.stage.gathering import Gathering, Unavailable
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
+from swarm.state.packed import framed
 from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, index_bytes, span
 
 ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
@@ -64,7 +66,8 @@ class Donors:
                     raise ConnectionError("gone")
                 if actor in self.dies_after:
                     self.dies_after[actor] -= 1
-                yield data[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
+                piece = data[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
+                yield b"".join(framed(piece)) if request.packed else piece
 
 
 def gathering(donors: Donors, folder: Path, *whom: Actor) -> tuple[Gathering, list[Event]]:
@@ -101,6 +104,51 @@ async def test_a_spoilt_piece_is_fetched_elsewhere_and_its_donor_not_asked_again
     assert (await fetching.run()).read_bytes() == WHOLE
     assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(TWO)]
     assert sum(bool(request.count) for actor, request in donors.asked if actor == TWO) <= 2, "what was under way"
+
+
+async def test_a_state_is_packed_on_its_way_and_sums_which_are_packed_already_are_not(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state = (0.02 * rng.standard_normal(3 * PIECE_BYTES // 4 + 250)).astype("<f4").tobytes()
+    for kind in Kind:
+        donors = Donors(one=state)
+        donors.delay_s = {ONE: 0.02}
+        fetching, events = gathering(donors, tmp_path, ONE)
+        fetching.kind, fetching.path = kind, tmp_path / kind.value
+        assert (await fetching.run()).read_bytes() == state
+        (told,) = [event for event in events if isinstance(event, Gathered)]
+        assert sum(told.by_donor.values()) == told.nbytes == len(state)
+        if kind is Kind.STATE:
+            assert 0.75 * len(state) < told.received < 0.88 * len(state)
+        else:
+            assert told.received == len(state)
+
+
+async def test_a_quick_donor_does_not_spend_its_time_on_packing(tmp_path: Path) -> None:
+    donors = Donors(one=10 * WHOLE)
+    fetching, _ = gathering(donors, tmp_path, ONE)
+    fetching.limit *= 10
+    await fetching.run()
+    asked = [request.packed for _, request in donors.asked if request.count]
+    assert asked[0] and not asked[-1], "there is no line between them"
+
+
+@pytest.mark.parametrize("spoilt", [b"\xff\xff\xff\xff", b"\2\0\0\0xy", b"\x09\0\0\0\1\0\0\0" + bytes(5)])
+async def test_a_piece_that_cannot_be_unpacked_is_fetched_elsewhere(tmp_path: Path, spoilt: bytes) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.delay_s = {ONE: 0.01}
+    answer = donors._answer
+
+    async def garbles(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        if actor == TWO and request.count:
+            yield spoilt
+        else:
+            async for piece in answer(actor, request):
+                yield piece
+
+    donors._answer = garbles  # type: ignore[method-assign]
+    fetching, events = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(TWO)]
 
 
 async def test_who_tells_another_index_than_most_is_left_out(tmp_path: Path) -> None:
@@ -203,7 +251,12 @@ def test_sums_read_back_and_others_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    ['"kind":"state","stage":-1,"version":0', '"kind":"other"', '"kind":"sums","stage":0,"version":0,"count":99'],
+    [
+        '"kind":"state","stage":-1,"version":0',
+        '"kind":"other"',
+        '"kind":"sums","stage":0,"version":0,"count":99',
+        '"kind":"state","stage":0,"version":0,"packed":1',
+    ],
 )
 def test_requests_that_cannot_be_are_refused(fields: str) -> None:
     with pytest.raises(RequestError):
