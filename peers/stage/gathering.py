@@ -1,8 +1,9 @@
 """Gathering: something that several peers hold, fetched from all of them at once, into a file.
 
 The index that most donors tell is believed. Whoever has nothing to do takes the next few pieces, more from who is
-quicker; when all are under way it takes over the end of the slowest run. A piece that does not have its hash is fetched
-elsewhere, and its sender is not asked again. What has come stays in the file: the same thing, wanted again, goes on.
+quicker, and fewer towards the end, so that all end together; when all pieces are under way it takes over the end of the
+slowest run. A piece that does not have its hash is fetched elsewhere, and its sender is not asked again. What has come
+stays in the file: the same thing, wanted again, goes on.
 """
 
 from __future__ import annotations
@@ -254,7 +255,8 @@ class Gathering:
         if self._missing:
             first = self._missing[0]
             count = 1
-            while count < min(donor.run, len(self._missing)) and self._missing[count] == first + count:
+            most = min(donor.run, len(self._missing) // (2 * AT_ONCE * len(self._usable())))
+            while count < most and self._missing[count] == first + count:
                 count += 1
             taken, self._missing = self._missing[:count], self._missing[count:]
             return _Run(donor, taken, time.monotonic())

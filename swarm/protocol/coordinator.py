@@ -78,7 +78,7 @@ from swarm.protocol.rebalancing import Rebalancing
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
-from swarm.protocol.suspicion import Suspicion
+from swarm.protocol.silence import Silence
 from swarm.protocol.weights import Weights
 
 AT_ONCE = 64
@@ -141,7 +141,7 @@ class CoordinatorCore:
         )
         self._audience = Audience(settings, self.history, self.members, rebalancing)
         self._collection = Collection(settings, self.history, self.members, self._out)
-        self._suspicion = Suspicion(settings)
+        self._silence = Silence(settings)
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._term_request: WriteTerm | None = None
         self._started = False
@@ -543,10 +543,10 @@ class CoordinatorCore:
         if (late := now - self._next_tick) > 2 * self.settings.heartbeat_s:
             self._excuse(late, now)
         self._next_tick = now + self.settings.heartbeat_s
-        for member, reason in self._suspicion.silent(self.members, now):
+        for member, reason in self._silence.judge(self.members, now):
             self._lose(member, reason, now)
         if self.phase is Phase.OPEN and self.open_pass is not None:
-            self.open_pass.tick(now)
+            self.open_pass.tick(self._silence, now)
             self._settle(now)
             self._listen(now)
         elif self.phase is Phase.FINISHED:

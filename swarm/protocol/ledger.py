@@ -84,6 +84,8 @@ class Ledger:
         self.entering: frozenset[Actor] = frozenset()
         """Of the rosters: who has caught up, but for the last decision, and was a listener before."""
         self.opened_at = now
+        self._entered_at: dict[Actor, float] = {}
+        """When it came into the open pass, of who did."""
         self.judged_from = now
         """As `opened_at`, but later by the time in which the coordinator itself stood still."""
         self.fences = 0
@@ -148,8 +150,12 @@ class Ledger:
 
     def enter(self, actor: Actor, now: float) -> None:
         """It listened, and comes into its stage's next table. It has had no time to do anything yet."""
-        self.progress_at[actor] = self.moved_at[actor] = now
+        self._entered_at[actor] = self.progress_at[actor] = self.moved_at[actor] = now
         self.listen(tuple(each for each in self.listeners if each.actor != actor))
+
+    def began_at(self, actor: Actor) -> float:
+        """Since when it has a part in the pass."""
+        return self._entered_at.get(actor, self.opened_at)
 
     def unbegun(self, actor: Actor) -> list[Microbatch]:
         """What is assigned to an actor that has not forwarded it, as far as is known."""
@@ -282,6 +288,11 @@ class Ledger:
         self.sealed_at = {stage: min(now, at + seconds) for stage, at in self.sealed_at.items()}
         self._reduced_at = {actor: min(now, at + seconds) for actor, at in self._reduced_at.items()}
         self._reduce_moved_at = {stage: min(now, at + seconds) for stage, at in self._reduce_moved_at.items()}
+
+    def is_back(self, actor: Actor, now: float) -> None:
+        """It could not be heard for a while: what it has done is yet to be told."""
+        self.progress_at[actor] = self.moved_at[actor] = now
+        self._awaited.pop(actor, None)
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
         """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""

@@ -221,8 +221,11 @@ class Mending:
 
     # ------------------------------------------------------------ once a heartbeat
 
-    def tick(self, aborts: int, strikes: Strikes, now: float) -> Suspect | GiveUp | None:
-        """Repeat what was not heard, take work from the slow, name who is stuck. `aborts`: of this step so far."""
+    def tick(self, aborts: int, strikes: Strikes, unheard: frozenset[Actor], now: float) -> Suspect | GiveUp | None:
+        """Repeat what was not heard, take work from the slow, name who is stuck.
+
+        `aborts`: of this step so far. `unheard`: of whom nothing has been heard, perhaps by our own fault.
+        """
         ledger = self._ledger
         for actor in ledger.actors:
             if self._members.get(actor) is None:
@@ -241,15 +244,17 @@ class Mending:
         if ledger.kind is PassKind.TRAIN:
             for stage in sorted({at for actor in ledger.given if (at := ledger.stage_of(actor)) is not None}):
                 self._hand_on(stage, now)
-            for actor, microbatches in self._suspicion.to_release(self._members, ledger, now):
+            for actor, microbatches in self._suspicion.to_release(self._members, ledger, unheard, now):
                 ledger.releasing[actor] = microbatches
         for actor, microbatches in ledger.releasing.items():
             if (at := ledger.stage_of(actor)) is not None:
                 self._out.send(actor, Release(ledger.pass_id, ledger.tables[at].number, microbatches))
         if ledger.kind is not PassKind.TRAIN:
             return None
-        for actor, reason in self._suspicion.stalled(self._members, ledger, strikes, now):
+        for actor, reason in self._suspicion.stalled(self._members, ledger, strikes, unheard, now):
             return Suspect(actor, reason)
+        if unheard:
+            return None  # reduces that would wait for them could have got on
         for stage in self._suspicion.stuck_reduces(ledger, now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found

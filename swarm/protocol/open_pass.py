@@ -29,6 +29,7 @@ from swarm.protocol.messages import (
 )
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
+from swarm.protocol.silence import Silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,13 @@ class OpenPass:
         if self.outcome is None:
             self.outcome = self._mending.fence(actor, reason)
 
-    def tick(self, now: float) -> None:
+    def tick(self, silence: Silence, now: float) -> None:
         """Once a heartbeat."""
         if self.outcome is None:
-            self._resolve(self._mending.tick(self._experience.aborts, self._experience.probation.strikes, now))
+            for actor in silence.back:
+                self.ledger.is_back(actor, now)
+            aborts, strikes = self._experience.aborts, self._experience.probation.strikes
+            self._resolve(self._mending.tick(aborts, strikes, silence.waited_for, now))
         self.drain(now)
 
     def drain(self, now: float) -> None:

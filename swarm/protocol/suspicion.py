@@ -1,7 +1,7 @@
-"""Who is taken for dead, slow or stuck, and why. Pure judgements over what the coordinator has heard.
+"""Who is taken for slow or stuck in an open pass, and why. Pure judgements over what the coordinator has heard.
 
-Silence and standstill are judged against measured quantiles and one step budget (`deadlines`). Slowness is judged
-against siblings: first their work is taken (RELEASE), only a standstill is fenced.
+A standstill is judged against measured quantiles and one step budget (`deadlines`). Slowness is judged against
+siblings: first their work is taken (RELEASE), only a standstill is fenced.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 
-from swarm.protocol.deadlines import shortest_silence, silence_deadline, stall_deadline
+from swarm.protocol.deadlines import stall_deadline
 from swarm.protocol.ids import Actor, Microbatch, PassKind
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
@@ -26,30 +26,15 @@ class Suspicion:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def silent(self, members: Members, now: float) -> list[tuple[Member, str]]:
-        """Members that said nothing for too long. If several, a quarter or more, go silent together: wait longer."""
-        settings = self._settings
-        everyone = list(members)
-        quiet = []
-        shortest = shortest_silence(settings.step_budget_s, settings.heartbeat_s)
-        for member in everyone:
-            if now - member.heard_at <= shortest:
-                continue
-            allowed = silence_deadline(member.gaps, settings.step_budget_s, settings.heartbeat_s)
-            if now - member.heard_at > allowed:
-                quiet.append((member, allowed))
-        if len(quiet) > 1 and 4 * len(quiet) >= len(everyone):
-            patience = settings.step_budget_s / 3
-            quiet = [(m, patience) for m, _ in quiet if now - m.heard_at > patience]
-        return [(m, f"silent for {now - m.heard_at:.1f} s (deadline {allowed:.1f} s)") for m, allowed in quiet]
-
     def overrun(self, ledger: Ledger, aborts: int, now: float) -> bool:
         """The total cap: progress counts, but not for ever. Doubles with each abort and grows with each fence."""
         cap = self._settings.step_budget_s * (2 + ledger.fences) * float(2 ** min(aborts, 6))
         return now - ledger.judged_from > cap
 
-    def to_release(self, members: Members, ledger: Ledger, now: float) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
-        """What each slow actor is to give up to siblings that have nothing left to do (`relief`).
+    def to_release(
+        self, members: Members, ledger: Ledger, unheard: Collection[Actor], now: float
+    ) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
+        """What each slow actor is to give up to siblings that have nothing left to do (`relief`); not who is `unheard`.
 
         No microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
         """
@@ -61,7 +46,7 @@ class Suspicion:
             movable = {
                 a: [m for m in mine if m not in ledger.released[stage]]
                 for a, mine in left.items()
-                if mine and a not in ledger.releasing
+                if mine and a not in ledger.releasing and a not in unheard
             }
             busy = {
                 a: Busy(self._pace(members, ledger, a, now), len(left[a]), len(may), self._sends_s(members, stage, a))
@@ -91,7 +76,7 @@ class Suspicion:
                 continue
             seconds = members.seconds_per_microbatch(actor)
             if seconds is None and (done := ledger.done_of(actor).bit_count()):
-                seconds = (now - ledger.opened_at) / done
+                seconds = (now - ledger.began_at(actor)) / done
             if seconds is not None:
                 idle[actor] = Idle(seconds, self._sends_s(members, stage, actor))
         return idle
@@ -106,23 +91,23 @@ class Suspicion:
     def _pace(self, members: Members, ledger: Ledger, actor: Actor, now: float) -> float:
         """Seconds of computing per microbatch, as measured there, or as long as it has had one in hand already.
 
-        Before any is measured the pass so far, which is less.
+        Before any is measured only the latter: who waits for others' frames is not slow.
         """
-        seconds = members.seconds_per_microbatch(actor)
-        if seconds is None:
-            return now - ledger.opened_at
         unheard_s = self._settings.heartbeat_s  # it may have finished something that it has not told yet
+        seconds = members.seconds_per_microbatch(actor) or 0.0
         return max(seconds, ledger.in_hand_s(actor, now) - unheard_s)
 
-    def stalled(self, members: Members, ledger: Ledger, strikes: Strikes, now: float) -> list[tuple[Actor, str]]:
-        """Actors that have work at hand and finish nothing, though siblings could do it.
+    def stalled(
+        self, members: Members, ledger: Ledger, strikes: Strikes, unheard: Collection[Actor], now: float
+    ) -> list[tuple[Actor, str]]:
+        """Actors that have work at hand and finish nothing, though siblings could do it; but for those `unheard`.
 
         Never for being slow: who is known to take long over a microbatch has several times as long as that, and who is
         not known yet has twice as long with each time it was fenced for this, until it has shown how long it takes.
         """
         found = []
         for actor in (actor for table in ledger.tables if len(table.roster) > 1 for actor in table.roster):
-            if (member := members.get(actor)) is not None:
+            if (member := members.get(actor)) is not None and actor not in unheard:
                 why = self._why_stalled(member, ledger, self._patience(member, ledger, strikes(actor.peer)), now)
                 if why:
                     found.append((actor, why))

@@ -38,6 +38,8 @@ class Donors:
         """Who does so once it has told the index."""
         self.without: set[Actor] = set()
         """Who has nothing to send yet but the index."""
+        self.line = asyncio.Semaphore(1000)
+        """Of whoever fetches: a piece that comes has it for itself, for as long as its donor takes."""
         self.asked: list[tuple[Actor, PieceRequest]] = []
 
     async def fetch(self, actor: Actor, raw: bytes, limit: int) -> AsyncGenerator[bytes, None]:
@@ -61,7 +63,8 @@ class Donors:
             yield NOT_YET
         else:
             for number in range(request.first, request.first + request.count):
-                await asyncio.sleep(self.delay_s.get(actor, 0.0))
+                async with self.line:
+                    await asyncio.sleep(self.delay_s.get(actor, 0.0))
                 if self.dies_after.get(actor, 1) == 0:
                     raise ConnectionError("gone")
                 if actor in self.dies_after:
@@ -178,6 +181,18 @@ async def test_what_a_frozen_donor_was_to_send_comes_from_the_other_each_piece_o
     assert any(request.count for actor, request in donors.asked if actor == TWO), "it was to send some"
     sent = [n for actor, r in donors.asked if actor == ONE for n in range(r.first, r.first + r.count)]
     assert sorted(set(sent)) == list(range(6)) and len(sent) <= 8, sent
+
+
+async def test_hardly_anything_comes_twice_over_the_one_line_of_who_fetches(tmp_path: Path) -> None:
+    donors = Donors(one=10 * WHOLE, two=10 * WHOLE, three=10 * WHOLE)
+    donors.line = asyncio.Semaphore(1)
+    donors.delay_s = {ONE: 0.01, TWO: 0.01, THREE: 0.01}
+    fetching, events = gathering(donors, tmp_path, ONE, TWO, THREE)
+    fetching.limit *= 10
+    assert (await fetching.run()).read_bytes() == 10 * WHOLE
+    (told,) = [event for event in events if isinstance(event, Gathered)]
+    assert told.received < 1.05 * len(10 * WHOLE)
+    assert len(told.by_donor) == 3
 
 
 async def test_what_two_frozen_donors_were_to_send_comes_from_the_third(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Run:
         assert self.core.open_pass is not None
         return self.core.open_pass.ledger.tables[0]
 
-    def heartbeat(self, pace: float | None = 0.1, slow: float = 1.0, queued: int = 0) -> list[Any]:
+    def heartbeat(self, pace: float | None = 0.1, slow: float | None = 1.0, queued: int = 0) -> list[Any]:
         """FAST has done all that is its own, at this pace; the others nothing, at theirs."""
         self.report(SLOW, 0, slow, queued)
         self.report(SLOWEST, 0, slow, queued)
@@ -91,7 +91,7 @@ class Run:
         self.now += self.core.settings.heartbeat_s
         return self.take(Tick())
 
-    def asked(self, pace: float | None = 0.1, slow: float = 1.0, queued: int = 0) -> dict[Actor, m.Release]:
+    def asked(self, pace: float | None = 0.1, slow: float | None = 1.0, queued: int = 0) -> dict[Actor, m.Release]:
         orders = self.heartbeat(pace, slow, queued)
         return {order.to: order.message for order in orders if isinstance(order.message, m.Release)}
 
@@ -138,3 +138,10 @@ def test_who_is_at_work_on_one_thing_for_long_is_as_slow_as_that() -> None:
     assert asked == [False, True, True]
     run = Run()
     assert not any(run.asked(slow=0.1) for _ in range(5)), "they have nothing that they could be computing"
+
+
+def test_who_has_not_been_measured_is_slow_only_if_it_has_work_at_hand() -> None:
+    """Who waits for the frames of others is not: nobody could do sooner what it has left."""
+    run = Run()
+    assert not run.asked(slow=None)
+    assert run.asked(slow=None, queued=1).keys() == {SLOW, SLOWEST}
