@@ -155,6 +155,9 @@ def _describe(event: e.Event) -> str:
         case e.StageAmended():
             moved = _microbatches(event.moved)
             return f"stage {event.stage} has table {event.number}, {moved} moved: {event.reason}"
+        case e.ShareChanged():
+            share = f"has {event.microbatches} microbatches of stage {event.stage} now"
+            return f"{event.actor} {share}: one takes it {event.seconds:.3g} s, and {event.before:.3g} before"
         case e.MicrobatchesReleased():
             return f"{event.actor} gave up {_microbatches(event.microbatches)}"
         case e.FrameRecovered():

@@ -318,6 +318,19 @@ class StageAmended(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ShareChanged(Event):
+    """A microbatch takes a replica clearly more or less time than before, so its share is another one."""
+
+    actor: str
+    stage: int
+    before: float
+    """Seconds."""
+    seconds: float
+    microbatches: int
+    """Its share of the step that opens."""
+
+
+@dataclass(frozen=True, slots=True)
 class MicrobatchesReleased(Event):
     pass_id: str
     actor: str

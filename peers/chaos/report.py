@@ -9,29 +9,50 @@ from dataclasses import asdict, dataclass, field
 from peers.chaos.director import Played
 from peers.chaos.invariants import Finding, check
 from peers.chaos.moment import COORDINATOR
-from peers.chaos.scenario import Expectations, Expected, ExpectedEnd, Scenario
+from peers.chaos.scenario import BOOTSTRAP, Expectations, Expected, ExpectedEnd, Scenario
 from peers.chaos.vitals import Growth
 from peers.event_text import amount, describe
 from swarm import events as e
 
 _ANSWERS = (
+    e.CheckpointRefused,
     e.CodecChosen,
     e.CoordinatorStarted,
+    e.DuplicateIdentity,
     e.LeadershipLost,
     e.LeadershipTaken,
+    e.MajorityMissing,
     e.MicrobatchesReleased,
+    e.PeerExpelled,
     e.PeerFenced,
     e.PeerJoined,
+    e.PeerLeaving,
     e.PeerLost,
+    e.PeerMoved,
     e.PeerRefused,
     e.RolledBack,
     e.RouteChanged,
     e.RunPaused,
+    e.SeatAsked,
+    e.ShareChanged,
     e.StageAmended,
     e.StepAborted,
-    e.PeerExpelled,
+    e.StepAudited,
+    e.SwarmSplit,
 )
 """What a coordinator does about a fault, and says why."""
+_ANSWERS_OF_PEERS = (
+    e.CatchUpFailed,
+    e.CheckpointRefused,
+    e.ClockDiffers,
+    e.CoordinatorAway,
+    e.CoordinatorBack,
+    e.LeaderFollowed,
+    e.PieceRefused,
+    e.RouteChanged,
+    e.SeatTaken,
+)
+"""What a peer does by itself."""
 _MOST_ANSWERS = 12
 
 
@@ -63,7 +84,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A fault, and what followed in the coordinator's log until the next one."""
+    """A fault, and what was done in the time until the next one."""
 
     fault: str
     what: str
@@ -72,6 +93,8 @@ class Episode:
     answers: list[Answer]
     more: int
     """Answers that are not listed."""
+    slowest: float | None
+    """The slowest step decided in that time ÷ the usual one."""
 
 
 @dataclass
@@ -85,6 +108,8 @@ class Report:
     usual_step_s: float | None
     goodput: float | None
     """Committed tokens a second from the first fault on ÷ those of the usual step."""
+    survivors: float | None
+    """Peers' processes that lived from then on, on average ÷ those at that moment."""
     slowest: float | None
     """The slowest step from the first fault on ÷ the usual one."""
     longest_gap_s: float
@@ -117,6 +142,7 @@ def failed(scenario: Scenario, why: str) -> Report:
         decided=0,
         usual_step_s=None,
         goodput=None,
+        survivors=None,
         slowest=None,
         longest_gap_s=0.0,
         equal=None,
@@ -153,6 +179,7 @@ def report_of(played: Played) -> Report:
         decided=len(decisions),
         usual_step_s=usual,
         goodput=usual * (len(struck) - 0.5) / elapsed if usual and elapsed > 0 else None,
+        survivors=_survivors(played, first_fault, decisions[-1][0]) if struck and first_fault is not None else None,
         slowest=max((step.ratio for step in struck if step.ratio is not None), default=None),
         longest_gap_s=max(gaps, default=0.0),
         equal=None if not played.verdict else bool(played.verdict["equal"]),
@@ -160,7 +187,7 @@ def report_of(played: Played) -> Report:
         growth=played.vitals.growth(),
         ends=[End(end.host, end.at - played.first_step_at, end.code) for end in played.ends],
         steps=steps,
-        episodes=_episodes(played),
+        episodes=_episodes(played, usual),
     )
     report.failures = _failures(played, report)
     return report
@@ -177,25 +204,54 @@ def _usual(played: Played, first_fault: float | None) -> float | None:
     return statistics.median(seconds) if seconds else None
 
 
+def _survivors(played: Played, begin: float, end: float) -> float | None:
+    """Peers' processes that lived between two moments, on average ÷ those that lived at the first."""
+    lived, there = 0.0, 0
+    for host in (name for name in played.machines if name not in (*played.scenario.coordinators, BOOTSTRAP)):
+        starts = [s.at for s in played.machines[host].log if isinstance(s.event, e.ProcessStarted)]
+        ends = sorted(ended.at for ended in played.ends if ended.host == host)
+        for started in starts:
+            ended = next((at for at in ends if at >= started), played.ended_at)
+            lived += max(0.0, min(end, ended) - max(begin, started))
+            there += started < begin <= ended
+    return lived / (end - begin) / there if there and end > begin else None
+
+
 def _moments(played: Played) -> list[float]:
     """The first opening, all decisions, and the end of a scenario that was cut short."""
     found = [played.first_step_at, *(s.at for s in played.coordinator if isinstance(s.event, e.StepDecided))]
     return found if played.finished else [*found, played.ended_at]
 
 
-def _episodes(played: Played) -> list[Episode]:
-    found = []
+def _episodes(played: Played, usual: float | None) -> list[Episode]:
+    found, said = [], _said(played)
+    decided = [seen.at for seen in played.coordinator if isinstance(seen.event, e.StepDecided)]
+    steps = list(zip([played.first_step_at, *decided], decided, strict=False))
     ends = [struck.at for struck in played.struck[1:]] + [float("inf")]
     for struck, end in zip(played.struck, ends, strict=False):  # without a fault there is no episode
-        answers = [
-            Answer(seen.at - struck.at, _with_names(played, describe(seen.event)))
-            for seen in played.coordinator
-            if struck.at <= seen.at < end and _is_answer(seen.event)
-        ]
-        at = struck.at - played.first_step_at
-        more = max(0, len(answers) - _MOST_ANSWERS)
-        found.append(Episode(struck.fault.name, str(struck.fault), at, answers[:_MOST_ANSWERS], more))
+        answers = [Answer(at - struck.at, _with_names(played, text)) for at, text in said if struck.at <= at < end]
+        slowest = max((b - a for a, b in steps if struck.at <= b < end), default=None)
+        found.append(
+            Episode(
+                fault=struck.fault.name,
+                what=str(struck.fault),
+                at_s=struck.at - played.first_step_at,
+                answers=answers[:_MOST_ANSWERS],
+                more=max(0, len(answers) - _MOST_ANSWERS),
+                slowest=slowest / usual if slowest is not None and usual else None,
+            )
+        )
     return found
+
+
+def _said(played: Played) -> list[tuple[float, str]]:
+    """What coordinators and peers have done and say why, in order of time; what a peer says has its name in front."""
+    said = [(seen.at, describe(seen.event)) for seen in played.coordinator if _is_answer(seen.event)]
+    for name, machine in played.machines.items():
+        if name not in played.scenario.coordinators:
+            mine = [seen for seen in machine.log if isinstance(seen.event, _ANSWERS_OF_PEERS)]
+            said += [(seen.at, f"{name}: {describe(seen.event)}") for seen in mine]
+    return sorted(said)
 
 
 def _is_answer(event: e.Event) -> bool:

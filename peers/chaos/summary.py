@@ -23,6 +23,11 @@ def show(report: Report, console: Console) -> None:
             console.print(f"  {answer.after_s:+7.2f} s  {answer.text}", markup=False, soft_wrap=True)
         if episode.more:
             console.print(f"             and {episode.more} more")
+        if not episode.answers:
+            slowest = (
+                "" if episode.slowest is None else f": the slowest step took {episode.slowest:.2f} × the usual one"
+            )
+            console.print(f"             nothing had to be done{slowest}", soft_wrap=True)
     console.print()
     table = Table.grid(padding=(0, 2))
     for name, value, style in _rows(report):
@@ -44,7 +49,11 @@ def _rows(report: Report) -> list[tuple[str, str, str]]:
     usual = "not measured" if report.usual_step_s is None else f"{report.usual_step_s:.2f} s"
     rows = [("steps", f"{report.decided} decided in {report.seconds:.1f} s; the usual one takes {usual}", "")]
     if report.goodput is not None:
-        rows.append(("goodput", f"{report.goodput:.2f} of that before the first fault", ""))
+        told = f"{report.goodput:.2f} of that before the first fault"
+        if report.survivors:
+            survived = f"{report.goodput / report.survivors:.2f} of what the peers that lived do"
+            told += f", when {report.survivors:.2f} of the peers lived on average: {survived}"
+        rows.append(("goodput", told, ""))
     if report.slowest is not None:
         rows.append(("slowest step", f"{report.slowest:.2f} × the usual one", ""))
     rows.append(("longest gap", f"{report.longest_gap_s:.2f} s between decisions", ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from functools import partial
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -17,8 +18,8 @@ class Interrupts:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._came = False
 
-    def register(self, leave: Callable[[], None]) -> None:
-        """From within the event loop."""
+    def register(self, leave: Callable[[], None]) -> Callable[[], None]:
+        """From within the event loop. Returns what takes it back, for a peer that has ended and others have not."""
         self._leave.append(leave)
         if self._came:
             leave()
@@ -26,6 +27,7 @@ class Interrupts:
             self._loop = asyncio.get_running_loop()
             for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._first)
+        return partial(self._leave.remove, leave)
 
     def _first(self) -> None:
         assert self._loop is not None
@@ -33,5 +35,5 @@ class Interrupts:
         for number in _SIGNALS:
             self._loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
-        for leave in self._leave:
+        for leave in list(self._leave):
             leave()

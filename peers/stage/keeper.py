@@ -361,8 +361,9 @@ class Keeper:
                 yield chunk
 
     async def close(self) -> None:
-        if self.engine is not None:
-            await asyncio.to_thread(self.engine.close)
+        engine, self.engine = self.engine, None  # others of the process may go on, and need its memory
+        if engine is not None:
+            await asyncio.to_thread(engine.close)
 
 
 def _seed(path: Path, own: Path) -> None:

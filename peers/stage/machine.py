@@ -52,7 +52,9 @@ class Machine:
     def sit(
         self, peer: str, *, on_call: bool, tell: Callable[[Event], None], changed: Callable[[], None]
     ) -> Iterator[Seat]:
-        """A place for a peer. `tell`: its event log. `changed`: called when others have made its part another one."""
+        """A place for a peer. `tell`: its event log. `changed`: called, from any thread, when others have made its part
+        another one.
+        """
         seat, others = Seat(self, peer, on_call, tell, changed), self.seats
         self._seats.append(seat)
         _tell(others)

@@ -138,15 +138,19 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         offered: _Offered | None = None
 
         def divided() -> None:
-            """This peer's part of the machine is another one. Called in the event loop, once all below is there."""
+            """This peer's part of the machine is another one. Called once all below is there."""
             retention.budget_bytes = seat.frames
             if keeper.engine is not None:
                 keeper.engine.limit_graphs(seat.graphs)
             if offered is not None:
                 driver.loop.post(MeansChanged(seat.means(*offered)))
 
+        def changed() -> None:
+            loop.call_soon_threadsafe(divided)  # a sibling's stage is made in a thread
+
+        loop = asyncio.get_running_loop()
         seat = ending.enter_context(
-            options.machine.sit(me.peer, on_call=options.on_call, tell=log.append, changed=divided)
+            options.machine.sit(me.peer, on_call=options.on_call, tell=log.append, changed=changed)
         )
         retention = Retention(home.path / "retention", seat.frames)
 
@@ -238,7 +242,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         directory = Directory(host, network, manifest.hash, Role.PEER, described, given)
         directory.need(group)
         await network.start()
-        options.interrupts.register(lambda: driver.loop.post(LeaveRequested("left")))
+        ending.callback(options.interrupts.register(lambda: driver.loop.post(LeaveRequested("left"))))
         log.append(ProcessStarted("peer", str(me), manifest.hash, version("swarm-peer"), options.machine.max_rate))
         async with options.machine.measuring:
             offered = await _offered(manifest, home, options, network, coordinator, log)

@@ -202,7 +202,7 @@ class StageEngine:
             case Discard():
                 self._backlog.drop(lambda task: _forwards(task, action))
             case CancelReduce():
-                self._backlog.drop(lambda task: _attempt(task) == action.attempt)
+                self._backlog.drop(lambda task: _is_void(task, action.attempt))
         if self._stale(action):
             return
         match action:
@@ -380,8 +380,11 @@ def _forwards(task: object, given_up: Discard) -> bool:
     return isinstance(task, Forward) and (task.pass_id, task.microbatch) == (given_up.pass_id, given_up.microbatch)
 
 
-def _attempt(task: object) -> object:
-    return getattr(task, "attempt", None)
+def _is_void(task: object, cancelled: Attempt) -> bool:
+    """Whether work of a reduce is of no use once that attempt is cancelled: parts may be made under an older table."""
+    if isinstance(task, EncodePart):
+        return cancelled.ends(task.attempt)
+    return getattr(task, "attempt", None) == cancelled
 
 
 def _subject(action: ComputeAction) -> tuple[PassId, Microbatch | None]:

@@ -29,6 +29,11 @@ class Asked:
         """It is asked for now, or it is expected from now on."""
         self._at[key] = now
 
+    def expect(self, key: FrameKey, now: float) -> None:
+        """It comes unasked: how long that takes says nothing of what is asked for."""
+        self._at[key] = now
+        self._pending[key] = 0
+
     def forget(self, key: FrameKey) -> None:
         """It is not wanted any more; if it is again, it must be asked for."""
         for held in (self._at, self._in_vain, self._pending):

@@ -30,7 +30,9 @@ USUAL_STEPS = 16
 MOST_SEARCHES = 3
 """Of one step, in vain. After that it is only done again, until it comes out the same with two halves."""
 MOST_ATTEMPTS = 10
-"""That it may come out otherwise, or be given up. Then it is decided as it comes out the next time."""
+"""That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
+LAST_ATTEMPT = 3 * MOST_ATTEMPTS
+"""Then it is decided as it comes out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,16 @@ class _Inquiry:
     """It came out otherwise before."""
     outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
     """What it came to since then, and all without whom it came to that in some attempt."""
+    attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
+    """What it came to each time, from the first on, and who had a part in it."""
     workers: set[str] = field(default_factory=set)
     """Peers that did something in those attempts that a sibling could have done."""
     spare: set[str] = field(default_factory=set)
     """Peers that can be left out of the next attempt, since they have siblings."""
     due: set[str] = field(default_factory=set)
-    """Those of them without whom it did not come to what it came to last."""
+    """Those of them without whom it never came to what it came to last."""
+    likely: bool = False
+    """They are fewer than with any other outcome so far, or as few."""
     search: Search | None = None
     trial: Tables = ()
     """What the search wants to know the outcome of."""
@@ -109,14 +115,28 @@ class _Inquiry:
 
     def came_to(self, found: Finding, tolerance: float) -> bool:
         """Whether it came to the same without each one of its peers: that is right, whoever else may lie at times."""
-        self.workers |= found.workers
+        self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
         without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
         if without is None:
             without = set()
             self.outcomes.append((found.answers, without))
         without |= self.workers - found.served
-        self.due = (self.workers & self.spare) - without
+        left_out = self.workers & self.spare
+        self.due = left_out - without
+        self.likely = all(len(self.due) <= len(left_out - w) for _, w in self.outcomes)
         return not self.due
+
+    def suspect(self, tolerance: float) -> str | None:
+        """The one peer that can have told all lies, if no other can: without the only liar it comes to the same always.
+
+        It need not be one if several lie.
+        """
+        possible = []
+        for peer in self.spare:
+            without = [answers for answers, served in self.attempts if peer not in served]
+            if all(same(without[0], answers, tolerance) for answers in without):
+                possible.append((peer, len(without)))
+        return possible[0][0] if len(possible) == 1 and possible[0][1] > 1 else None
 
     def begin_anew(self) -> None:
         self.first = self.truth = self.search = None
@@ -198,11 +218,17 @@ class Audits:
             ledger.weights,
             frozenset(actor.peer for actor in ledger.served),
         )
+        tolerance = self._settings.audit_tolerance
+        inquiry.attempts.append((found.answers, found.served))
         if inquiry.search is not None:
             return self._go_on(found)
-        if inquiry.doubted and inquiry.came_to(found, self._settings.audit_tolerance):
+        if inquiry.doubted and inquiry.came_to(found, tolerance):
             self._noted(decision)
             return Ruling(agreed=True)
+        if inquiry.doubted and (suspect := inquiry.suspect(tolerance)) is not None:
+            inquiry.away.add(suspect)
+            inquiry.begin_anew()
+            return Ruling(again=f"audited: without {suspect} alone it always came to the same: it is done without it")
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None:
@@ -214,7 +240,8 @@ class Audits:
     def _begin(self, found: Finding, decision: Decision) -> Ruling:
         inquiry = self._inquiry
         several = inquiry.doubted or any(len(table.roster) > 1 for table in found.tables)
-        why = self._why(found, decision) if several and inquiry.failed < MOST_ATTEMPTS else ""
+        most = MOST_ATTEMPTS if inquiry.likely else LAST_ATTEMPT
+        why = self._why(found, decision) if several and inquiry.failed < most else ""
         if not why:
             self._noted(decision)
             return Ruling(agreed=False if inquiry.doubted else None)
@@ -250,9 +277,9 @@ class Audits:
         inquiry, due = self._inquiry, set[str]()
         if inquiry.doubted:
             due = inquiry.due
-        elif inquiry.for_new and inquiry.first is not None:
-            due = inquiry.first.workers - self._vouched
-        salt = f"{inquiry.first is None} {inquiry.failed} "
+        elif inquiry.first is not None:
+            due = inquiry.first.workers - (self._vouched if inquiry.for_new else set())
+        salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
         order = sorted(roster, key=lambda actor: (actor.peer not in due, self._draw(inquiry.step, salt + actor.peer)))
         out = order[: len(roster) // 2]
         return [actor for actor in roster if actor not in out]

@@ -127,7 +127,7 @@ class CoordinatorCore:
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
         capacities = Capacities(settings.stages, settings.stage_memory, settings.stage_frames)
-        weights = Weights(capacities, self.members)
+        weights = Weights(capacities, self.members, self._out)
         self._audits = Audits(settings, self.members)
         self._agenda = Agenda(
             settings, self.history, self.members, self._experience, self._rosters, choice, weights, self._audits

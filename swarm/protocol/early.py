@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message, ReducePart
+from swarm.protocol.messages import Frame, Message, ReducePart
 
 LIMIT = 4096
 LIMIT_BYTES = 256 << 20
-"""Of payloads: reduce parts are the only early messages that have one."""
+"""Of payloads."""
 
 
 class Early:
@@ -65,5 +65,5 @@ class Early:
 
 def _payload_bytes(message: Message) -> int:
     """The simulator's payloads have no size."""
-    payload = message.payload if isinstance(message, ReducePart) else None
+    payload = message.payload if isinstance(message, ReducePart | Frame) else None
     return len(payload) if isinstance(payload, Sized) else 0

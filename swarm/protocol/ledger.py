@@ -121,6 +121,8 @@ class Ledger:
         self._microbatches = len(tables[0].assignment)
         self._partner = partner
         self._fed: set[Microbatch] = set()
+        self._begun: set[Actor] = set()
+        """Who has said that the pass is open there: tokens are sent ahead of that."""
         self._done: dict[Actor, int] = {}
         self._forwarded: dict[Actor, int] = {}
         self._stage_of: dict[Actor, int] = {}
@@ -224,6 +226,9 @@ class Ledger:
 
     def on_status(self, status: Status, now: float) -> None:
         actor = status.actor
+        if actor not in self._begun:
+            self._begun.add(actor)
+            self.progress_at.setdefault(actor, now)  # until now it was busy with the step before
         before = self._done.get(actor, 0)
         if status.done != before:
             gained = (status.done & ~before).bit_count()
@@ -260,7 +265,7 @@ class Ledger:
         if self._forwarded.get(actor, 0) >> m & 1:
             return False
         if stage == 0:
-            return m in self._fed
+            return m in self._fed and actor in self._begun
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
 
     def awaited_since(self, actor: Actor, now: float) -> float | None:
@@ -276,8 +281,13 @@ class Ledger:
         return actor in self._queued
 
     def in_hand_s(self, actor: Actor, now: float) -> float:
-        """For how long an actor that has work at hand has finished nothing; 0 for who has none."""
-        return now - self.progress_at.get(actor, self.judged_from) if self.has_queued(actor) else 0.0
+        """For how long an actor that has work at hand has finished nothing, a forward or all; 0 for who has none.
+
+        While a deep pipeline fills, its first stages do nothing but forwards.
+        """
+        if not self.has_queued(actor):
+            return 0.0
+        return now - max(self.progress_at.get(actor, self.judged_from), self.moved_at.get(actor, self.judged_from))
 
     def excuse(self, seconds: float, now: float) -> None:
         """Time that counts against nobody."""

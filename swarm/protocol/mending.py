@@ -28,8 +28,8 @@ class Suspect:
     reason: str
     at_fault: bool = True
     """It had the means to do better; it is not only gone."""
-    accused: Actor | None = None
-    """Who may be to blame as well: the one that it says it waits for."""
+    accused: tuple[Actor, ...] = ()
+    """Who may be to blame as well: the few that it says it waits for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from swarm.events import PassOpened, StepDecided, StepMeasured
 from swarm.protocol.actions import Feed
 from swarm.protocol.entering import Entering
 from swarm.protocol.experience import Experience
-from swarm.protocol.ids import Actor, FrameKey, Microbatch, PassKind
+from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassKind, StageIndex
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
 from swarm.protocol.mending import GiveUp, Mending, Suspect
@@ -30,6 +30,7 @@ from swarm.protocol.messages import (
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 from swarm.protocol.silence import Silence
+from swarm.protocol.slots import unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,9 @@ class OpenPass:
             out.emit(PassOpened(str(ledger.pass_id), ledger.kind.value, replicas))
         for actor in (*ledger.actors, *(listener.actor for listener in ledger.listeners)):
             self._mending.tell(actor, now)
+        for actor in ledger.tables[0].roster:
+            for m in unasked(ledger.tables[0], actor):
+                self._feed(actor, FrameKey(ledger.pass_id, StageIndex(0), Direction.FORWARD, m))
 
     # ------------------------------------------------------------ entry
 
@@ -159,8 +163,12 @@ class OpenPass:
 
     def _on_want(self, sender: Actor, want: Want) -> None:
         for key in want.keys:
-            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id and self.ledger.feed(sender, key):
-                self._out.add(Feed(sender, key, self.ledger.kind))
+            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id:
+                self._feed(sender, key)
+
+    def _feed(self, actor: Actor, key: FrameKey) -> None:
+        if self.ledger.feed(actor, key):
+            self._out.add(Feed(actor, key, self.ledger.kind))
 
     # ------------------------------------------------------------ ending
 
@@ -256,8 +264,8 @@ class OpenPass:
                 probation, pass_id = self._experience.probation, self.ledger.pass_id
                 if at_fault:
                     probation.strike(actor.peer, pass_id)
-                if accused is not None:  # nobody knows which of the two it is: they are not to come back together
-                    probation.strike(accused.peer, pass_id, 2)
+                for other in accused:  # nobody knows which of them it is: they are not to come back together
+                    probation.strike(other.peer, pass_id, 2)
                 self.exclude(actor, reason)
             case GiveUp():
                 self.outcome = found

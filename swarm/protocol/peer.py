@@ -375,6 +375,9 @@ class PeerCore:
 
     def _on_data(self, sender: Actor, message: Message, via: Actor | None, now: float) -> None:
         match message:
+            case Frame(key) if sender == self.coordinator:  # the first tokens come unasked, perhaps before the opening
+                if (stint := self._stint_of(key.pass_id, sender, message)) is not None:
+                    stint.walk.on_frame(sender, message, now)
             case Frame(key):  # comes after a Want of mine, so never before the pass is open here
                 if self.stint is not None and key.pass_id == self.stint.pass_id and self._takes_part(sender):
                     self.stint.walk.on_frame(sender, message, now)

@@ -104,11 +104,15 @@ class Reduction:
                 self._sum_if_complete(b)
 
     def goes_on(self, table: StageTable, accumulated: int) -> bool:
-        """Whether what was sent and has come so far is of use under a new table: not if others are to sum it now."""
-        same = (table.roster, table.lines) == (self._roster, self._table.lines) and accumulated == self._mine
-        return same and not (self._summing or self._stored)
+        """Whether what was sent and has come so far is of use under a new table: not if others are to sum it now.
 
-    def go_on(self, attempt: Attempt, table: StageTable) -> None:
+        Nor if the table is new by its number alone: then all of it is to be tried once more.
+        """
+        before = self._table
+        same = (table.roster, table.lines) == (before.roster, before.lines) and accumulated == self._mine
+        return same and table.assignment != before.assignment and not (self._summing or self._stored)
+
+    def go_on(self, attempt: Attempt, table: StageTable, now: float) -> None:
         """Under a new table: what is not of the microbatches that it names has to come anew."""
         self.attempt, self._table = attempt, table
         sets = {actor: table.set_of(actor) for actor in self._roster}
@@ -117,6 +121,7 @@ class Reduction:
                 del held[actor]
                 self._arrived -= 1
         self._seen = min(self._seen, self._arrived)
+        self._asked_at, self._attempts = now, 0
 
     @property
     def parts(self) -> list[ReducePart]:

@@ -45,8 +45,8 @@ class Seats:
         """By who was asked."""
         self._not_before: dict[Actor, float] = {}
         """Who did not do what it was asked."""
-        self._released: dict[Actor, float] = {}
-        """Who was told to leave its seat, and when last."""
+        self._released: dict[Actor, tuple[float, str]] = {}
+        """Who was told to leave its seat, when last, and why. It counts as leaving from then on, whatever comes."""
 
     # ------------------------------------------------------------ one more
 
@@ -82,6 +82,7 @@ class Seats:
             held = [m.stage for m in machine if m.stage is not None]
             if (
                 len(machine) >= MAX_SEATS
+                or any(m.leaving_since is not None for m in machine)  # how many there are is about to change
                 or stage in held
                 or not self._capacities.has_room(member.memory, machine, stage)
             ):
@@ -123,21 +124,23 @@ class Seats:
     def release(self, now: float) -> tuple[Member, str] | None:
         """Between passes: tell one that is not needed any more to go; who, and why, the first time.
 
-        Not at the end: then all go anyway.
+        Then again until it says that it goes. Not at the end: then all go anyway.
         """
         if self._history.version == self._settings.steps:
             return None
         on_call = [m for m in self._members if m.seating is not None and m.seating.on_call]
         self._released = {m.actor: self._released[m.actor] for m in on_call if m.actor in self._released}
         for member in on_call:
-            leaves = member.status is not None and member.status.leaving
-            if member.lost_at is not None or leaves or not (why := self._needless(member)):
+            if member.lost_at is not None or (member.status is not None and member.status.leaving):
                 continue
-            told_at = self._released.get(member.actor)
+            told_at, why = self._released.get(member.actor, (None, ""))
+            if told_at is None and not (why := self._needless(member)):
+                continue
             if told_at is None or now - told_at >= 2 * self._settings.heartbeat_s:
-                self._released[member.actor] = now
+                self._released[member.actor] = now, why
                 self._out.send(member.actor, LeaveSeat(self._history.term, why))
-            return (member, why) if told_at is None else None
+            if told_at is None:
+                return member, why
         return None
 
     def _needless(self, member: Member) -> str:

@@ -115,17 +115,14 @@ class Suspicion:
 
     def _why_stalled(self, member: Member, ledger: Ledger, allowed: float, now: float) -> str:
         """Why a member counts as stalled that may be at work on one thing for so long; empty: it does not."""
-        actor, answer = member.actor, self._settings.step_budget_s / 8
+        actor, answer = member.actor, max(allowed, self._settings.step_budget_s / 8)
         if not ledger.unfinished(actor):
             reducing = ledger.reduces_since(actor) if _holds_up_itself(member, ledger) else None
-            if reducing is None or now - reducing <= max(allowed, answer):
+            if reducing is None or now - reducing <= answer:
                 return ""
             return f"it has not computed what its reduce waits for, for {now - reducing:.1f} s"
-        if ledger.has_queued(actor):
-            still = now - ledger.progress_at.get(actor, ledger.judged_from)
-            if still > allowed:
-                return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
-            answer = max(allowed, answer)
+        if (still := ledger.in_hand_s(actor, now)) > allowed:
+            return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
         if now - ledger.moved_at.get(actor, ledger.judged_from) <= answer:
             return ""
         since = ledger.awaited_since(actor, now)
@@ -198,17 +195,18 @@ class Suspicion:
         spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
         return max(spare, key=guilt, default=None)
 
-    def kept_waiting_by(self, members: Members, ledger: Ledger, actor: Actor) -> Actor | None:
-        """The one for whom alone an actor waits in its reduce, as it says; None if there are several, or none.
+    def kept_waiting_by(self, members: Members, ledger: Ledger, actor: Actor) -> tuple[Actor, ...]:
+        """Those for whom an actor waits in its reduce, as it says, if they are no more than half of its siblings.
 
         Who sends its part to all siblings but one has that one wait for it, and all others for that one.
         """
         stage = ledger.stage_of(actor)
         if stage is None:
-            return None
+            return ()
         everybody = {each: s for s in ledger.reduces_with(stage) for each in ledger.tables[s].roster}
         named = _named(members, ledger, actor, everybody) - {actor}
-        return next(iter(named)) if len(named) == 1 else None
+        few = len(named) == 1 or 2 * len(named) <= len(everybody) - 1
+        return tuple(each for each in everybody if each in named) if few else ()
 
 
 def _holds_up_itself(member: Member, ledger: Ledger) -> bool:

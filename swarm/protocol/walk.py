@@ -22,7 +22,7 @@ from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, Pass
 from swarm.protocol.messages import Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.retained import Kept, Retained
-from swarm.protocol.slots import Slots
+from swarm.protocol.slots import Slots, unasked
 
 LOOKAHEAD = 2
 """Forwards handed to the compute queue at once; the rest stays here, where it can still be released."""
@@ -100,6 +100,10 @@ class Walk:
         """What was told of this pass, if it is forward-only."""
         for m in sorted(self.tables[stage].assigned_to(me)):
             self.work[m] = Work()
+        if self._first and not self.table.number:
+            for m in unasked(self.table, me):
+                self.work[m].phase = Phase.WANTED
+                self._asked.expect(self._input_key(m), now)
         self.pull(now)
 
     # ------------------------------------------------------------ what the outside asks

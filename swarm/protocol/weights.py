@@ -7,13 +7,16 @@ added what, so a speed counts as unchanged until it differs clearly from the one
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from swarm.events import ShareChanged
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import StageTable
+from swarm.protocol.outbox import Outbox
 from swarm.protocol.reducers import lines_of
 
 STEADY = 1.15
@@ -32,10 +35,13 @@ have been busy with something else. A peer 30 times as slow is tried every 23 st
 class Weights:
     """`of` before a training pass, `dealt` with its tables."""
 
-    def __init__(self, capacities: Capacities, members: Members) -> None:
+    def __init__(self, capacities: Capacities, members: Members, out: Outbox) -> None:
         self._capacities = capacities
         self._members = members
+        self._out = out
         self._used: dict[Actor, float] = {}
+        self._seconds: dict[Actor, float] = {}
+        """What a microbatch took each of them when that was last another time than before."""
         self._idle: dict[Actor, int] = {}
         """For how many steps in a row an actor has had nothing to do."""
 
@@ -72,13 +78,25 @@ class Weights:
     def dealt(self, tables: Iterable[StageTable]) -> None:
         """A training pass opens with these tables."""
         everybody = set()
-        for table in tables:
-            busy = set(table.assignment)
+        for stage, table in enumerate(tables):
+            shares = Counter(table.assignment)
             for index, actor in enumerate(table.roster):
                 everybody.add(actor)
-                self._idle[actor] = 0 if index in busy else self._idle.get(actor, 0) + 1
+                self._idle[actor] = 0 if shares[index] else self._idle.get(actor, 0) + 1
+                self._tell_if_changed(actor, stage, shares[index])
         self._idle = {actor: steps for actor, steps in self._idle.items() if actor in everybody}
         self._used = {actor: speed for actor, speed in self._used.items() if actor in everybody}
+        self._seconds = {actor: seconds for actor, seconds in self._seconds.items() if actor in everybody}
+
+    def _tell_if_changed(self, actor: Actor, stage: int, share: int) -> None:
+        member = self._members.get(actor)
+        seconds = None if member is None else member.seconds_per_microbatch
+        if seconds is None:
+            return
+        before = self._seconds.setdefault(actor, seconds)
+        if not before / STEADY <= seconds <= before * STEADY:
+            self._seconds[actor] = seconds
+            self._out.emit(ShareChanged(str(actor), stage, before, seconds, share))
 
     def _steady(self, actor: Actor, speed: float) -> float:
         used = self._used.get(actor)

@@ -225,6 +225,16 @@ def test_a_cancelled_attempt_does_no_more(start):
     assert driver.settle() == []
 
 
+def test_parts_that_were_ordered_under_an_older_table_end_with_the_attempt_that_went_on(start):
+    driver = start()
+    driver.begin()
+    go = driver.hold()
+    driver.engine.submit(EncodePart(Attempt(STEP, 0, 0), 0))
+    driver.engine.submit(CancelReduce(Attempt(STEP, 0, 1)))
+    go.set()
+    assert driver.settle() == []
+
+
 def test_a_step_moves_the_version_and_a_skip_moves_nothing_else(start):
     driver = start()
     for pass_id, scale in ((STEP, 0.1), (NEXT, 0.0)):

@@ -72,6 +72,7 @@ class Run:
             heard=open_pass if listens else None,
             loading=self.loading.get(actor),
             state_term=1,
+            forwarded=0 if listens else (1 << self.core.settings.microbatches) - 1,
             checkpoint_version=version,
             checkpoint_digest=digest,
             sequence=self.sequence,

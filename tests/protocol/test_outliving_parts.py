@@ -181,3 +181,29 @@ def test_an_older_part_counts_for_nobody_who_left() -> None:
     peer.seal()
     assert not peer.part_of(SLOW, BEFORE, 0)
     assert of(peer.part_of(FAST, m.StageTable(1, (ME, FAST), (0, 1, 1, 0, 1, 1)), 1), SumBucket)
+
+
+def test_all_is_sent_again_if_the_table_is_new_by_its_number_alone() -> None:
+    """Then the reduce stood still, and is to be tried once more."""
+    peer = Peer()
+    peer.seal()
+    encoded(peer, 0, 1)
+    orders = peer.amend(replace(BEFORE, number=1))
+    assert of(orders, CancelReduce) and [a.bucket for a in of(orders, EncodePart)] == [1, 2]
+
+
+def test_what_goes_on_is_not_asked_for_as_late_as_what_was_asked_for_in_vain() -> None:
+    peer, asked = Peer(replace(SETTINGS, step_budget_s=60.0)), []
+
+    def wait(seconds: float) -> None:
+        for _ in range(round(10 * seconds)):
+            peer.now += 0.099
+            asked.extend(peer.now for order in of(peer.take(Tick()), Send) if isinstance(order.message, m.Want))
+
+    peer.seal()
+    wait(12.0)
+    assert asked, "nothing has come"
+    asked.clear()
+    peer.amend(MOVED)
+    wait(4.0)
+    assert asked

@@ -48,6 +48,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.reach import Reach
 from swarm.protocol.reporter import Saved
+from swarm.protocol.slots import UNASKED
 from swarm.simulation.scenario import small_settings
 
 COORDINATOR, ME, OTHER = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
@@ -384,7 +385,7 @@ def test_a_peer_without_room_for_graphs_asks_for_less_at_once() -> None:
             pass_id = replace(PASS, term=Term(term))
             orders = peer.told(m.Open(pass_id, PassKind.TRAIN, tables, None))
             wants = [order.message for order in orders if isinstance(order, Send) and isinstance(order.message, m.Want)]
-            counts.append(sum(len(want.keys) for want in wants))
+            counts.append(UNASKED + sum(len(want.keys) for want in wants))
             for number in range(4):
                 peer.told(m.Frame(FrameKey(pass_id, 0, Direction.FORWARD, Microbatch(number)), b""))
                 peer.take(ForwardDone(pass_id, Microbatch(number), b"", kept=kept))

@@ -7,7 +7,18 @@ from typing import Any
 
 from swarm.events import PeerLeaving, SeatAsked
 from swarm.protocol import messages as m
-from swarm.protocol.actions import Emit, LeaveRequested, MeansChanged, OpenSeats, Received, Send, TermWritten, Tick
+from swarm.protocol.actions import (
+    Emit,
+    LeaveRequested,
+    LinkLost,
+    MeansChanged,
+    OpenSeats,
+    Received,
+    Send,
+    TermWritten,
+    Tick,
+    WriteTerm,
+)
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.means import Means
@@ -195,6 +206,50 @@ def test_a_seat_is_given_up_when_its_stage_has_its_replicas_without_it() -> None
     assert released(core._out.take()) == [actor("b2")], "told again, said once"
     member.status = m.Status(actor("b2"), StageIndex(2), 0, leaving=True)
     assert seats.release(9.0) is None and not core._out.take()
+
+
+def test_who_was_told_to_leave_its_seat_is_told_so_until_it_says_that_it_does() -> None:
+    """The message is lost, and then the one that came in its place dies: it counts as leaving, and does not know."""
+    run = two_of_three(replace(SETTINGS, max_replicas=2))
+    run.wait(2.0, *speaking())
+    run.join("b2", "b", capacity=0.5)
+    run.join("c")
+    assert released(run.hold("b", 1, "b", "b2") + run.hold("b2", 2, "b", "b2") + run.hold("c", 2)) == [actor("b2")]
+    run.take(LinkLost(actor("c")))
+    run.now += SETTINGS.reconnect_grace_s + 0.01
+    for order in run.take(Tick()):
+        if isinstance(order, WriteTerm):
+            run.take(TermWritten(order.term))
+    orders = run.wait(9 * BEAT, ("a", 0), ("b", 1, "b", "b2"), ("b2", 2, "b", "b2"))
+    assert released(orders).count(actor("b2")) >= 3
+    orders = run.wait(9 * BEAT, ("a", 0), ("b", 1, "b", "b2"), ("b2", 2, "b", "b2"), b2={"leaving": True})
+    assert not released(orders)
+
+
+def test_a_seat_that_does_not_go_keeps_no_other_from_going() -> None:
+    core = CoordinatorCore(COORDINATOR, replace(SETTINGS, max_replicas=2), 0, None, None)
+    seats, members = core._seats, core.members
+    for name, stage, peers in (("liar", 0, ("liar",)), ("a", 0, ("a",)), ("b2", 2, ("b", "b2")), ("c", 2, ("c",))):
+        member = members.add(actor(name), 0.0)
+        member.stage, member.version = StageIndex(stage), 0
+        member.seating = Seating(peers, grows=False, on_call=name in ("liar", "b2"))
+    told = []
+    for look in range(9):
+        seats.release(look * BEAT)
+        told += released(core._out.take())
+    assert {actor("liar"), actor("b2")} == set(told) and told.count(actor("b2")) > 2
+
+
+def test_no_machine_is_asked_while_one_of_its_seats_is_leaving() -> None:
+    """How many peers it has is about to change, and an order names how many it is to have."""
+    core = CoordinatorCore(COORDINATOR, SETTINGS, 0, None, None)
+    for name, stage, peers in (("a", 0, ("a", "a2")), ("a2", 1, ("a", "a2"))):
+        member = core.members.add(actor(name), 0.0)
+        member.stage, member.version = StageIndex(stage), 0
+        member.seating = Seating(peers, grows=name == "a", on_call=name == "a2")
+    assert core._seats.may_come(2, 1.0)
+    member.leaving_since = 1.0
+    assert not core._seats.may_come(2, 1.0)
 
 
 def test_who_is_told_to_leave_its_seat_has_no_part_in_the_next_pass() -> None:

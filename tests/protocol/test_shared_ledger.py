@@ -1,6 +1,7 @@
 """The coordinator's record of a pass whose first and last stage hold some of the same parameters."""
 
 from dataclasses import replace
+from typing import Any
 
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.ledger import Ledger
@@ -114,7 +115,7 @@ def guilty(
     behind: str = "",
     accused: bool = False,
     **awaited: str,
-) -> Actor | None:
+) -> Any:
     """Who is taken to hold up a stage's reduce, by whom each says it waits for.
 
     `slower`: who has said that its uplink is slow. `behind`: who has not heard of the newest tables. `accused`: not who
@@ -135,7 +136,7 @@ def guilty(
     suspicion = Suspicion(settings)
     actor = suspicion.holds_up(members, record, stage)
     if accused:
-        return None if actor is None else suspicion.kept_waiting_by(members, record, actor)
+        return () if actor is None else suspicion.kept_waiting_by(members, record, actor)
     return actor
 
 
@@ -169,9 +170,11 @@ def test_whom_the_one_that_all_wait_for_waits_for() -> None:
     """c keeps its part from b alone, so that all others lack what b sums."""
     three, c = ("m", "abc", "y"), Actor("c", 1)
     assert guilty(1, stages=three, a="b", b="c", c="b") == Actor("b", 1)
-    assert guilty(1, stages=three, a="b", b="c", c="b", accused=True) == c
-    assert guilty(1, stages=three, a="b", b="ac", c="b", accused=True) is None, "its own line may be slow"
-    assert guilty(1, stages=three, a="b", c="b", accused=True) is None
+    assert guilty(1, stages=three, a="b", b="c", c="b", accused=True) == (c,)
+    assert guilty(1, stages=three, a="b", b="ac", c="b", accused=True) == (), "its own line may be slow"
+    assert guilty(1, stages=three, a="b", c="b", accused=True) == ()
+    five, d = ("m", "abcde", "y"), Actor("d", 1)
+    assert guilty(1, stages=five, a="b", b="cd", c="b", d="b", e="b", accused=True) == (c, d)
 
 
 def test_who_speaks_of_older_tables_has_no_vote() -> None:

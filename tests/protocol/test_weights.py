@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.events import ShareChanged
+from swarm.protocol.actions import Emit
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Members
 from swarm.protocol.messages import Join, LinkRate, Status
+from swarm.protocol.outbox import Outbox
 from swarm.protocol.weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, Weights
 from swarm.protocol.wiring import shares, wire
 
@@ -83,7 +86,7 @@ class Crew:
     def __init__(self, *actors: Actor, capacity: float = 1.0, frames: tuple[float, ...] = ()) -> None:
         self.members = Members()
         self.capacities = Capacities(1, stage_frames=frames)
-        self.weights = Weights(self.capacities, self.members)
+        self.weights = Weights(self.capacities, self.members, Outbox(A))
         for actor in actors:
             member = self.members.add(actor, 0.0)
             member.join(Join(actor, None, capacity))
@@ -163,7 +166,7 @@ def test_a_newcomer_counts_as_it_says_but_not_for_more_than_the_usual() -> None:
     assert newcomer is not None and newcomer.speed is None
     for capacity, weight in ((1e6, 1.0), (1.0, 1.0), (0.5, 0.5)):
         newcomer.capacity = capacity
-        crew.weights = Weights(crew.capacities, crew.members)
+        crew.weights = Weights(crew.capacities, crew.members, Outbox(A))
         assert crew.weights.of([A, B, C], 0)[C] == weight
 
 
@@ -212,3 +215,20 @@ def test_what_a_peer_says_of_its_uplink_bounds_what_it_counts_for(how: str) -> N
         member.place(StageIndex(0), 0.0)
     lineup = getattr(capacities, how)(members, 1, 9)
     assert [lineup.rate(worker, 0) for worker in lineup.crews[0]] == [0.5, 4.0, 4.0]
+
+
+def test_whose_share_changes_is_said_once_with_the_step_that_it_changes_in() -> None:
+    out = Outbox(A)
+    crew = Crew(A, B)
+    crew.weights = Weights(crew.capacities, crew.members, out)
+
+    def step(**seconds: float) -> list[ShareChanged]:
+        crew.weights.dealt(wire([[A, B]], crew.measured(**seconds), 16))
+        return [action.event for action in out.take() if isinstance(action, Emit)]  # type: ignore[misc]
+
+    assert step(a=0.1, b=0.1) == [] == step(b=0.11)
+    crew.measured(b=0.2)  # before an evaluation, say
+    (changed,) = step(b=0.4)
+    assert (changed.actor, changed.stage, changed.before, changed.seconds) == (str(B), 0, 0.1, 0.4)
+    assert 1 < changed.microbatches < 6
+    assert step() == []

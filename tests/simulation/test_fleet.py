@@ -213,3 +213,19 @@ def test_what_a_slow_peer_gave_up_is_not_taken_from_the_next_one_too() -> None:
     world.journal.note = noted  # type: ignore[method-assign]
     world.run_steps(1, 200.0)
     assert len(moved) > 5 and len(moved) == len(set(moved)), "in one pass"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        FleetPlan(peers=16, stages=8, microbatches_per_replica=24),
+        FleetPlan(peers=6, stages=2, microbatches_per_replica=8, workload=dataclasses.replace(WORKLOAD, apply_s=7.0)),
+    ],
+    ids=["while a deep pipeline fills, its first stages finish nothing", "who applies a step does not begin the next"],
+)
+def test_no_sound_machine_is_fenced(plan: FleetPlan) -> None:
+    """With the default budget, a second a microbatch, and a deadline of six."""
+    even = dataclasses.replace(plan, spread=1.0001, uplinks=(2e8, 2.0001e8), step_budget_s=60.0, offers=True)
+    world = even.world(3600.0, weigh)
+    world.run_steps(3, 3600.0)
+    assert len(world.journal.steps) == 3 and not world.journal.counts["PeerFenced"]

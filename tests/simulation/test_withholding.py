@@ -15,13 +15,13 @@ from swarm.simulation.runner import Run
 from swarm.simulation.scenario import Plan, small_settings
 
 STEPS = 24
-WITHHOLDS, VICTIM = Actor("peer3", 1), Actor("peer1", 1)
+WITHHOLD, VICTIM = (Actor("peer3", 1), Actor("peer4", 1)), Actor("peer1", 1)
 
 
-def fenced(seed: int) -> list[tuple[int, str]]:
-    """In which steps who was fenced, in a run of four replicas, one of which keeps its parts from another."""
-    settings = small_settings(stages=1, microbatches=8, steps=STEPS, replicas=4, checkpoint_every=1000)
-    run = Run(Plan("calm", seed, settings, 0, (1.0,) * 4, ()))
+def fenced(seed: int, replicas: int, withhold: tuple[Actor, ...]) -> list[tuple[int, str]]:
+    """In which steps who was fenced, in a run of so many replicas, some of which keep their parts from one sibling."""
+    settings = small_settings(stages=1, microbatches=10, steps=STEPS, replicas=replicas, checkpoint_every=1000)
+    run = Run(Plan("calm", seed, settings, 0, (1.0,) * replicas, ()))
     world, found = run.world, []
     send, emitted = world.network.send, world.watch.emitted
     world.watch.disturbed = True
@@ -29,7 +29,7 @@ def fenced(seed: int) -> list[tuple[int, str]]:
     def on_send(source: Any, to: Actor, message: Any) -> None:
         inner = message.message if isinstance(message, Relay) else message
         whom = message.destination if isinstance(message, Relay) else to
-        if not (isinstance(inner, ReducePart) and inner.key.contributor == WITHHOLDS and whom == VICTIM):
+        if not (isinstance(inner, ReducePart) and inner.key.contributor in withhold and whom == VICTIM):
             send(source, to, message)
 
     def on_emitted(event: Any) -> None:
@@ -43,13 +43,15 @@ def fenced(seed: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("replicas", "liars"), [(4, 1), (5, 2)])
 def test_who_keeps_its_part_from_a_sibling_is_soon_hardly_ever_asked(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    replicas: int, liars: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = sorted({step for step, _ in fenced(seed)})
+    withhold = WITHHOLD[:liars]
+    steps = sorted({step for step, _ in fenced(seed, replicas, withhold)})
     assert steps and len(steps) <= 5, steps
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     assert gaps == sorted(gaps), "it comes back ever more seldom"
-    monkeypatch.setattr(Suspicion, "kept_waiting_by", lambda *_: None)
-    before = {step for step, _ in fenced(seed)}
+    monkeypatch.setattr(Suspicion, "kept_waiting_by", lambda *_: ())
+    before = {step for step, _ in fenced(seed, replicas, withhold)}
     assert len(before) > 2 * len(steps), "else it takes one sibling after the other with it"
