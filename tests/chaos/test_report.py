@@ -84,7 +84,7 @@ def test_what_peers_do_by_themselves_is_told_with_their_names(tmp_path: Path) ->
             tmp_path,
             ("p0", 10.6, RouteChanged("p1.1", "coordinator.0", "connection lost")),
             ("coordinator", 22.5, ShareChanged("p1.1", 0, 0.1, 0.4, 2)),
-            ("p1", 24.0, CoordinatorAway("no answer", 2.0, 60.0)),
+            ("p1", 24.0, CoordinatorAway(2.0, 60.0, "no answer")),
         )
     )
     pair, slow, gone = told(report)
