@@ -2,12 +2,14 @@
 
 Everybody who has a stage but no part in the pass listens: newcomers, who load the version the pass starts from, and who
 was fenced or fell behind. What is said here goes into the opening of the pass, so that those who hold the stage keep a
-copy of that version, and the sums of every step from the oldest one on that somebody needs.
+copy of that version, and the sums of every step from the oldest one on that somebody needs. For who is lost while it
+loads they keep it a while longer: it may be back, with what has come so far on its disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassId, StageIndex
@@ -20,12 +22,35 @@ MAX_VERSIONS = 2
 """Versions of a stage that are loaded at a time: so many copies of its state its holders keep."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    """What somebody loaded when it was lost. `rolled_back_in`: versions count anew after a rollback."""
+
+    listener: Listener
+    until: float
+    rolled_back_in: int
+
+
 class Audience:
     def __init__(self, settings: Settings, history: History, members: Members, rebalancing: Rebalancing) -> None:
         self._rebalancing = rebalancing
         self._settings = settings
         self._history = history
         self._members = members
+        self._interrupted: dict[str, _Interrupted] = {}
+        """By peer: a restarted process has another incarnation."""
+
+    def lost(self, member: Member, now: float) -> None:
+        """Before it is removed. If it was loading a state, that is kept for half a step budget more."""
+        if member.stage is None or member.listens_from is None or not (listener := self._known(member)).loads:
+            return
+        until = now + self._settings.step_budget_s / 2
+        self._interrupted[member.actor.peer] = _Interrupted(listener, until, self._history.rolled_back_in)
+
+    def joined(self, member: Member, now: float) -> None:
+        """It has presented itself, perhaps again: where it was loading it had best go on."""
+        if (found := self._of_lost(member.actor.peer, now)) is not None:
+            member.interrupted = found.stage
 
     def of(
         self, pass_id: PassId, rosters: Sequence[Collection[Actor]], now: float, closed: Collection[int] = ()
@@ -41,10 +66,11 @@ class Audience:
             new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
             places = max(0, self._rebalancing.most - len(rosters[stage]) - sum(not m.given_up for m in known))
             here = [self._known(m) for m in known]
+            here += self._lost_of(stage, now)
             if stage not in closed:
                 new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
                 for member in new:
-                    here.append(self._new(member, pass_id, here))
+                    here.append(self._new(member, pass_id, here, now))
             for member in known:
                 self._expect_progress(member, now)
             listeners += here
@@ -78,15 +104,30 @@ class Audience:
         loads = at is None or (member.status is not None and member.status.loading is not None)
         return Listener(member.actor, member.stage, since if at is None else at, loads, member.move_number)
 
-    def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener]) -> Listener:
-        """It loads the version of this pass, unless too many versions are loaded already."""
+    def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
+        """It loads the version of this pass, or goes on with another; or one of those, if so many are loaded already."""
         assert member.stage is not None
         loaded = {other.version for other in others if other.loads}
-        version = pass_id.version
-        if version not in loaded and len(loaded) >= MAX_VERSIONS:
+        version, before = pass_id.version, self._of_lost(member.actor.peer, now)
+        if before is not None and before.stage == member.stage and self._history.since(before.version) is not None:
+            version = before.version
+        elif version not in loaded and len(loaded) >= MAX_VERSIONS:
             version = max(loaded)
+        self._interrupted.pop(member.actor.peer, None)
         member.listen(version, pass_id)
         return Listener(member.actor, StageIndex(member.stage), version, True, member.move_number)
+
+    def _of_lost(self, peer: str, now: float) -> Listener | None:
+        found = self._interrupted.get(peer)
+        if found is None or now > found.until or found.rolled_back_in != self._history.rolled_back_in:
+            self._interrupted.pop(peer, None)
+            return None
+        return found.listener
+
+    def _lost_of(self, stage: int, now: float) -> list[Listener]:
+        """Who loaded this stage when it was lost, and may come back to it."""
+        found = [self._of_lost(peer, now) for peer in list(self._interrupted)]
+        return [each for each in found if each is not None and each.stage == stage]
 
     def _expect_progress(self, member: Member, now: float) -> None:
         """Who does not get on keeps its place from nobody. Who has all there is so far need not."""

@@ -226,6 +226,7 @@ class CoordinatorCore:
                 pass
             case Join():
                 member.join(message)
+                self._audience.joined(member, now)
             case Status():
                 self._on_status(member, message, now)
             case Relay(origin, destination, _):
@@ -299,6 +300,7 @@ class CoordinatorCore:
         self._islands = groups
 
     def _lose(self, member: Member, reason: str, now: float) -> None:
+        self._audience.lost(member, now)
         self.members.remove(member.actor)
         if self.phase is not Phase.FINISHED:  # then they leave because they were told to
             self._out.emit(PeerLost(str(member.actor), member.stage, reason))

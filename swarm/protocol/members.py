@@ -23,6 +23,8 @@ class Member:
     version: int | None = None
     preferred: StageIndex | None = None
     """Of which stage it has a checkpoint on disk."""
+    interrupted: StageIndex | None = None
+    """Of which stage it was loading a state when it was lost, shortly before it came back."""
     capacity: float = 1.0
     """How fast it thinks it is; comparable between members."""
     memory: int | None = None

@@ -133,7 +133,7 @@ class Rebalancing:
     def claim(self, member: Member) -> Claim | None:
         """The stage for a member without one: whose checkpoint it has, if that needs a peer; else the planner's.
 
-        None: it is to stand by.
+        But who was loading a state when it was lost goes on with that. None: it is to stand by.
         """
         settings, barred = self._settings, self._capacities.barred(self._members, member)
         wanted = member.preferred
@@ -141,6 +141,9 @@ class Rebalancing:
             held = len(self._members.crew(wanted))
             if held < settings.replicas:
                 return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
+        begun = member.interrupted
+        if begun is not None and begun not in barred and len(self._members.crew(begun)) < self.most:
+            return Claim(begun, f"it has some of the state of stage {begun} already")
         lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
         return claim(lineup, self._capacities.speed(member), self._capacities.uplink(member), barred)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from one_stage import FOUR, ONE, STAGE, STRANGER, THREE, TWO, Run, sent, settings
 
-from swarm.events import CheckpointRefused, RunPaused, SwarmSplit
+from swarm.events import CheckpointRefused, PeerJoined, RunPaused, SwarmSplit
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
     ArchiveStored,
@@ -220,6 +220,48 @@ def test_a_long_download_is_not_broken_off_by_every_new_version() -> None:
         assert opened.listeners == (m.Listener(THREE, STAGE, 0, loads=True),), "it still loads version 0"
         run.loading[THREE] = 0
         run.heartbeats(run.core.settings.step_budget_s + 0.3)
+
+
+def loads_when_another_step_is_decided() -> tuple[Run, m.Listener]:
+    """THREE loads version 0, and version 1 is what the others go on with."""
+    run = Run(settings(steps=9, replicas=3), (ONE, TWO, THREE))
+    run.load(ONE, TWO)
+    run.heartbeats(run.core.settings.step_budget_s + 0.5)
+    run.loading[THREE] = 0
+    run.decide(ONE, TWO)
+    run.heartbeats(0.2)
+    return run, m.Listener(THREE, STAGE, 0, loads=True)
+
+
+def test_what_was_loaded_by_who_is_lost_is_kept_for_a_while_and_gone_on_with() -> None:
+    run, loads = loads_when_another_step_is_decided()
+    run.hear(THREE, m.Leave(THREE, "killed"))
+    del run.versions[THREE]
+    run.decide(ONE, TWO)
+    for actor in (ONE, TWO):
+        opened = sent(run.orders, m.Open, actor)[-1]
+        assert isinstance(opened, m.Open) and opened.listeners == (loads,), "so they keep version 0 and the sums since"
+    again = Actor("three", 2)
+    run.versions[again] = None
+    orders = run.hear(again, m.Join(again))
+    assert [o.event.reason for o in orders if isinstance(o, Emit) and isinstance(o.event, PeerJoined)] == [
+        "it has some of the state of stage 0 already"
+    ]
+    opened = sent(orders + run.heartbeats(0.5), m.Open, again)[-1]
+    assert isinstance(opened, m.Open) and opened.listeners == (m.Listener(again, STAGE, 0, loads=True),)
+
+
+def test_who_comes_back_too_late_begins_anew() -> None:
+    run, _ = loads_when_another_step_is_decided()
+    run.hear(THREE, m.Leave(THREE, "killed"))
+    del run.versions[THREE]
+    run.heartbeats(run.core.settings.step_budget_s / 2 + 0.3)
+    assert run.core.open_pass is not None and not run.core.open_pass.ledger.listeners
+    again = Actor("three", 2)
+    run.versions[again] = None
+    run.hear(again, m.Join(again))
+    opened = sent(run.heartbeats(0.5), m.Open, again)[-1]
+    assert isinstance(opened, m.Open) and opened.listeners == (m.Listener(again, STAGE, 1, loads=True),)
 
 
 def test_nor_by_the_last_version_while_its_time_lasts() -> None:
