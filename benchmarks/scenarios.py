@@ -11,6 +11,26 @@ from typing import Any
 
 Report = dict[str, Any]
 """A report of `swarm-peer chaos --json`."""
+IN_CI = (
+    "bootstrap-dies",
+    "clock-skew",
+    "ctrl-c",
+    "everything-dies",
+    "far-away",
+    "full-disk",
+    "hang-and-partition",
+    "kills",
+    "last-replica",
+    "leader",
+    "liars",
+    "nat",
+    "nat-joins",
+    "nat-nobody",
+    "partition",
+    "slow-peer",
+    "soak-short",
+)
+"""Scenarios of tests/internet that the test suite plays; `python -m benchmarks.faults` plays the others too."""
 
 
 def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:

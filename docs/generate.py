@@ -23,6 +23,8 @@ EVENTS: dict[str, str] = {
     "CoordinatorStarted": "A coordinator takes `term`; `decided` is the last step in its record, −1 for none.",
     "PeerJoined": "An actor holds a stage (`null`: it stands by). In a peer's own log: its state is loaded.",
     "PeerMoved": "A peer leaves its stage for another one. `gain`, `cost`: microbatches of the swarm, expected.",
+    "ManyReplicas": "More replicas are planned than a reduce of this length bears: with `advised` one in ten is "
+    "disturbed by a death. Said once; what is planned is not cut.",
     "SeatAsked": "Nobody else can hold `stage`: the process of `actor` is to have `seats` peers.",
     "SeatTaken": "This process takes one more peer on, for the coordinator asks; that one's log is in `home`.",
     "SeatLeft": "A peer that was taken on has ended; the others of its process go on.",

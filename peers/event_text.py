@@ -77,6 +77,12 @@ def _describe(event: e.Event) -> str:
             return f"{event.actor} joined {_stage(event.stage)}: {event.reason}"
         case e.PeerMoved():
             return f"{event.actor} moves from stage {event.source} to {event.stage}: {event.reason}"
+        case e.ManyReplicas():
+            return (
+                f"swarm.replicas = {event.planned} is many: a reduce takes {event.reduce_s:.3g} s and a peer leaves "
+                f"{event.departures_per_hour:.2g} times an hour, so somebody dies in more than one reduce in ten. "
+                f"{event.advised} replicas of more stages would be better, or compressed sums (sums.averaging)"
+            )
         case e.SeatAsked():
             return f"stage {event.stage} has no peer: {event.actor} is asked to have {event.seats} in its process"
         case e.SeatTaken():

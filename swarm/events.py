@@ -90,6 +90,18 @@ class PeerMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ManyReplicas(Event):
+    """A stage is planned to have so many replicas that one of them dies in many a reduce, which then begins anew."""
+
+    planned: int
+    advised: int
+    reduce_s: float
+    """What a reduce takes."""
+    departures_per_hour: float
+    """Of one peer."""
+
+
+@dataclass(frozen=True, slots=True)
 class SeatAsked(Event):
     """Nobody else can hold a stage: a peer's process is to have so many peers."""
 

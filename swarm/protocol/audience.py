@@ -105,7 +105,7 @@ class Audience:
         return Listener(member.actor, member.stage, since if at is None else at, loads, member.move_number)
 
     def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
-        """It loads the version of this pass, or goes on with another; or one of those, if so many are loaded already."""
+        """It loads the version of this pass, or goes on with another; the newest loaded if there are too many."""
         assert member.stage is not None
         loaded = {other.version for other in others if other.loads}
         version, before = pass_id.version, self._of_lost(member.actor.peer, now)

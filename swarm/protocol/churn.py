@@ -37,16 +37,22 @@ class Churn:
 
 
 def replica_cap(departures_per_s: float, reduce_s: float, microbatches: int, planned: int) -> int:
-    """As many replicas as a stage may have.
+    """As many replicas as a stage may have: those of an undisturbed reduce, and no more than there are microbatches.
+
+    The others would have nothing to do. At least what is planned. `reduce_s` grows with what is measured; until then
+    the caller gives the longest that a reduce may take.
+    """
+    return max(planned, 1, min(microbatches, undisturbed_replicas(departures_per_s, reduce_s)))
+
+
+def undisturbed_replicas(departures_per_s: float, reduce_s: float) -> int:
+    """With so many a reduce of `reduce_s` seconds is seldom disturbed by a death.
 
     With `R` peers, each of which leaves with rate `λ`, a reduce of `d` seconds is disturbed with probability
-    `1 − exp(−R·λ·d)`; that stays below `DEATH_IN_A_REDUCE`. Nor more than there are microbatches: the others would have
-    nothing to do. At least what is planned. `reduce_s` grows with what is measured; until then the caller gives the
-    longest that a reduce may take.
+    `1 − exp(−R·λ·d)`; that stays below `DEATH_IN_A_REDUCE`.
     """
     disturbed = departures_per_s * max(reduce_s, 1e-9)
-    undisturbed = -math.log(1.0 - DEATH_IN_A_REDUCE) / max(disturbed, 1e-12)
-    return max(planned, 1, min(microbatches, int(min(undisturbed, 65_535.0))))
+    return int(min(-math.log(1.0 - DEATH_IN_A_REDUCE) / max(disturbed, 1e-12), 65_535.0))
 
 
 def expected_quiet_s(departures_per_s: float, peers: int) -> float:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from swarm.events import PeerMoved
+from swarm.events import ManyReplicas, PeerMoved
 from swarm.protocol.capacities import Capacities
-from swarm.protocol.churn import Churn, expected_quiet_s, replica_cap
+from swarm.protocol.churn import Churn, expected_quiet_s, replica_cap, undisturbed_replicas
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.forecast import forecast
 from swarm.protocol.history import History
@@ -43,6 +43,7 @@ class Rebalancing:
         self._reduces = Observed()
         self._arrivals = Observed()
         self._began_at: float | None = None
+        self._warned = False
         """When the first pass opened: who was placed before that had to wait for others."""
         self._moves = 0
         self._hysteresis = Hysteresis()
@@ -73,6 +74,17 @@ class Rebalancing:
             self._reduces.add(reduce_s)
         self._capacities.learn(self._members)
         self._due = True
+        self._warn()
+
+    def _warn(self) -> None:
+        """Once: what is planned is not cut, but somebody will die in many a reduce."""
+        reduce_s, planned = self._reduces.quantile(0.5), self._settings.replicas
+        if self._warned or reduce_s is None:
+            return
+        most = undisturbed_replicas(self._churn.departures_per_s, reduce_s)
+        if most < planned:
+            self._warned = True
+            self._out.emit(ManyReplicas(planned, most, reduce_s, 3600.0 * self._churn.departures_per_s))
 
     def lost(self, stage: StageIndex | None, now: float) -> None:
         """A member is gone, from this stage."""

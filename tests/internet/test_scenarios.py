@@ -9,26 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scenarios import IN_CI
 from peers.chaos.namespace import why_not
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-IN_CI = (
-    "bootstrap-dies",
-    "clock-skew",
-    "everything-dies",
-    "full-disk",
-    "hang-and-partition",
-    "kills",
-    "last-replica",
-    "liars",
-    "nat",
-    "nat-joins",
-    "partition",
-    "slow-peer",
-    "soak-short",
-)
-"""`python -m benchmarks.faults` plays the others too."""
-
 pytestmark = [
     pytest.mark.swarm,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.events import Event, ManyReplicas
+from swarm.protocol.actions import Emit
+from swarm.protocol.capacities import Capacities
 from swarm.protocol.churn import DEATH_IN_A_REDUCE, PRIOR_PER_S, Churn, expected_quiet_s, replica_cap
+from swarm.protocol.history import History
+from swarm.protocol.ids import Actor, Term
+from swarm.protocol.members import Members
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.rebalancing import Rebalancing
+from swarm.simulation.scenario import small_settings
 
 
 def test_what_is_seen_outweighs_what_is_usual() -> None:
@@ -37,3 +46,15 @@ def test_the_cap_of_an_hourly_life_and_a_reduce_of_ten_seconds() -> None:
 def test_quiet_is_the_shorter_the_more_peers() -> None:
     assert expected_quiet_s(0.6 / 3600, 10) == pytest.approx(300.0)
     assert expected_quiet_s(0.6 / 3600, 20) == pytest.approx(150.0)
+
+
+def test_who_plans_more_replicas_than_reduces_bear_is_told_so_once() -> None:
+    for reduce_s, advised in ((10.0, None), (100.0, 6)):
+        settings = small_settings(stages=1, microbatches=16, steps=9, replicas=8)
+        out, members = Outbox(Actor("coordinator", 0)), Members()
+        rebalancing = Rebalancing(settings, History(Term(1), None, None, 0), members, Capacities(1), out)
+        for _ in range(3):
+            rebalancing.decided(2 * reduce_s, reduce_s)
+        told: list[Event] = [action.event for action in out.take() if isinstance(action, Emit)]
+        expected = [] if advised is None else [ManyReplicas(8, advised, reduce_s, pytest.approx(0.6))]
+        assert told == expected

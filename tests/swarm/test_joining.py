@@ -97,6 +97,26 @@ def test_a_donor_that_dies_leaves_the_rest_to_the_other(
     swarm.assert_equal(reference(swarm))
 
 
+def test_who_is_killed_while_it_loads_goes_on_with_what_has_come(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    swarm = running(make_swarm, 30, "batch.microbatches=16", rate="--max-rate=3Mbit")
+    p4 = swarm.join("p4", "--max-rate=3Mbit")
+    p4.wait(lambda: came(p4) > 1000, "half a megabyte of a state")
+    p4.kill()
+    p4.wait_end()
+    killed_at = time.time()
+    swarm.coordinator.wait_for(StepDecided, count=len(swarm.coordinator.of(StepDecided)) + 1)
+    swarm.join("p4", "--max-rate=3Mbit")
+    p4.wait_for(StateFetched)
+    swarm.finish()
+    at, state = state_of(p4)
+    assert state.resumed > 0 and decided_while(swarm, killed_at, at) >= 1
+    assert next(e.step for e in p4.of(StepApplied)) == p4.of(StateFetched)[0].version
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+
+
 def came(peer: Process) -> int:
     """Bytes of a state that lie on its disk."""
     files = (peer.home / "incoming").glob("state-*")
