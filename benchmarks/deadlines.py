@@ -39,7 +39,7 @@ from unittest.mock import patch
 
 from benchmarks.results import write_results
 from swarm.events import PeerFenced
-from swarm.protocol import asked, deadlines, suspicion
+from swarm.protocol import asked, deadlines, silence, suspicion
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame
@@ -89,7 +89,7 @@ class Policy:
     @contextmanager
     def in_force(self) -> Iterator[None]:
         with (
-            patch.object(suspicion, "silence_deadline", self._silence),
+            patch.object(silence, "silence_deadline", self._silence),
             patch.object(suspicion, "stall_deadline", self._stall),
             patch.object(asked, "want_deadline", self._want),
         ):

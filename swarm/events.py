@@ -331,7 +331,7 @@ class StageAmended(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShareChanged(Event):
-    """A microbatch takes a replica clearly more or less time than before, so its share is another one."""
+    """A microbatch takes a replica twice as long as before, or half, so its share is another one."""
 
     actor: str
     stage: int

@@ -212,8 +212,9 @@ class Gathering:
                     why = "no donor is left" + (" that can be trusted" if self.banned else "")
                     raise Unavailable(f"{self.kind.value} {self.version}", why)
                 at_work = Counter(working.values())
-                for actor in usable:
-                    for _ in range(at_work[actor], AT_ONCE):
+                for actor in self._in_turn(usable):
+                    if at_work[actor] < AT_ONCE:
+                        at_work[actor] += 1
                         donor = self._known.setdefault(actor, _Donor(actor))
                         working[asyncio.create_task(self._work(donor, index, file))] = actor
                 finished, _ = await asyncio.wait(working, timeout=_PAUSE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -316,6 +317,11 @@ class Gathering:
 
     def _usable(self) -> list[Actor]:
         return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
+
+    def _in_turn(self, usable: list[Actor]) -> list[Actor]:
+        """Each as often as it is asked at once, all of them first; who begins is another one for each version."""
+        first = self.version % len(usable)
+        return (usable[first:] + usable[:first]) * AT_ONCE
 
     def _refuse(self, actor: Actor, reason: str) -> None:
         if actor not in self.banned:

@@ -101,7 +101,7 @@ class Walk:
         for m in sorted(self.tables[stage].assigned_to(me)):
             self.work[m] = Work()
         if self._first and not self.table.number:
-            for m in unasked(self.table, me):
+            for m in unasked(self.table, me)[: slots.count]:
                 self.work[m].phase = Phase.WANTED
                 self._asked.expect(self._input_key(m), now)
         self.pull(now)
@@ -144,14 +144,16 @@ class Walk:
         for m in sorted(self.work):
             work = self.work[m]
             if work.phase is Phase.NEEDED and (busy < self._slots.count or not unfinished_before or work.moved):
-                work.phase = Phase.WANTED
                 busy += 1
-                key = self._input_key(m)
-                self._asked.note(key, now)
-                wanted.setdefault(self._holder(key), []).append(key)
+                work.phase = Phase.WANTED if work.input is None else Phase.INPUT
+                if work.input is None:
+                    key = self._input_key(m)
+                    self._asked.note(key, now)
+                    wanted.setdefault(self._holder(key), []).append(key)
             unfinished_before = unfinished_before or work.phase < Phase.FINISHED
         for holder, keys in wanted.items():
             self._out.send(holder, self._want(keys))
+        self._submit()
 
     def _input_key(self, m: Microbatch) -> FrameKey:
         return FrameKey(self.pass_id, self.stage, Direction.FORWARD, m)
@@ -265,8 +267,10 @@ class Walk:
                 self._out.emit(FrameRefused(str(sender), f"{key} is the change of another base", 1))
                 return
             self.crossings.arrived(key.microbatch, frame.lineage)
-            self._arrived(key, sender, now)
             work.input = frame.payload
+            if work.phase is Phase.NEEDED:
+                return  # tokens that come unasked wait here for a slot
+            self._arrived(key, sender, now)
             work.phase = Phase.INPUT
             self._submit()
         elif key.direction is Direction.BACKWARD and key.boundary == self.stage + 1:

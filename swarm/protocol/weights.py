@@ -21,6 +21,8 @@ from swarm.protocol.reducers import lines_of
 
 STEADY = 1.15
 """A speed that differs from the one last used by no more than this factor is the same."""
+NEWS = 2.0
+"""A microbatch that takes so many times as long as when that was last said, or as short, is worth saying."""
 EVEN = 1.1
 """Replicas whose speeds differ from their median by no more than this factor are equals."""
 FASTEST = 16.0
@@ -94,7 +96,7 @@ class Weights:
         if seconds is None:
             return
         before = self._seconds.setdefault(actor, seconds)
-        if not before / STEADY <= seconds <= before * STEADY:
+        if not before / NEWS < seconds < before * NEWS:
             self._seconds[actor] = seconds
             self._out.emit(ShareChanged(str(actor), stage, before, seconds, share))
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import deadlines as benchmark
 from benchmarks.deadlines import ADAPTIVE, ENVIRONMENTS, SHORTEST, Environment, Policy, play, search
-from swarm.protocol import asked, deadlines, suspicion
+from swarm.protocol import asked, deadlines, silence, suspicion
 
 SEEDS = range(3)
 
@@ -42,7 +42,7 @@ def test_each_of_the_three_deadlines_is_in_force():
     assert later(near, "swallow", stall=6.0) > 2.0
     assert later(lossy, "none", want=2.0) > 2.0
     originals = deadlines.silence_deadline, deadlines.stall_deadline, deadlines.want_deadline
-    assert (suspicion.silence_deadline, suspicion.stall_deadline, asked.want_deadline) == originals
+    assert (silence.silence_deadline, suspicion.stall_deadline, asked.want_deadline) == originals
 
 
 def test_who_is_left_alone_with_a_black_hole_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

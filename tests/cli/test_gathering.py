@@ -195,6 +195,21 @@ async def test_hardly_anything_comes_twice_over_the_one_line_of_who_fetches(tmp_
     assert len(told.by_donor) == 3
 
 
+async def test_what_is_small_comes_from_several_too_and_from_another_first_each_time(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE[: PIECE_BYTES + 9], two=WHOLE[: PIECE_BYTES + 9])
+    donors.delay_s = {ONE: 0.02, TWO: 0.02}
+    first = set()
+    for version in range(2):
+        fetching, events = gathering(donors, tmp_path, ONE, TWO)
+        fetching.version, fetching.path = version, tmp_path / str(version)
+        donors.asked.clear()
+        await fetching.run()
+        (told,) = [event for event in events if isinstance(event, Gathered)]
+        assert set(told.by_donor) == {str(ONE), str(TWO)}
+        first.add(next(actor for actor, request in donors.asked if request.count))
+    assert first == {ONE, TWO}
+
+
 async def test_what_two_frozen_donors_were_to_send_comes_from_the_third(tmp_path: Path) -> None:
     donors = Donors(one=WHOLE, two=WHOLE, three=WHOLE)
     donors.delay_s, donors.frozen = {ONE: 0.01}, {TWO, THREE}

@@ -394,6 +394,28 @@ def test_a_peer_without_room_for_graphs_asks_for_less_at_once() -> None:
     assert asked(kept=True) == [12, 12] and asked(kept=False) == [12, 4]
 
 
+def test_tokens_that_come_unasked_wait_for_a_slot() -> None:
+    peer = Peer()
+    settings = replace(small_settings(stages=2, microbatches=8, steps=2, replicas=1), slots=1)
+    peer.core = PeerCore(ME, COORDINATOR, settings)
+    peer.told(m.Assign(Term(1), StageIndex(0), 0))
+    peer.take(StateLoaded(StageIndex(0), 0, 1))
+
+    def forwards(orders: list[Any]) -> list[int]:
+        return [order.microbatch for order in orders if isinstance(order, Forward)]
+
+    tokens = [m.Frame(FrameKey(PASS, 0, Direction.FORWARD, Microbatch(n)), b"") for n in range(UNASKED)]
+    assert not forwards(peer.told(tokens[0])), "ahead of the opening"
+    tables = (m.StageTable(0, (ME,), (0,) * 8), m.StageTable(0, (LAST,), (0,) * 8))
+    assert forwards(peer.told(m.Open(PASS, PassKind.TRAIN, tables, None))) == [0]
+    assert not [n for frame in tokens[1:] for n in forwards(peer.told(frame))], "its only slot is taken"
+    peer.take(ForwardDone(PASS, Microbatch(0), b""))
+    gradient = m.Frame(FrameKey(PASS, 1, Direction.BACKWARD, Microbatch(0)), b"")
+    peer.take(Received(LAST, gradient))
+    orders = peer.take(BackwardDone(PASS, Microbatch(0), None))
+    assert forwards(orders) == [1] and not [a for a in orders if isinstance(a, Send) and isinstance(a.message, m.Want)]
+
+
 def test_what_was_given_up_and_stays_mine_is_asked_for_with_its_gradient() -> None:
     """A sibling's answer to its Release came first. The gradient came between: it was dropped, and must come again."""
     peer = Peer()

@@ -51,7 +51,7 @@ def state_of(peer: Process) -> tuple[float, Gathered]:
 def test_a_peer_that_joins_makes_nobody_wait(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 30, "batch.microbatches=16", rate="--max-rate=20Mbit")
+    swarm = running(make_swarm, 30, "batch.microbatches=32", rate="--max-rate=20Mbit")
     p4 = swarm.join("p4", "--fault=stop@CatchUpForecast", capacity=None)
     p4.wait_stopped()
     newest = swarm.coordinator.of(StepDecided)[-1].step
