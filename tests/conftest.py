@@ -1,4 +1,5 @@
-"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 2 --dist loadgroup`."""
+"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 3 --dist loadgroup`, and those of hosts
+of their own on another one: most of their time is waiting."""
 
 import signal
 import sys

@@ -15,6 +15,7 @@ from peers.chaos.namespace import why_not
 SCENARIOS = Path(__file__).parent / "scenarios"
 pytestmark = [
     pytest.mark.swarm,
+    pytest.mark.xdist_group("internet"),  # hosts of their own: beside other swarms, not after them
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
