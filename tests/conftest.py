@@ -1,5 +1,7 @@
-"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 3 --dist loadgroup`, and those of hosts
-of their own on another one: most of their time is waiting."""
+"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 3 --dist loadgroup`.
+
+Those with hosts of their own (tests/internet) are on another one: most of their time is waiting.
+"""
 
 import signal
 import sys
