@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,17 +17,29 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 pytestmark = [
     pytest.mark.swarm,
     pytest.mark.xdist_group("internet"),  # hosts of their own: beside other swarms, not after them
-    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
 
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("name", IN_CI)
 def test_as_expected(name: str, tmp_path: Path) -> None:
-    words = ["chaos", str(SCENARIOS / f"{name}.toml"), "--json", "--dir", str(tmp_path)]
-    played = subprocess.run([sys.executable, "-P", "-m", "peers", *words], capture_output=True, text=True, timeout=280)
-    assert played.returncode in (0, 3), played.stdout[-2000:] + played.stderr[-4000:]
-    report = json.loads(played.stdout)
-    assert report["failures"] == []
-    assert report["good"] and report["equal"]
+    report = played(name, tmp_path)
     assert report["finished"] or name == "soak-short"
     assert report["episodes"] or name == "liars", "no fault struck"  # its peers are faulty from the start
+
+
+def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
+    report = played("kills", tmp_path, "--network=relay")
+    assert report["finished"] and report["episodes"]
+
+
+def played(name: str, folder: Path, *options: str) -> dict[str, Any]:
+    """The report, of a play that went as it should and came to the digests of one process."""
+    words = ["chaos", str(SCENARIOS / f"{name}.toml"), "--json", "--dir", str(folder), *options]
+    command = [sys.executable, "-P", "-m", "peers", *words]
+    played = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert played.returncode in (0, 3), played.stdout[-2000:] + played.stderr[-4000:]
+    report: dict[str, Any] = json.loads(played.stdout)
+    assert report["failures"] == []
+    assert report["good"] and report["equal"]
+    return report
