@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.aims import goodput, goodput_met
 from benchmarks.scenarios import Report
 from peers.core_loop import RunFailed
 
@@ -37,7 +38,7 @@ class Row:
     """Of other benchmarks, by the names of their files."""
 
 
-def _first_answer(report: Report, fault: str, word: str) -> float:
+def _after(report: Report, fault: str, word: str) -> float:
     """Seconds from a fault to the first thing the coordinator said that has `word` in it."""
     for episode in report["episodes"]:
         if episode["fault"] == fault:
@@ -97,18 +98,6 @@ def _deadlines(kept: dict[str, Any]) -> tuple[float, float]:
     return product["lost_s"], min(row["lost_s"] for row in fixed)
 
 
-def _departures_met(kept: dict[str, Any]) -> bool:
-    aims = {"trace": 0.8, "0.33": 0.0}
-    return all(row["goodput"] >= aims.get(row["departures"], 0.9) and row["equal"] for row in kept["rows"])
-
-
-def _departures(kept: dict[str, Any]) -> str:
-    goodput = {row["departures"]: row["goodput"] for row in kept["rows"]}
-    places = ("on the trace" if at == "trace" else f"at {100 * float(at):.0f} %" for at in goodput)
-    told = (f"{was:.2f} {place}" for was, place in zip(goodput.values(), places, strict=True))
-    return f"twelve processes, two hours in ten minutes: {', '.join(told)}"
-
-
 ROWS = (
     Row(
         1,
@@ -127,10 +116,10 @@ ROWS = (
         "detected < 2 s, nothing lost, slowest step ≤ 1.5 ×",
         ("paced-kills",),
         lambda r: (
-            f"detected after {_first_answer(r, 'in forward', 'lost'):.2f} s; {_struck_step(r, 'in forward')} the usual "
+            f"detected after {_after(r, 'in forward', 'is lost'):.2f} s; {_struck_step(r, 'in forward')} the usual "
             f"{r['usual_step_s']:.2f} s"
         ),
-        lambda r: _first_answer(r, "in forward", "lost") < 2 and _struck(r, "in forward") <= 1.5,
+        lambda r: _after(r, "in forward", "is lost") < 2 and _struck(r, "in forward") <= 1.5,
         "`kills.toml` (CI); `test_faults.py` at named microbatches",
     ),
     Row(
@@ -138,8 +127,8 @@ ROWS = (
         "SIGKILL in backward",
         "a sibling computes again from kept frames, nothing lost",
         ("paced-kills",),
-        lambda r: f"detected after {_first_answer(r, 'in backward', 'lost'):.2f} s; {_struck_step(r, 'in backward')}",
-        lambda r: _first_answer(r, "in backward", "lost") < 2 and _struck(r, "in backward") <= 1.5,
+        lambda r: f"detected after {_after(r, 'in backward', 'is lost'):.2f} s; {_struck_step(r, 'in backward')}",
+        lambda r: _after(r, "in backward", "is lost") < 2 and _struck(r, "in backward") <= 1.5,
         "`test_faults.py`: every moved microbatch accumulated once, frames recovered",
     ),
     Row(
@@ -165,10 +154,10 @@ ROWS = (
         "suspected by progress < 5 s; its messages change nothing",
         ("long-hang",),
         lambda r: (
-            f"fenced after {_first_answer(r, 'hang', 'lost'):.2f} s; back "
-            f"{_first_answer(r, 'hang, over', 'joined'):.2f} s after it was continued, a minute later"
+            f"fenced after {_after(r, 'hang', 'is lost'):.2f} s; back "
+            f"{_after(r, 'hang, over', 'joined'):.2f} s after it was continued, a minute later"
         ),
-        lambda r: _first_answer(r, "hang", "lost") < 5,
+        lambda r: _after(r, "hang", "is lost") < 5,
         "`hang-and-partition.toml` (CI)",
     ),
     Row(
@@ -206,7 +195,7 @@ ROWS = (
             f"halves {_struck_step(halves, 'two halves')}, pair {_struck_step(r, 'pair')}, one way "
             f"{_struck_step(r, 'one way')}, peer {_struck_step(r, 'cut off')}, coordinator "
             f"{_struck_step(halves, 'coordinator alone')} the usual step; all back "
-            f"{_first_answer(r, 'cut off, over', 'joined'):.1f} s after the link; behind routers: "
+            f"{_after(r, 'cut off, over', 'joined'):.1f} s after the link; behind routers: "
             f"{'digests equal' if all(each['equal'] for each in routers) else '**not** equal'}"
         ),
         beside="two of three coordinators never both lead: `test_group.py`",
@@ -232,8 +221,8 @@ ROWS = (
         lambda r, three: (
             f"{_struck_step(r, 'bootstrap')} and {_struck_step(r, 'standby')} the usual step; no abort, no fence; of "
             "three coordinators the leader killed: another leads after "
-            f"{_first_answer(three, 'leader killed', 'leads under'):.1f} s, cut off: after "
-            f"{_first_answer(three, 'leader cut off', 'leads under'):.1f} s"
+            f"{_after(three, 'leader killed', 'leads under'):.1f} s, cut off: after "
+            f"{_after(three, 'leader cut off', 'leads under'):.1f} s"
         ),
         beside="`test_group.py`",
     ),
@@ -272,7 +261,7 @@ ROWS = (
         ("clock-skew",),
         lambda r: (
             f"{_lost(r)} lost, of {sum('kill' in e['what'] for e in r['episodes'])} killed, and back after "
-            f"{_first_answer(r, 'newcomer, over', 'joined'):.1f} s, with a wrong clock; {_equal(r)}"
+            f"{_after(r, 'newcomer, over', 'joined'):.1f} s, with a wrong clock; {_equal(r)}"
         ),
     ),
     Row(
@@ -292,9 +281,9 @@ ROWS = (
         lambda r, kept: (
             f"33 % an hour, an hour in a minute: {sum('kills' in e['fault'] for e in r['episodes'])} kills of six "
             f"peers in {r['seconds']:.0f} s, goodput {r['goodput']:.2f}, longest gap {r['longest_gap_s']:.1f} s; "
-            f"{_departures(kept)}"
+            f"twelve processes, two hours in ten minutes: {goodput(kept)}"
         ),
-        lambda r, kept: _departures_met(kept),
+        lambda r, kept: goodput_met(kept),
         "`python -m benchmarks.departures`; all rates in the simulator",
         ("departures",),
     ),

@@ -16,6 +16,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks import aims
 from benchmarks.fault_matrix import ROWS
 from benchmarks.results import write_results
 from benchmarks.scenarios import IN_CI, Report, play
@@ -92,9 +93,10 @@ def with_table(page: str, reports: dict[str, Report]) -> str:
     """The page with the table between its marks."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    days = sorted({report["played"] for report in reports.values()})
+    days = sorted({report["played"] for report in reports.values() if "played" in report}) or ["a day unknown"]
     when = f"Played on {days[0]}" if len(days) == 1 else f"Played between {days[0]} and {days[-1]}"
-    return f"{before}{_BEGIN}\n\n{table(reports)}\n\n{when}.\n\n{_END}{after}"
+    both = f"{table(reports)}\n\n{when}. The other aims:\n\n{aims.table(FOLDER)}"
+    return f"{before}{_BEGIN}\n\n{both}\n\n{_END}{after}"
 
 
 if __name__ == "__main__":

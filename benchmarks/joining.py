@@ -9,9 +9,11 @@ the lines then, depends on it.
 
     bound = start-up + 1.15 × state bytes ÷ link
 
-Start-up is from the process's start until the peer is told its stage; it includes measuring the link. Incumbents' rate:
-the usual step, the median of those before, over the median of the steps that were open while states came. A stage with
-one replica more reduces for longer: `step_after_s` is the median of the steps that began when all were of use.
+Start-up is from the process's start until the peer is told its stage; it includes measuring the link.
+`until_forwarded_s` is until its first forward is done, whose output the next stage computes with; `total_s` until that
+microbatch is in its sum, for which it waits in the queues of the stages after it. Incumbents' rate: the usual step, the
+median of those before, over the median of the steps that were open while states came. A stage with one replica more
+reduces for longer: `step_after_s` is the median of the steps that began when all were of use.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from swarm.events import (
     Event,
     Gathered,
     MicrobatchAccumulated,
+    MicrobatchForwarded,
     PassOpened,
     PeerJoined,
     ProcessStarted,
@@ -218,6 +221,7 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
     gathered_at, state = next((at, e) for at, e in log if isinstance(e, Gathered) and _is_state(e))
     loaded = next(at for at, event in log if isinstance(event, StateFetched))
     useful = next(at for at, event in log if isinstance(event, MicrobatchAccumulated))
+    begun = next(at for at, event in log if isinstance(event, MicrobatchForwarded | MicrobatchAccumulated))
     caught_up = max((at for at, event in log if isinstance(event, StepApplied) and at < useful), default=loaded)
     return {
         "start_up_s": placed - spawned_at,
@@ -228,6 +232,7 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
         "catching_up_and_waiting_s": caught_up - loaded,
         "first_microbatch_s": useful - caught_up,
         "until_loaded_s": loaded - spawned_at,
+        "until_forwarded_s": begun - spawned_at,
         "total_s": useful - spawned_at,
     }
 

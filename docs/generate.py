@@ -44,7 +44,7 @@ EVENTS: dict[str, str] = {
     "PassOpened": "A pass begins. `replicas` are peers per stage.",
     "MicrobatchForwarded": "A peer has computed the forward of a microbatch.",
     "MicrobatchAccumulated": "Its gradient is in the peer's sum.",
-    "ReduceStarted": "The replicas of a stage begin to add up their sums: the peer's own microbatches.",
+    "ReduceStarted": "Adding up a stage's sums begins, or goes on under a new table: the peer's own microbatches.",
     "ReduceCancelled": "That attempt is void; another follows.",
     "StagePrepared": "A replica holds the whole reduced gradient, with this digest.",
     "StepDecided": "The step's decision is on disk. From here on it happens, whatever dies.",

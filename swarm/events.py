@@ -251,6 +251,8 @@ class MicrobatchAccumulated(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReduceStarted(Event):
+    """Or goes on under the name of a new table, with what it has made so far, where that is still of use."""
+
     attempt: str
     microbatches: list[int]
 

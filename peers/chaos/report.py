@@ -53,7 +53,7 @@ _ANSWERS_OF_PEERS = (
     e.SeatTaken,
 )
 """What a peer does by itself."""
-_MOST_ANSWERS = 12
+_MOST_ANSWERS = 24
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class Stint:
         walk, reduction = self.walk, self.reduction
         sealed = self._parts_outlive_tables and walk.sealed and not walk.fenced
         if reduction is not None and sealed and reduction.goes_on(walk.table, walk.done):
+            self._out.emit(ReduceStarted(str(self._attempt), sorted(walk.work)))
             reduction.go_on(self._attempt, walk.table, now)
         else:
             for part in reduction.parts if reduction is not None else ():

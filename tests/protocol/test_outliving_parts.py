@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from swarm.events import ReduceStarted
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
     BackwardDone,
     BucketSummed,
     CancelReduce,
+    Emit,
     EncodePart,
     PartEncoded,
     Received,
@@ -101,6 +103,8 @@ def test_nothing_is_made_or_sent_again_when_others_change_work() -> None:
     assert parts(encoded(peer, 0, 1)) == [(SLOW, 0, 1)]
     orders = peer.amend(MOVED)
     assert not of(orders, CancelReduce) and not of(orders, EncodePart) and not parts(orders)
+    (told,) = [a.event for a in of(orders, Emit) if isinstance(a.event, ReduceStarted)]
+    assert told == ReduceStarted(str(Attempt(PASS, STAGE, 1)), [0, 3]), "the log tells what a sum holds"
     assert parts(encoded(peer, 0, 2)) == [(FAST, 1, 2)], "what was still being made is of use too"
     wanted = peer.hear(SLOW, m.Want((PartKey(Attempt(PASS, STAGE, 1), 1, ME),)))
     assert parts(wanted) == [(SLOW, 1, 1)], "if it is lost, it is asked for in the new name"

@@ -1,0 +1,164 @@
+"""What a swarm under churn aims at besides the fault matrix, and what was measured: the second table of docs/faults.md.
+
+Each row is of results that other benchmarks have written to benchmarks/results; `benchmarks.faults` writes the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Results = dict[str, Any]
+"""What a benchmark wrote."""
+BOUND, RATE, LOAD = 1.15, 0.9, 2.0
+SHARE_300_S = 0.96
+GOODPUT, ON_THE_TRACE = 0.9, 0.8
+GAP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """`tell` says what `results` (names of files) hold; `met`: whether that meets the target."""
+
+    what: str
+    target: str
+    results: tuple[str, ...]
+    tell: Callable[..., str]
+    met: Callable[..., bool]
+    where: str
+
+
+def table(folder: Path) -> str:
+    """As Markdown."""
+    lines = ["| aim | target | shown | where |", "|---|---|---|---|"]
+    for aim in AIMS:
+        kept = [json.loads((folder / f"{name}.json").read_text()) for name in aim.results]
+        shown = ("" if aim.met(*kept) else "**missed:** ") + aim.tell(*kept)
+        lines.append(f"| {aim.what} | {aim.target} | {shown} | {aim.where} |")
+    return "\n".join(lines)
+
+
+def _joins(*kept: Results) -> list[Results]:
+    return [row for results in kept for row in results["rows"] if row["joiners"] == 1]
+
+
+def _join(row: Results) -> str:
+    came = (f"{row[key]:.1f}" for key in ("until_loaded_s", "until_forwarded_s", "total_s", "bound_s"))
+    loaded, forwarded, useful, bound = came
+    sums = "exact sums" if row["averaging"] == "none" else row["averaging"]
+    return (
+        f"{row['state_MB']:.0f} MB, {sums}: loaded after {loaded} s, its first forward done after {forwarded}, in a "
+        f"sum after {useful} (bound {bound})"
+    )
+
+
+def _rebalanced(kept: Results) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in kept["rows"]:
+        found.setdefault(row["name"], {})[row["policy"]] = row["share"]
+    return found
+
+
+def _moves(kept: Results) -> str:
+    rows = [row for row in kept["rows"] if row["policy"] == "300 s"]
+    return f"{min(r['moves_per_hour'] for r in rows):.1f} to {max(r['moves_per_hour'] for r in rows):.1f} moves an hour"
+
+
+def goodput(kept: Results) -> str:
+    places = {row["departures"]: row["goodput"] for row in kept["rows"]}
+    told = (f"{was:.2f} {'on the trace' if at == 'trace' else 'at ' + _percent(at)}" for at, was in places.items())
+    return f"{', '.join(told)}; digests {'equal' if all(row['equal'] for row in kept['rows']) else '**not** equal'}"
+
+
+def _percent(share: str) -> str:
+    return f"{100 * float(share):.0f} %"
+
+
+def goodput_met(kept: Results) -> bool:
+    aims = {"trace": ON_THE_TRACE, "0.33": 0.0}
+    return all(row["equal"] and row["goodput"] >= aims.get(row["departures"], GOODPUT) for row in kept["rows"])
+
+
+def _links(*kept: Results) -> str:
+    told = []
+    for row in (row for results in kept for row in results["rows"] if "unlimited" not in row["row"]):
+        told.append(f"{row['compute']} × {row['replicas']}, {row['row']}: {row['ratio']:.2f}")
+    return "; ".join(told)
+
+
+def _flat(kept: Results) -> str:
+    soak = kept["reports"]["soak-long"]
+    (coordinator,) = [growth for growth in soak["growth"] if growth["host"] == "coordinator"]
+    tasks = f", {coordinator['tasks']} tasks" if "tasks" in coordinator else ""
+    return (
+        f"{soak['kills']:,} kills, {soak['starts']:,} starts, {soak['decided']:,} steps; longest gap "
+        f"{soak['longest_gap_s']:.1f} s; the coordinator grew by {coordinator['resident_bytes'] / 1e6:.1f} MB, "
+        f"{coordinator['descriptors']} descriptors, {coordinator['threads']} threads{tasks}"
+    )
+
+
+AIMS = (
+    Aim(
+        "a join over 80 Mbit/s, 50 ms",
+        f"first useful microbatch ≤ start-up + {BOUND} × bytes ÷ rate",
+        ("joining", "joining_large"),
+        lambda *kept: "; ".join(_join(row) for row in _joins(*kept)),
+        lambda *kept: all(row["total_s"] <= row["bound_s"] for row in _joins(*kept)),
+        "`python -m benchmarks.joining`; [joining](joining.md)",
+    ),
+    Aim(
+        "what it costs the others",
+        f"incumbents ≥ {RATE:.0%} of their rate; donors' load, max ÷ mean, ≤ {LOAD:g}",
+        ("joining", "joining_large"),
+        lambda *kept: (
+            f"{min(row['incumbents_rate'] for row in _joins(*kept)):.2f} and more; "
+            f"{max(row['donor_load_max_over_mean'] for row in _joins(*kept)):.2f} at most"
+        ),
+        lambda *kept: all(
+            row["incumbents_rate"] >= RATE and row["donor_load_max_over_mean"] <= LOAD for row in _joins(*kept)
+        ),
+        "the same; ten at once: row 10, `test_joining.py` (CI)",
+    ),
+    Aim(
+        "rebalancing on traces of preemptions, 32 hours, ten seeds",
+        f"≥ {SHARE_300_S:.0%} of what is possible with one move in 300 s",
+        ("rebalancing",),
+        lambda kept: (
+            "; ".join(
+                f"{name}: {shares['300 s']:.1%}, without a period {shares['steps']:.1%}"
+                for name, shares in _rebalanced(kept).items()
+                if name.endswith("stages")
+            )
+            + f"; {_moves(kept)}"
+        ),
+        lambda kept: all(s["300 s"] >= SHARE_300_S for name, s in _rebalanced(kept).items() if name.endswith("stages")),
+        "simulator: `python -m benchmarks.rebalancing`; [rebalancing](rebalancing.md)",
+    ),
+    Aim(
+        "goodput under departures",
+        f"≥ {GOODPUT:.0%} up to 16 % an hour, ≥ {ON_THE_TRACE:.0%} on a p3-like trace",
+        ("departures",),
+        goodput,
+        goodput_met,
+        "twelve real processes: `python -m benchmarks.departures`; simulator (CI): [scale](scale.md#departures)",
+    ),
+    Aim(
+        "two hours of spawn and SIGKILL every 0.5 to 2 s",
+        f"no gap over {GAP_S:.0f} s; flat memory, descriptors, tasks",
+        ("faults",),
+        _flat,
+        lambda kept: kept["reports"]["soak-long"]["longest_gap_s"] <= GAP_S,
+        "real processes: `python -m benchmarks.faults --only soak-long`",
+    ),
+    Aim(
+        "lines of 80 Mbit/s, 50 ms from host to host, against unlimited ones",
+        "told",
+        ("home_links", "home_links_real"),
+        _links,
+        lambda *kept: True,
+        "real processes: `python -m benchmarks.home_links`; [slow links](slow-links.md#over-an-emulated-internet)",
+    ),
+)
