@@ -92,11 +92,11 @@ def _links(*kept: Results) -> str:
 def _flat(kept: Results) -> str:
     soak = kept["reports"]["soak-long"]
     (coordinator,) = [growth for growth in soak["growth"] if growth["host"] == "coordinator"]
-    tasks = f", {coordinator['tasks']} tasks" if "tasks" in coordinator else ""
+    tasks = f", {coordinator['tasks']:+d} tasks" if "tasks" in coordinator else ""
     return (
         f"{soak['kills']:,} kills, {soak['starts']:,} starts, {soak['decided']:,} steps; longest gap "
         f"{soak['longest_gap_s']:.1f} s; the coordinator grew by {coordinator['resident_bytes'] / 1e6:.1f} MB, "
-        f"{coordinator['descriptors']} descriptors, {coordinator['threads']} threads{tasks}"
+        f"{coordinator['descriptors']:+d} descriptors, {coordinator['threads']:+d} threads{tasks}"
     )
 
 

@@ -47,6 +47,8 @@ REDIAL_TURN_S = 0.05
 """How long the higher peer id leaves it to the lower one to dial: at first as long as a busy machine takes to answer
 over a long way, since two dials that cross cost five seconds; later little, since a dial that fails is how a death is
 noticed."""
+MEETING_TURN_S = 0.5
+"""What a dial still gets once the other has come through to us."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,7 @@ class Network:
 
             async def open_stream(channel: Channel) -> Stream:
                 await self._leave_dial_to(actor.peer)
-                stream = await self._open(actor.peer, actor.incarnation, channel)
+                stream = await self._dial(actor, channel)
                 self._met.add(actor.peer)
                 return stream
 
@@ -316,7 +318,27 @@ class Network:
             async with asyncio.timeout(REDIAL_TURN_S if peer_id in self._met else FIRST_TURN_S):
                 await arrival.wait()
         except TimeoutError:
-            self._arrivals.pop(peer_id, None)
+            pass
+
+    async def _dial(self, actor: Actor, channel: Channel) -> Stream:
+        """A stream of our own, over the connection that the other opens meanwhile if our dial hangs.
+
+        One of two dials that meet may get no answer for ten seconds, though the other has come through long since.
+        """
+        if self._connected(actor.peer):
+            return await self._open(actor.peer, actor.incarnation, channel)
+        arrival = self._arrivals.setdefault(actor.peer, asyncio.Event())
+        came = asyncio.create_task(arrival.wait())
+        dial = asyncio.create_task(self._open(actor.peer, actor.incarnation, channel))
+        try:
+            await asyncio.wait((came, dial), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((dial,), timeout=MEETING_TURN_S)
+            if dial.done():
+                return await dial
+        finally:
+            came.cancel()
+            dial.cancel()
+        return await self._open(actor.peer, actor.incarnation, channel)
 
     def _connected(self, peer_id: str) -> bool:
         return self._streams[peer_id] > 0 or any(a.peer == peer_id and link.open for a, link in self._links.items())

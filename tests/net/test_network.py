@@ -385,6 +385,27 @@ async def test_who_has_the_higher_id_dials_when_the_other_does_not(pair: Pair) -
     assert await recorder.next_of(recorder.messages) == (high.me, m.Released(PASS, 1, ()))
 
 
+async def test_a_dial_that_hangs_gives_way_to_the_one_that_has_come_through(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low, high = sorted(await pair.start(), key=lambda network: network.me.peer)
+    (host,) = [host for host in pair.hosts if host.peer_id == low.me.peer]
+    (recorder,) = [each for each, net in zip((pair.one, pair.two), pair.networks, strict=True) if net is high]
+    begun = asyncio.Event()
+
+    async def connect(peer_id: str, maddrs: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        await Host.connect(host, peer_id, maddrs)
+
+    monkeypatch.setattr(host, "connect", connect)
+    low.send(high.me, m.Released(PASS, 1, ()))
+    await begun.wait()
+    high.send(low.me, m.Released(PASS, 2, ()))
+    assert await recorder.next_of(recorder.messages) == (low.me, m.Released(PASS, 1, ()))
+
+
 @pytest.mark.parametrize("attempt", range(4))
 async def test_dials_that_cross_lose_nothing(pair: Pair, attempt: int) -> None:
     a, b = await pair.start()
