@@ -1,4 +1,4 @@
-"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 3 --dist loadgroup`.
+"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 2 --dist loadgroup`.
 
 Those with hosts of their own (tests/internet) are on another one: most of their time is waiting.
 """

@@ -42,8 +42,9 @@ class Audience:
 
     def lost(self, member: Member, now: float) -> None:
         """Before it is removed. If it was loading a state, that is kept for half a step budget more."""
-        if member.stage is None or member.listens_from is None or not (listener := self._known(member)).loads:
+        if not self._loads(member):
             return
+        listener = self._known(member)
         until = now + self._settings.step_budget_s / 2
         self._interrupted[member.actor.peer] = _Interrupted(listener, until, self._history.rolled_back_in)
 
@@ -66,6 +67,8 @@ class Audience:
             new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
             places = max(0, self._rebalancing.most - len(rosters[stage]) - sum(not m.given_up for m in known))
             here = [self._known(m) for m in known]
+            broken = [m for m in self._members.of_stage(stage) if m.lost_at is not None and m.actor not in busy]
+            here += [self._known(m) for m in broken if self._loads(m)]
             here += self._lost_of(stage, now)
             if stage not in closed:
                 new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
@@ -96,6 +99,9 @@ class Audience:
         """Whether it can still be told all the decisions that it lacks."""
         lacks = member.status.lacks if member.status is not None else None
         return lacks is None or self._history.since(lacks) is not None
+
+    def _loads(self, member: Member) -> bool:
+        return member.stage is not None and member.listens_from is not None and self._known(member).loads
 
     def _known(self, member: Member) -> Listener:
         at = self._at(member)

@@ -13,6 +13,7 @@ from swarm.protocol.actions import (
     ArchiveStored,
     CollectCheckpoint,
     Emit,
+    LinkLost,
     PassClosed,
     Send,
     WriteRecord,
@@ -249,6 +250,15 @@ def test_what_was_loaded_by_who_is_lost_is_kept_for_a_while_and_gone_on_with() -
     ]
     opened = sent(orders + run.heartbeats(0.5), m.Open, again)[-1]
     assert isinstance(opened, m.Open) and opened.listeners == (m.Listener(again, STAGE, 0, loads=True),)
+
+
+def test_while_a_broken_connection_may_come_back_its_version_is_kept() -> None:
+    run, loads = loads_when_another_step_is_decided()
+    run.take(LinkLost(THREE))
+    del run.versions[THREE]
+    run.decide(ONE, TWO)
+    opened = sent(run.orders, m.Open, ONE)[-1]
+    assert isinstance(opened, m.Open) and opened.pass_id.version == 2 and opened.listeners == (loads,)
 
 
 def test_who_comes_back_too_late_begins_anew() -> None:
