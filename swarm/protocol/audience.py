@@ -60,15 +60,14 @@ class Audience:
         busy = {actor for roster in rosters for actor in roster}
         listeners: list[Listener] = []
         for stage in range(self._settings.stages):
-            crew = [m for m in self._members.of_stage(stage) if m.lost_at is None and m.leaving_since is None]
-            idle = [m for m in crew if m.actor not in busy]
+            there = [m for m in self._members.of_stage(stage) if m.actor not in busy]
+            idle = [m for m in there if m.lost_at is None and m.leaving_since is None]
             goes_on = [self._goes_on(m, pass_id) for m in idle]
             known = [m for m, goes in zip(idle, goes_on, strict=True) if goes]
             new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
             places = max(0, self._rebalancing.most - len(rosters[stage]) - sum(not m.given_up for m in known))
             here = [self._known(m) for m in known]
-            broken = [m for m in self._members.of_stage(stage) if m.lost_at is not None and m.actor not in busy]
-            here += [self._known(m) for m in broken if self._loads(m)]
+            here += [self._known(m) for m in there if m.lost_at is not None and self._loads(m)]
             here += self._lost_of(stage, now)
             if stage not in closed:
                 new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
