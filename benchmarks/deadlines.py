@@ -256,8 +256,12 @@ class _Trial:
         self._decided_at.append(world.now)
 
     def _on_emitted(self, event: Any) -> None:
-        if isinstance(event, PeerFenced) and event.reason.startswith(_REASONS):
-            self._wrong += event.actor != str(self._victim) or self._fault in ("none", "slow", "losses")
+        if isinstance(event, PeerFenced):
+            if event.reason.startswith(_REASONS):
+                self._wrong += event.actor != str(self._victim) or self._fault in ("none", "slow", "losses")
+            world = self._run.world
+            for fenced in (peer for actor, peer in world.by_actor.items() if str(actor) == event.actor):
+                fenced.disturbed_at = max(fenced.disturbed_at, world.now)  # it may not be back at the end
         self._emitted(event)
 
     def _on_carry(self, source: Any, to: Actor, message: Any) -> None:

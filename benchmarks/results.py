@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ def write_results(out: Path | None, benchmark: str, **found: Any) -> None:
     """To the JSON file `out`, if one is asked for. `benchmark`: its module's name in this folder."""
     if out is None:
         return
-    command = " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", f"benchmarks.{benchmark}", *sys.argv[1:]])
     machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"command": command, "machine": machine, **found}, indent=2) + "\n")

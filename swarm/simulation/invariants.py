@@ -82,6 +82,10 @@ class Violation(AssertionError):
         self.invariant = invariant
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        """Exceptions are rebuilt from their `args`, the one text; benchmarks get this one from other processes."""
+        return type(self), (self.invariant, self.detail)
+
 
 class Watch:
     """What has been decided, fenced and opened so far in one world, and the checks against it."""
