@@ -101,6 +101,8 @@ class Ledger:
         """When an actor last said that it has forwarded or accumulated something."""
         self._awaited: dict[Actor, float] = {}
         """Since when an actor has been seen to have something to do, and nothing came of it."""
+        self._complete: dict[Actor, float] = {}
+        """The same, and all that it has left to do was there to be had."""
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         """What slow peers, and those who leave, are asked to give up under the tables as they are now."""
         self.given: dict[Actor, tuple[Microbatch, ...]] = {}
@@ -242,6 +244,7 @@ class Ledger:
             self._forwarded[actor] = status.forwarded
             self.moved_at[actor] = now
             self._awaited.pop(actor, None)
+            self._complete.pop(actor, None)
         if status.queued == 0:
             self.progress_at[actor] = now
             self._queued.discard(actor)
@@ -268,13 +271,23 @@ class Ledger:
             return m in self._fed and actor in self._begun
         return bool(self._forwarded.get(self.tables[stage - 1].assignee(m), 0) >> m & 1)
 
-    def awaited_since(self, actor: Actor, now: float) -> float | None:
-        """Since when it was seen, at all the times when this was asked, to have something to do and do nothing."""
+    def awaited_since(self, actor: Actor, now: float) -> tuple[float | None, float | None]:
+        """Since when it was seen, at all the times when this was asked, to have something to do and do nothing.
+
+        And since when all that it has left to do has been there, in a pass that it knows: then it does not wait for a
+        slot, which what is not there yet would hold.
+        """
         stage = self.stage_of(actor)
-        if stage is None or not any(self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)):
-            self._awaited.pop(actor, None)
-            return None
-        return self._awaited.setdefault(actor, now)
+        there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
+        for since, holds in (
+            (self._awaited, any(there)),
+            (self._complete, bool(there) and all(there) and actor in self._begun),
+        ):
+            if holds:
+                since.setdefault(actor, now)
+            else:
+                since.pop(actor, None)
+        return self._awaited.get(actor), self._complete.get(actor)
 
     def has_queued(self, actor: Actor) -> bool:
         """Whether it says that it has something that it could be computing."""
@@ -292,6 +305,7 @@ class Ledger:
     def excuse(self, seconds: float, now: float) -> None:
         """Time that counts against nobody."""
         self._awaited = {actor: min(now, at + seconds) for actor, at in self._awaited.items()}
+        self._complete = {actor: min(now, at + seconds) for actor, at in self._complete.items()}
         self.moved_at = {actor: min(now, at + seconds) for actor, at in self.moved_at.items()}
         self.judged_from = min(now, self.judged_from + seconds)
         self.progress_at = {actor: min(now, at + seconds) for actor, at in self.progress_at.items()}
@@ -303,6 +317,7 @@ class Ledger:
         """It could not be heard for a while: what it has done is yet to be told."""
         self.progress_at[actor] = self.moved_at[actor] = now
         self._awaited.pop(actor, None)
+        self._complete.pop(actor, None)
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
         """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""

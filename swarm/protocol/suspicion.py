@@ -123,12 +123,15 @@ class Suspicion:
             return f"it has not computed what its reduce waits for, for {now - reducing:.1f} s"
         if (still := ledger.in_hand_s(actor, now)) > allowed:
             return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
-        if now - ledger.moved_at.get(actor, ledger.judged_from) <= answer:
+        frames_s = answer if ledger.has_queued(actor) else self._settings.step_budget_s / 8
+        if (still := now - ledger.moved_at.get(actor, ledger.judged_from)) <= frames_s:
             return ""
-        since = ledger.awaited_since(actor, now)
-        if since is None or now - since <= answer:
-            return ""
-        return f"nothing came of what its neighbours have for it, for {now - since:.1f} s (deadline {answer:.1f} s)"
+        some, everything = ledger.awaited_since(actor, now)
+        for since, deadline in ((everything, frames_s), (some, answer)):
+            if since is not None and now - since > deadline and still > 2 * deadline:
+                came = f"for {now - since:.1f} s (deadline {deadline:.1f} s)"
+                return f"nothing came of what its neighbours have for it, {came}"
+        return ""
 
     def _patience(self, member: Member, ledger: Ledger, strikes: int) -> float:
         """Seconds in which an actor with work at hand must finish some."""

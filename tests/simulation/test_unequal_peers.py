@@ -108,6 +108,17 @@ def test_a_black_hole_is_given_less_than_a_twentieth(what: str) -> None:
     assert share < 0.05 and at_its_stage < 0.05
 
 
+def test_who_takes_nothing_of_what_is_there_is_not_given_the_time_that_it_needs_to_compute() -> None:
+    """All that it has left to do is there, and none of it in its hands: only a line is waited for, 60 s / 8."""
+    run = Calm((200.0,) * 4, 8, steps=4)
+    run.world.watch.disturbed = True  # what is done again is no sign of a disorderly leave
+    run.world.at(40.0, None, (lambda seconds: run.swallow("frames", seconds), 1e9))
+    run.finish()
+    first = run.fenced[0]
+    assert first.actor == str(run.hole.actor) and first.reason.startswith("nothing came of")
+    assert first.reason.endswith("(deadline 7.5 s)")
+
+
 def test_who_swallowed_for_a_while_is_forgiven() -> None:
     run = Calm((1.0, 1.0, 1.0, 1.0), 8, steps=30)
     run.world.at(0.65, None, (lambda seconds: run.swallow("work", seconds), 8.0))
