@@ -52,7 +52,7 @@ EVENTS: dict[str, str] = {
     "StepApplied": "A peer has applied it. `digest` chains all steps so far.",
     "PeerFenced": "An incarnation is out of the open step; its work in it is void and done again.",
     "StageAmended": "A stage has a new table: `moved` microbatches have another owner. `entrant` came in with it.",
-    "ShareChanged": "A microbatch takes a replica another time than `before`; its share of the step that opens.",
+    "ShareChanged": "A microbatch takes a replica another time than `before`; its new share of the step that opens.",
     "MicrobatchesReleased": "A slow peer gave up microbatches that it had not accumulated.",
     "FrameRecovered": "The first frame for a microbatch that was moved or asked for again has arrived.",
     "LeadershipTaken": "This coordinator leads its group; `reached` members were heard of lately, itself included.",

@@ -333,7 +333,7 @@ class StageAmended(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShareChanged(Event):
-    """A microbatch takes a replica twice as long as before, or half, so its share is another one."""
+    """A microbatch takes a replica twice as long as when that was last told, or half, and its share has changed too."""
 
     actor: str
     stage: int

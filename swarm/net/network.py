@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from swarm.manifest import SignedManifest
 from swarm.net import bulk
-from swarm.net.addresses import AddressError
 from swarm.net.bulk import MAX_DETOURS, MAX_DETOURS_PER_PEER, PROTOCOL, Answers, BulkError, BulkHandler, Transfer
 from swarm.net.channel import channel_of, lanes_of
-from swarm.net.daemon import DialError
 from swarm.net.detour import Detour, NoStraightWay, PassedOn, StraightWays
-from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role, introduce
+from swarm.net.dialler import Dialler
+from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
@@ -42,13 +42,6 @@ MAX_STREAMS_PER_PEER = 64
 """Streams a peer may have open to us: five channels, and some bulk transfers at once."""
 MAX_PASSED_ON = 256
 """Messages on one channel to one peer that others have passed on through us."""
-FIRST_TURN_S = 1.0
-REDIAL_TURN_S = 0.05
-"""How long the higher peer id leaves it to the lower one to dial: at first as long as a busy machine takes to answer
-over a long way, since two dials that cross cost five seconds; later little, since a dial that fails is how a death is
-noticed."""
-MEETING_TURN_S = 0.5
-"""What a dial still gets once the other has come through to us."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,6 @@ class Network:
         self.link_rates = LinkRates()
         """What comes in from whom, and how fast."""
         self._host = host
-        self._run_hash = run_hash
         self._role = role
         self._on_message = on_message
         self._on_link_lost = on_link_lost
@@ -129,14 +121,8 @@ class Network:
         self._straight_ways = StraightWays()
         self._guides: tuple[Actor, ...] = ()
         self._links: dict[Actor, Link] = {}
-        self._maddrs: dict[str, tuple[str, ...]] = {}
+        self._dialler = Dialler(host, me, run_hash, role, self._has_link)
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
-        self._streams: Counter[str] = Counter()
-        """Streams each peer has open to us."""
-        self._arrivals: dict[str, asyncio.Event] = {}
-        """Set when a peer reaches us while we leave the dial to it."""
-        self._met: set[str] = set()
-        """Peers that were reached once."""
         self._sent: Counter[Channel] = Counter()
         self._received: Counter[Channel] = Counter()
 
@@ -149,7 +135,7 @@ class Network:
     def learn(self, actor: Actor, maddrs: Sequence[str] = ()) -> None:
         """Know an actor and where it can be dialled; nothing is opened yet. Without addresses the DHT is asked."""
         if maddrs:
-            self._maddrs[actor.peer] = tuple(maddrs)
+            self._dialler.learn(actor.peer, maddrs)
         self._link(actor)
 
     def dial(self, actor: Actor) -> None:
@@ -200,8 +186,7 @@ class Network:
         for key in [key for key in self._incoming if key[0] == actor]:
             self._incoming.pop(key).abort()
         if not any(other.peer == actor.peer for other in self._links):
-            self._maddrs.pop(actor.peer, None)
-            self._met.discard(actor.peer)
+            self._dialler.forget(actor.peer)
 
     def forget_lost(self, after_s: float, keep: Collection[Actor]) -> list[Actor]:
         """Forget who was out of reach for so long, and is not in `keep`: nobody is dialled for ever. Returns who."""
@@ -236,10 +221,10 @@ class Network:
         """
         peer_id, target = (who.peer, who.incarnation) if isinstance(who, Actor) else (who, None)
         if all(guide.peer == peer_id for guide in self._guides):
-            stream = await self._open(peer_id, target, Channel.BULK)
+            stream = await self._dialler.open(peer_id, target, Channel.BULK)
             return await self._ask(stream, request, max_bytes, least_rate)
         try:
-            stream = await self._straight_ways.open(peer_id, lambda: self._open(peer_id, target, Channel.BULK))
+            stream = await self._straight_ways.open(peer_id, lambda: self._dialler.open(peer_id, target, Channel.BULK))
         except NoStraightWay as error:
             return await self._go_round(error, Detour(peer_id, target, request), max_bytes, least_rate)
         return await self._ask(stream, request, max_bytes, least_rate)
@@ -249,7 +234,7 @@ class Network:
             if guide.peer == detour.peer:
                 continue
             try:
-                stream = await self._open(guide.peer, guide.incarnation, Channel.BULK)
+                stream = await self._dialler.open(guide.peer, guide.incarnation, Channel.BULK)
                 return await self._ask(stream, detour.encode(), max_bytes, least_rate)
             except (ConnectionError, TimeoutError) as error:
                 failed = str(error) or "no answer"
@@ -296,68 +281,12 @@ class Network:
                 undelivered=self._on_undelivered,
             )
 
-            async def open_stream(channel: Channel) -> Stream:
-                await self._leave_dial_to(actor.peer)
-                stream = await self._dial(actor, channel)
-                self._met.add(actor.peer)
-                return stream
-
-            link = self._links[actor] = Link(self.me, actor, open_stream, events, self._reconnect_grace_s, self._lanes)
+            reach = partial(self._dialler.reach, actor)
+            link = self._links[actor] = Link(self.me, actor, reach, events, self._reconnect_grace_s, self._lanes)
         return link
 
-    async def _leave_dial_to(self, peer_id: str) -> None:
-        """Wait for a peer with a lower id to dial us, unless there is a connection.
-
-        Two that dial each other within one round trip open one TCP connection from both ends: both handshakes fail, and
-        libp2p dials neither way for the next five seconds.
-        """
-        if self.me.peer < peer_id or self._connected(peer_id):
-            return
-        arrival = self._arrivals.setdefault(peer_id, asyncio.Event())
-        try:
-            async with asyncio.timeout(REDIAL_TURN_S if peer_id in self._met else FIRST_TURN_S):
-                await arrival.wait()
-        except TimeoutError:
-            pass
-
-    async def _dial(self, actor: Actor, channel: Channel) -> Stream:
-        """A stream of our own, over the connection that the other opens meanwhile if our dial hangs.
-
-        One of two dials that meet may get no answer for ten seconds, though the other has come through long since.
-        """
-        if self._connected(actor.peer):
-            return await self._open(actor.peer, actor.incarnation, channel)
-        arrival = self._arrivals.setdefault(actor.peer, asyncio.Event())
-        came = asyncio.create_task(arrival.wait())
-        dial = asyncio.create_task(self._open(actor.peer, actor.incarnation, channel))
-        try:
-            await asyncio.wait((came, dial), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((dial,), timeout=MEETING_TURN_S)
-            if dial.done():
-                return await dial
-        finally:
-            came.cancel()
-            dial.cancel()
-        return await self._open(actor.peer, actor.incarnation, channel)
-
-    def _connected(self, peer_id: str) -> bool:
-        return self._streams[peer_id] > 0 or any(a.peer == peer_id and link.open for a, link in self._links.items())
-
-    async def _open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
-        maddrs = self._maddrs.get(peer_id)
-        if maddrs:
-            try:
-                await self._host.connect(peer_id, maddrs)
-            except AddressError as error:
-                raise DialError(str(error)) from None
-        stream = await self._host.open_stream(peer_id, PROTOCOL)
-        try:
-            me = Introduction(self._run_hash, self.me, self._role, None, channel, target)
-            await introduce(stream, me, peer_id)
-        except BaseException:
-            stream.abort()
-            raise
-        return stream
+    def _has_link(self, peer_id: str) -> bool:
+        return any(actor.peer == peer_id and link.open for actor, link in self._links.items())
 
     def _stream_broke(self, actor: Actor, channel: Channel, reason: str) -> None:
         if self._on_stream_broken is not None:
@@ -371,12 +300,10 @@ class Network:
     # ------------------------------------------------------------ from others
 
     async def _serve(self, stream: Stream, remote_peer: str) -> None:
-        if self._streams[remote_peer] >= MAX_STREAMS_PER_PEER:
+        if self._dialler.streams[remote_peer] >= MAX_STREAMS_PER_PEER:
             self._refuse_peer(remote_peer, f"more than {MAX_STREAMS_PER_PEER} streams at once")
             return
-        self._streams[remote_peer] += 1
-        if (arrival := self._arrivals.pop(remote_peer, None)) is not None:
-            arrival.set()
+        self._dialler.came(remote_peer)
         try:
             verdict = await self.admission.receive(stream, remote_peer)
             if not isinstance(verdict, Introduction):
@@ -399,9 +326,7 @@ class Network:
         except (StreamClosed, TimeoutError):
             pass  # who opened it has gone or says nothing
         finally:
-            self._streams[remote_peer] -= 1
-            if not self._streams[remote_peer]:
-                del self._streams[remote_peer]
+            self._dialler.went(remote_peer)
 
     async def _answer(self, requester: Actor, request: bytes) -> Transfer:
         detour = Detour.decode(request)
@@ -424,9 +349,9 @@ class Network:
             raise BulkError("only coordinators pass requests on")
         if Detour.decode(detour.request) or PassedOn.decode(detour.request):
             raise BulkError("a request that was passed on is not passed on again")
-        if not self._connected(detour.peer):
+        if not self._dialler.connected(detour.peer):
             raise BulkError(f"{detour.peer} is not connected here either")
-        stream = await self._open(detour.peer, detour.incarnation, Channel.BULK)
+        stream = await self._dialler.open(detour.peer, detour.incarnation, Channel.BULK)
         request = PassedOn(origin, detour.request).encode()
         return await self._ask(stream, request, bulk.DEFAULT_MAX_TRANSFER, bulk.LEAST_RATE)
 

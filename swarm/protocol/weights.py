@@ -22,7 +22,9 @@ from swarm.protocol.reducers import lines_of
 STEADY = 1.15
 """A speed that differs from the one last used by no more than this factor is the same."""
 NEWS = 2.0
-"""A microbatch that takes so many times as long as when that was last said, or as short, is worth saying."""
+MORE = 1.25
+"""A microbatch that takes so many times as long as when that was last said, or as short, is worth saying, if the share
+is so many times as large or as small."""
 EVEN = 1.1
 """Replicas whose speeds differ from their median by no more than this factor are equals."""
 FASTEST = 16.0
@@ -42,8 +44,8 @@ class Weights:
         self._members = members
         self._out = out
         self._used: dict[Actor, float] = {}
-        self._seconds: dict[Actor, float] = {}
-        """What a microbatch took each of them when that was last another time than before."""
+        self._told: dict[Actor, tuple[float, int]] = {}
+        """What a microbatch took each of them, and its share, when that was last told, or first known."""
         self._idle: dict[Actor, int] = {}
         """For how many steps in a row an actor has had nothing to do."""
 
@@ -88,17 +90,18 @@ class Weights:
                 self._tell_if_changed(actor, stage, shares[index])
         self._idle = {actor: steps for actor, steps in self._idle.items() if actor in everybody}
         self._used = {actor: speed for actor, speed in self._used.items() if actor in everybody}
-        self._seconds = {actor: seconds for actor, seconds in self._seconds.items() if actor in everybody}
+        self._told = {actor: told for actor, told in self._told.items() if actor in everybody}
 
     def _tell_if_changed(self, actor: Actor, stage: int, share: int) -> None:
         member = self._members.get(actor)
         seconds = None if member is None else member.seconds_per_microbatch
         if seconds is None:
             return
-        before = self._seconds.setdefault(actor, seconds)
-        if not before / NEWS < seconds < before * NEWS:
-            self._seconds[actor] = seconds
-            self._out.emit(ShareChanged(str(actor), stage, before, seconds, share))
+        before, usual = self._told.setdefault(actor, (seconds, share))
+        if before / NEWS < seconds < before * NEWS or usual / MORE < share < usual * MORE or share == usual:
+            return  # where all take longer, as on a busy machine, nobody's share is another one
+        self._told[actor] = seconds, share
+        self._out.emit(ShareChanged(str(actor), stage, before, seconds, share))
 
     def _steady(self, actor: Actor, speed: float) -> float:
         used = self._used.get(actor)

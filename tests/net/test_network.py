@@ -353,20 +353,20 @@ async def test_who_is_lost_for_long_is_forgotten_and_dialled_no_more(
     assert network.forget_lost(3600.0, ()) == []
     assert network.forget_lost(0.0, {kept}) == [gone]
     assert network.why_lost(gone) is None and network.why_lost(kept) is not None
-    assert list(network._links) == [kept] and list(network._maddrs) == [kept.peer]
+    assert list(network._links) == [kept] and list(network._dialler.maddrs) == [kept.peer]
     await network.close()
 
 
 async def test_of_two_that_dial_each_other_the_higher_id_lets_the_other_go_first(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.net.network.FIRST_TURN_S", DEADLINE_S)
+    monkeypatch.setattr("swarm.net.dialler.FIRST_TURN_S", DEADLINE_S)
     networks = await pair.start()
     dialled: list[tuple[str, bool]] = []
     for host, network in zip(pair.hosts, networks, strict=True):
 
         async def connect(peer_id: str, maddrs: Any, host: Host = host, network: Network = network) -> None:
-            dialled.append((host.peer_id, bool(network._streams[peer_id])))
+            dialled.append((host.peer_id, bool(network._dialler.streams[peer_id])))
             await Host.connect(host, peer_id, maddrs)
 
         monkeypatch.setattr(host, "connect", connect)

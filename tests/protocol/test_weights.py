@@ -227,6 +227,7 @@ def test_whose_share_changes_is_said_once_with_the_step_that_it_changes_in() -> 
         return [action.event for action in out.take() if isinstance(action, Emit)]  # type: ignore[misc]
 
     assert step(a=0.1, b=0.1) == [] == step(b=0.11)
+    assert step(a=0.3, b=0.3) == [] == step(a=0.1, b=0.1), "all take longer for a while: nobody's share is another one"
     crew.measured(b=0.2)  # before an evaluation, say
     (changed,) = step(b=0.4)
     assert (changed.actor, changed.stage, changed.before, changed.seconds) == (str(B), 0, 0.1, 0.4)
