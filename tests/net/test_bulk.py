@@ -164,7 +164,7 @@ async def test_a_donor_that_only_drips_is_given_up(pair: Pair) -> None:
         return Transfer(1 << 20, drips())
 
     b.serve(handler)
-    stream = await a._open(b.me.peer, b.me.incarnation, Channel.BULK)
+    stream = await a._dialler.open(b.me.peer, b.me.incarnation, Channel.BULK)
     transfer = await bulk.request(stream, b"x", idle_timeout=1.0, least_rate=1000.0)
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises(TooSlow, match=r"of 1048576 bytes came in 1 s, at least 1000 a second are wanted"):
@@ -178,7 +178,7 @@ async def test_time_in_which_nobody_reads_is_not_the_donors(pair: Pair, monkeypa
         return Transfer.of(bytes(3 * MAX_CHUNK))
 
     b.serve(handler)
-    stream = await a._open(b.me.peer, b.me.incarnation, Channel.BULK)
+    stream = await a._dialler.open(b.me.peer, b.me.incarnation, Channel.BULK)
     transfer = await bulk.request(stream, b"x", idle_timeout=DEADLINE_S, least_rate=2**40)
     loop = asyncio.get_running_loop()
     clock, got, late = loop.time, 0, 0.0

@@ -36,7 +36,7 @@ async def reached(network: Network, other: Network, address: list[str]) -> None:
     network.learn(other.me, address)
     network.dial(other.me)
     async with asyncio.timeout(DEADLINE_S):
-        while not other._connected(network.me.peer):  # noqa: ASYNC110
+        while not other._dialler.connected(network.me.peer):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
