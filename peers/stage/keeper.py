@@ -135,6 +135,7 @@ class Keeper:
             await asyncio.wrap_future(engine.initialise())
             self._forget()
             return engine
+        engine.prepare()
         own = await asyncio.to_thread(self._own, action.stage, action.version)
         if action.donors:
             source = f"{len(action.donors)} replica" + "s" * (len(action.donors) != 1)

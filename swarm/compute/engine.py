@@ -98,6 +98,8 @@ class StageEngine:
         self._buckets = buckets_of(layout, manifest.sums)
         self._whole_buckets = Buckets(layout, manifest.sums).count
         self._stage: Stage | None = None
+        self._coming: Stage | None = None
+        """Tensors for a state that is on its way."""
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
         self._backlog: Backlog[ComputeAction | _Call] = Backlog()
         self._thread = threading.Thread(target=self._work, name=f"compute-{stage}", daemon=True)
@@ -131,12 +133,20 @@ class StageEngine:
     def limit_graphs(self, budget_bytes: int) -> None:
         """So many bytes of graphs are kept from now on. From any thread."""
         self._graph_budget_bytes = budget_bytes
-        if self._stage is not None:
-            self._stage.limit_graphs(budget_bytes)
+        for stage in (self._stage, self._coming):
+            if stage is not None:
+                stage.limit_graphs(budget_bytes)
 
     def initialise(self) -> Future[None]:
         """Take up version 0: initial parameters by (seed, tensor name)."""
         return self._call(self._initialise)
+
+    def prepare(self) -> None:
+        """Make the stage's tensors, while a state is on its way: that takes longer than to copy it into them.
+
+        If that fails, so does `load_state`.
+        """
+        self._call(self._prepare)
 
     def load_state(self, state: StageState) -> Future[None]:
         """Continue from `state`. The future raises StateError, with nothing changed, when it does not fit."""
@@ -341,16 +351,22 @@ class StageEngine:
         return self._stage
 
     def _initialise(self) -> None:
-        self._stage = None  # two copies need not fit
+        self._stage = self._coming = None  # two copies need not fit
         self._stage = self._build(initialised=True)
 
+    def _prepare(self) -> None:
+        if self._stage is None and self._coming is None:
+            self._coming = self._build(initialised=False)
+
     def _load(self, state: StageState) -> None:
-        stage = self._stage or self._build(initialised=False)
+        self._prepare()
+        stage = self._stage or self._coming
+        assert stage is not None
         stage.optimizer.load(state)
         stage.begin()
         stage.bases.clear()
         stage.reduction.forget()
-        self._stage = stage
+        self._stage, self._coming = stage, None
 
 
 class _Call:

@@ -278,6 +278,19 @@ def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_ma
         start(1).engine.load_state(state).result(WAIT_S)
 
 
+def test_what_was_made_while_the_state_came_is_what_it_is_loaded_into(start):
+    driver, other = start(0), start(0, initialise=False)
+    state = driver.engine.snapshot().result(WAIT_S)
+    other.engine.prepare()
+    with pytest.raises(RuntimeError, match="holds no state yet"):
+        other.engine.snapshot().result(WAIT_S)
+    made = other.engine._coming
+    assert made is not None and other.engine.version is None
+    other.engine.load_state(state).result(WAIT_S)
+    assert other.engine._held() is made
+    assert other.engine.snapshot().result(WAIT_S).digest() == state.digest()
+
+
 def test_work_without_state_fails_by_name(start):
     driver = start(initialise=False)
     driver.begin()
