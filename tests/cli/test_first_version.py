@@ -128,6 +128,9 @@ class Engine:
     def initialise(self) -> Future[None]:
         raise AssertionError("nothing is initialised in a run from imported parameters")
 
+    def prepare(self) -> None:
+        pass
+
     def load_state(self, state: StageState) -> Future[None]:
         self.state = state
         future: Future[None] = Future()

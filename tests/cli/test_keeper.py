@@ -39,6 +39,9 @@ class Engine:
         self.names: tuple[str, ...] = ("param/w",)
         self.snapshots = 0
 
+    def prepare(self) -> None:
+        pass
+
     def snapshot(self) -> Future[StageState]:
         self.snapshots += 1
         tensors = {name: torch.full((3,), self.value) for name in self.names}
