@@ -354,14 +354,16 @@ class StageEngine:
         self._stage = self._coming = None  # two copies need not fit
         self._stage = self._build(initialised=True)
 
-    def _prepare(self) -> None:
-        if self._stage is None and self._coming is None:
+    def _prepare(self) -> Stage:
+        """Tensors to load a state into: those of the one that is held, else new ones."""
+        if self._stage is not None:
+            return self._stage
+        if self._coming is None:
             self._coming = self._build(initialised=False)
+        return self._coming
 
     def _load(self, state: StageState) -> None:
-        self._prepare()
-        stage = self._stage or self._coming
-        assert stage is not None
+        stage = self._prepare()
         stage.optimizer.load(state)
         stage.begin()
         stage.bases.clear()

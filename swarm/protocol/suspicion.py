@@ -115,7 +115,8 @@ class Suspicion:
 
     def _why_stalled(self, member: Member, ledger: Ledger, allowed: float, now: float) -> str:
         """Why a member counts as stalled that may be at work on one thing for so long; empty: it does not."""
-        actor, answer = member.actor, max(allowed, self._settings.step_budget_s / 8)
+        actor, line_s = member.actor, self._settings.step_budget_s / 8
+        answer = max(allowed, line_s)
         if not ledger.unfinished(actor):
             reducing = ledger.reduces_since(actor) if _holds_up_itself(member, ledger) else None
             if reducing is None or now - reducing <= answer:
@@ -123,7 +124,7 @@ class Suspicion:
             return f"it has not computed what its reduce waits for, for {now - reducing:.1f} s"
         if (still := ledger.in_hand_s(actor, now)) > allowed:
             return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
-        frames_s = answer if ledger.has_queued(actor) else self._settings.step_budget_s / 8
+        frames_s = answer if ledger.has_queued(actor) else line_s
         if (still := now - ledger.moved_at.get(actor, ledger.judged_from)) <= frames_s:
             return ""
         some, everything = ledger.awaited_since(actor, now)
