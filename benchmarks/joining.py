@@ -7,13 +7,15 @@ compute the real model at the pace of `--forward-ms` and `--backward-ms` for a m
 decided, and `--after-s` later, the joiners are started, all at once: when a state comes in a step, and what else is on
 the lines then, depends on it.
 
-    bound = start-up + 1.15 × state bytes ÷ link
+    bound            = start-up + 1.15 × state bytes ÷ link
+    bound_of_all     = start-up + 1.15 × (state bytes + bytes of sums) ÷ link
 
-Start-up is from the process's start until the peer is told its stage; it includes measuring the link.
-`until_forwarded_s` is until its first forward is done, whose output the next stage computes with; `total_s` until that
-microbatch is in its sum, for which it waits in the queues of the stages after it. Incumbents' rate: the usual step, the
-median of those before, over the median of the steps that were open while states came. A stage with one replica more
-reduces for longer: `step_after_s` is the median of the steps that began when all were of use.
+The sums are those that the newcomer fetched until its first forward was done. Start-up is from the process's start
+until the peer is told its stage; it includes measuring the link. `until_forwarded_s` is until that first forward, whose
+output the next stage computes with; `total_s` until that microbatch is in its sum, for which it waits in the queues of
+the stages after it. Incumbents' rate: the usual step, the median of those before, over the median of the steps that were
+open while states came. A stage with one replica more reduces for longer: `step_after_s` is the median of the steps that
+began when all were of use.
 """
 
 from __future__ import annotations
@@ -162,6 +164,7 @@ def _row(folder: Path, options: argparse.Namespace, joiners: int, averaging: str
         "bytes_over_rate_s": round(nbytes / rate, 2),
         **medians,
         "bound_s": round(medians["start_up_s"] + 1.15 * nbytes / rate, 2),
+        "bound_of_all_s": round(medians["start_up_s"] + 1.15 * (nbytes + medians["sums_MB"] * 1e6) / rate, 2),
         "step_s": round(usual, 2),
         "step_while_joining_s": round(during, 2),
         "step_after_s": None if after is None else round(after, 2),
@@ -223,7 +226,9 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
     useful = next(at for at, event in log if isinstance(event, MicrobatchAccumulated))
     begun = next(at for at, event in log if isinstance(event, MicrobatchForwarded | MicrobatchAccumulated))
     caught_up = max((at for at, event in log if isinstance(event, StepApplied) and at < useful), default=loaded)
+    sums = [e for at, e in log if isinstance(e, Gathered) and not _is_state(e) and at < begun]
     return {
+        "sums_MB": sum(event.nbytes for event in sums) / 1e6,
         "start_up_s": placed - spawned_at,
         "until_told_s": gathered_at - state.index_s - state.pieces_s - placed,
         "index_s": state.index_s,

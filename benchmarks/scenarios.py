@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,9 +35,17 @@ IN_CI = (
 
 
 def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:
-    """The reports as they come; what happens is shown on stderr. Homes and logs lie in `folder`, by scenario."""
+    """The reports as they come; what happens is shown on stderr. Homes and logs lie in `folder`, by scenario.
+
+    SIGTERM ends the swarm too, as Ctrl-C does by itself.
+    """
     words = ["chaos", *map(str, scenarios), "--json", "--dir", str(folder)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with subprocess.Popen([sys.executable, "-P", "-m", "peers", *words], stdout=subprocess.PIPE, text=True) as chaos:
         assert chaos.stdout is not None
-        for line in chaos.stdout:
-            yield json.loads(line)
+        try:
+            for line in chaos.stdout:
+                yield json.loads(line)
+        except SystemExit:
+            chaos.terminate()
+            raise
