@@ -13,7 +13,7 @@ the lines then, depends on it.
 The sums are those that the newcomer fetched until its first forward was done. Start-up is from the process's start
 until the peer is told its stage; it includes measuring the link. `until_forwarded_s` is until that first forward, whose
 output the next stage computes with; `total_s` until that microbatch is in its sum, for which it waits in the queues of
-the stages after it. Incumbents' rate: the usual step, the median of those before, over the median of the steps that were
+the stages after it. Incumbents' rate: the usual step, the median of those before, over the median of those that were
 open while states came. A stage with one replica more reduces for longer: `step_after_s` is the median of the steps that
 began when all were of use.
 """

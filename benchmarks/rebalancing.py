@@ -22,6 +22,8 @@ from swarm.simulation.fluid import Course, Outcome, flow
 from swarm.simulation.preemptions import preemptions
 
 PEERS_PER_STAGE = 8
+MICROBATCHES_PER_PEER = 8
+"""So that a step takes as long with more replicas."""
 GIGABYTE = 1e9
 
 
@@ -50,6 +52,8 @@ SETTINGS = (
     Setting("4 stages", 4),
     Setting("8 stages", 8),
     Setting("16 stages", 16),
+    Setting("8 stages of 32 peers", 8, peers_per_stage=32),
+    Setting("16 stages of 32 peers", 16, peers_per_stage=32),
     Setting("4 stages, no download", 4, state_gb=0.0),
     Setting("8 stages, no download", 8, state_gb=0.0),
     Setting("4 stages, 2 GB of state", 4, state_gb=2.0),
@@ -93,6 +97,7 @@ def run(job: tuple[Setting, str, float, int]) -> Outcome:
     period_s, claims = POLICIES[policy]
     course = Course(
         stages=setting.stages,
+        microbatches=MICROBATCHES_PER_PEER * setting.peers_per_stage,
         preemptions=preemptions(setting.peers_per_stage * setting.stages, hours * 3600.0, seed),
         period_s=period_s,
         state_bytes=setting.state_gb * GIGABYTE,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable
 
+from swarm.protocol.awaited import Awaited, excused
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
 from swarm.protocol.finding import Answer, Answers
@@ -99,10 +100,7 @@ class Ledger:
         """Who says that it has work at hand."""
         self.moved_at: dict[Actor, float] = {}
         """When an actor last said that it has forwarded or accumulated something."""
-        self._awaited: dict[Actor, float] = {}
-        """Since when an actor has been seen to have something to do, and nothing came of it."""
-        self._complete: dict[Actor, float] = {}
-        """The same, and all that it has left to do was there to be had."""
+        self._awaited = Awaited()
         self.releasing: dict[Actor, tuple[Microbatch, ...]] = {}
         """What slow peers, and those who leave, are asked to give up under the tables as they are now."""
         self.given: dict[Actor, tuple[Microbatch, ...]] = {}
@@ -243,8 +241,7 @@ class Ledger:
         if status.done != before or status.forwarded != self._forwarded.get(actor, 0):
             self._forwarded[actor] = status.forwarded
             self.moved_at[actor] = now
-            self._awaited.pop(actor, None)
-            self._complete.pop(actor, None)
+            self._awaited.moved(actor)
         if status.queued == 0:
             self.progress_at[actor] = now
             self._queued.discard(actor)
@@ -279,15 +276,7 @@ class Ledger:
         """
         stage = self.stage_of(actor)
         there = [] if stage is None else [self._is_at_hand(stage, m, actor) for m in self.unfinished(actor)]
-        for since, holds in (
-            (self._awaited, any(there)),
-            (self._complete, bool(there) and all(there) and actor in self._begun),
-        ):
-            if holds:
-                since.setdefault(actor, now)
-            else:
-                since.pop(actor, None)
-        return self._awaited.get(actor), self._complete.get(actor)
+        return self._awaited.seen(actor, any(there), bool(there) and all(there) and actor in self._begun, now)
 
     def has_queued(self, actor: Actor) -> bool:
         """Whether it says that it has something that it could be computing."""
@@ -304,20 +293,18 @@ class Ledger:
 
     def excuse(self, seconds: float, now: float) -> None:
         """Time that counts against nobody."""
-        self._awaited = {actor: min(now, at + seconds) for actor, at in self._awaited.items()}
-        self._complete = {actor: min(now, at + seconds) for actor, at in self._complete.items()}
-        self.moved_at = {actor: min(now, at + seconds) for actor, at in self.moved_at.items()}
+        self._awaited.excuse(seconds, now)
         self.judged_from = min(now, self.judged_from + seconds)
-        self.progress_at = {actor: min(now, at + seconds) for actor, at in self.progress_at.items()}
-        self.sealed_at = {stage: min(now, at + seconds) for stage, at in self.sealed_at.items()}
-        self._reduced_at = {actor: min(now, at + seconds) for actor, at in self._reduced_at.items()}
-        self._reduce_moved_at = {stage: min(now, at + seconds) for stage, at in self._reduce_moved_at.items()}
+        self.moved_at = excused(self.moved_at, seconds, now)
+        self.progress_at = excused(self.progress_at, seconds, now)
+        self.sealed_at = excused(self.sealed_at, seconds, now)
+        self._reduced_at = excused(self._reduced_at, seconds, now)
+        self._reduce_moved_at = excused(self._reduce_moved_at, seconds, now)
 
     def is_back(self, actor: Actor, now: float) -> None:
         """It could not be heard for a while: what it has done is yet to be told."""
         self.progress_at[actor] = self.moved_at[actor] = now
-        self._awaited.pop(actor, None)
-        self._complete.pop(actor, None)
+        self._awaited.moved(actor)
 
     def amend(self, stage: int, table: StageTable) -> list[Microbatch]:
         """Take the new table; what was prepared or released under the old one is void. Returns moved microbatches."""

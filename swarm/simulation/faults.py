@@ -241,7 +241,7 @@ class Injector:
                 target.fails_next = True
             case "bit flip":
                 assert isinstance(target, SimPeer)
-                target.flips_next = self._has_siblings(target)
+                target.reduce.flips_next = self._has_siblings(target)
             case "not finite":
                 assert isinstance(target, SimPeer)
                 spoil = target.spoil_step if fault.cell.phase == "reduce" else target.overflow

@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 About = Literal["activations", "gradients", "sums", "totals"]
 LIES: tuple[About, ...] = get_args(About)
+LIE = 1 << 90
+"""What is added to a sum, or a part of one, that is not what it should be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from swarm.simulation.member_disk import MemberDisk
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_member import SimMember
-from swarm.simulation.sim_peer import Disk, SimPeer
+from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.sim_storage import Disk
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import LADDERS, Cycle, initial_state, state_digest
 from swarm.simulation.world import World
@@ -129,7 +130,7 @@ class Run:
         at = self.world.now + away
         process.replaced = True
         if isinstance(process, SimPeer):
-            peer = Volunteer(process.actor.peer, process.disk, process.speed, True, process.lie, process.uplink)
+            peer = Volunteer(process.actor.peer, process.storage.disk, process.speed, True, process.lie, process.uplink)
             self.world.at(at, None, (self._start_peer, peer))
         elif isinstance(process, SimMember):
             self.world.at(at, None, (self._start_member, (process.actor, process.disk)))

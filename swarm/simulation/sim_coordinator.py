@@ -11,7 +11,6 @@ from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Decision, Frame
 from swarm.simulation.invariants import GOODBYE
-from swarm.simulation.sim_peer import SimPeer
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import state_digest, tokens_payload
 
@@ -166,7 +165,7 @@ class SimCoordinator(Process):
                 if action.from_archive:
                     state = other.archived((stage, action.version)) if other.alive else None
                 else:
-                    state = other.snapshot(stage, action.version) if isinstance(other, SimPeer) else None
+                    state = other.snapshot(stage, action.version)
                 if state is not None and state_digest(stage, action.version, state) == digest:
                     shards[stage] = state
                     break

@@ -187,6 +187,10 @@ class Process:
         """The state of (stage, version) in this process's archive."""
         return None
 
+    def snapshot(self, stage: int, version: int) -> int | None:
+        """What this process gives to another one: the state that it trains, or a checkpoint of its own."""
+        return None
+
     def wiped(self) -> None:
         """The process is gone; subclasses settle what was half written."""
 

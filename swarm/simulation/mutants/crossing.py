@@ -12,7 +12,7 @@ from swarm.protocol.ledger import Ledger
 from swarm.protocol.mending import Mending
 from swarm.protocol.messages import Frame
 from swarm.simulation.mutants.mutant import Mutant, Patch
-from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.sim_bases import SimBases
 from swarm.simulation.toy_model import LADDERS
 
 
@@ -22,14 +22,14 @@ def _base_unchecked() -> list[Patch]:
     def same_for_all(key: FrameKey, kept: Any, base: int) -> Frame:
         return Frame(key, kept.payload, kept.lineage)
 
-    def whatever_is_there(self: SimPeer, key: Any) -> int:
-        return self._bases.get(key, 0)
+    def whatever_is_there(self: SimBases, key: Any) -> int:
+        return self._kept.get(key, 0)
 
     return [
         (retained_module, "_frame", same_for_all),
         (Crossings, "accepts", lambda self, m, lineage: True),
         (Crossings, "_key", lambda self, m, end: BaseKey(self._visit or StepNumber(0), m, end)),
-        (SimPeer, "_base", whatever_is_there),
+        (SimBases, "_base", whatever_is_there),
     ]
 
 

@@ -10,7 +10,7 @@ from swarm.protocol.reduction import Reduction
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.stint import Stint
 from swarm.simulation.mutants.mutant import Mutant, Patch
-from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.sim_reduce import SimReduce
 
 
 def _partner_unchecked() -> list[Patch]:
@@ -41,15 +41,15 @@ def _residuals_ungranted() -> list[Patch]:
 
 def _residuals_settled_early() -> list[Patch]:
     """What an attempt lost counts in the next attempt, though the first is void."""
-    compressed = SimPeer._compressed
+    compressed = SimReduce._compressed
 
-    def settle(self: SimPeer, action: Any, value: int, *, of_sum: bool) -> int:
+    def settle(self: SimReduce, action: Any, value: int, *, of_sum: bool) -> int:
         crossed = compressed(self, action, value, of_sum=of_sum)
-        if self.world.settings.averages_compressed:
+        if self._peer.world.settings.averages_compressed:
             self._residuals[of_sum, action.bucket] = self._pending[of_sum, action.bucket]
         return crossed
 
-    return [(SimPeer, "_compressed", settle)]
+    return [(SimReduce, "_compressed", settle)]
 
 
 def _residuals_of_another_term() -> list[Patch]:

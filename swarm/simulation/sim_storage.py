@@ -1,0 +1,115 @@
+"""Where a simulated peer has its state from, and its checkpoints, which survive a crash on its `Disk`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from swarm.protocol import actions as act
+from swarm.protocol.ids import StageIndex
+from swarm.protocol.reporter import Saved
+from swarm.simulation.invariants import Violation
+from swarm.simulation.toy_model import initial_state, state_digest
+
+if TYPE_CHECKING:
+    from swarm.simulation.sim_peer import SimPeer
+    from swarm.simulation.timeline import Process
+
+_LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
+
+
+@dataclass(slots=True)
+class Disk:
+    """What a volunteer's machine keeps: {(stage, version): state}."""
+
+    checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def newest(self) -> Saved | None:
+        if not self.checkpoints:
+            return None
+        version, stage = max((version, stage) for stage, version in self.checkpoints)
+        return Saved(StageIndex(stage), version, state_digest(stage, version, self.checkpoints[stage, version]))
+
+
+class SimStorage:
+    """Of one process. `disk` outlives it."""
+
+    def __init__(self, peer: SimPeer, disk: Disk) -> None:
+        self.disk = disk
+        self._peer = peer
+        self._loads = 0
+        """Orders to load. What comes of an earlier one than the last is void."""
+
+    # ------------------------------------------------------------ loading
+
+    def load(self, action: act.LoadState) -> None:
+        """→ `SimPeer.loaded`."""
+        self._loads += 1
+        self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
+
+    def _fetch(self, request: tuple[int, act.LoadState]) -> None:
+        """Half of the load time is over: the source, if there is one, takes its snapshot now."""
+        load, action = request
+        if load != self._loads:
+            return
+        if action.donors:
+            self._peer.loans.download(action)
+            return
+        source, state = self._found(action)
+        delay = _LOAD_S * self._waver()
+        if source is not None and (source.stalled or self._peer.world.network.cut(self._peer, source)):
+            state, delay = None, _FETCH_TIMEOUT_S
+        self._later(delay, (self._fetched, (load, action, source, state)))
+
+    def _found(self, action: act.LoadState) -> tuple[Process | None, int | None]:
+        """Who has it, if it is to be fetched, and what that is."""
+        world, key = self._peer.world, (action.stage, action.version)
+        if action.from_archive:
+            assert action.source is not None
+            source = world.by_actor[action.source]
+            return source, source.archived(key)
+        if action.source is not None:
+            found = world.by_actor.get(action.source)
+            return found, None if found is None else found.snapshot(*key)
+        if action.version:
+            return None, None
+        if world.settings.imported:
+            raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
+        return None, initial_state(action.stage)
+
+    def _fetched(self, result: tuple[int, act.LoadState, Process | None, int | None]) -> None:
+        load, action, source, state = result
+        if load == self._loads:
+            self._peer.loaded(action, None if source is not None and not source.alive else state)
+
+    # ------------------------------------------------------------ what others, and it later, can have of it
+
+    def snapshot(self, stage: int, version: int) -> int | None:
+        """→ `Process.snapshot`."""
+        peer = self._peer
+        if not peer.alive:
+            return None
+        if peer.stage == stage and peer.version == version:
+            return peer.state
+        return self.disk.checkpoints.get((stage, version))
+
+    def save(self, action: act.SaveCheckpoint) -> None:
+        peer = self._peer
+        if peer.version != action.version:
+            raise Violation("contract", f"{peer.label} wants a checkpoint of version {action.version}")
+        peer.world.on_phase("checkpointing", peer)
+        self._later(_SAVE_S * self._waver(), (self._saved, (peer.stage_held, action.version, peer.state)))
+
+    def _saved(self, snapshot: tuple[int, int, int]) -> None:
+        stage, version, state = snapshot
+        self.disk.checkpoints[stage, version] = state
+        self._peer.feed(act.CheckpointSaved(version, state_digest(stage, version, state)))
+
+    # ------------------------------------------------------------ time
+
+    def _waver(self) -> float:
+        return 0.5 + self._peer.world.random.random()
+
+    def _later(self, seconds: float, job: tuple[object, object]) -> None:
+        world = self._peer.world
+        world.at(world.now + seconds, self._peer, job)
