@@ -5,9 +5,12 @@ incarnation      number of the present start; grows, never used twice
 events.jsonl     everything that happened (swarm/events.py)
 metrics.jsonl    figures by step (peers/metrics.py)
 checkpoints/     shards this process keeps, in a folder for each run, named by its hash
+retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
 lent/            sums of steps, kept for peers that catch up; emptied at every start
 incoming/        what a peer that joins or catches up has of a state and of sums
+seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
 archive/         the coordinator's verified copy of each stage
+decisions.sqlite the coordinator's decision record
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from random import Random
 
 from peers.chaos import quantity
+from peers.chaos.quantity import QuantityError
 from peers.chaos.table import ScenarioError, Table
+
+MAX_TURNS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,7 @@ def turns(churn: Churn) -> list[Turn]:
 
 def read_churn(table: Table) -> Churn:
     """The table [churn]. Raises ScenarioError."""
-    every = table.take("every", lambda value: value, ["0.5s", "2s"])
-    if not isinstance(every, list) or len(every) != 2:
-        raise ScenarioError(f'churn.every = {every!r}: write the shortest and the longest pause, ["0.5s", "2s"]')
-    least, most = (quantity.span(value) for value in every)
+    least, most = table.take("every", _every, (0.5, 2.0))
     found = Churn(
         least,
         most,
@@ -69,6 +69,17 @@ def read_churn(table: Table) -> Churn:
         table.take("seed", quantity.count, 1),
     )
     table.close()
-    if not 0 < found.least_s <= found.most_s or found.most < found.fewest:
-        raise ScenarioError("churn: `every` goes from less to more, and `most` is not below `fewest`")
+    if found.most < found.fewest:
+        raise ScenarioError(f"churn.most = {found.most} is below churn.fewest = {found.fewest}")
+    if found.lasts_s > MAX_TURNS * found.least_s:
+        raise ScenarioError(f"churn: more than {MAX_TURNS:,} turns may be taken: give it less time, or longer pauses")
     return found
+
+
+def _every(value: object) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise QuantityError(f'{value!r}: write the shortest and the longest pause, ["0.5s", "2s"]')
+    least, most = (quantity.span(part) for part in value)
+    if not 0 < least <= most:
+        raise QuantityError(f"{value!r} does not go from less to more")
+    return least, most

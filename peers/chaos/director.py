@@ -42,6 +42,7 @@ _MANY: frozenset[type[Event]] = frozenset(
     (FrameRecovered, LoopBlocked, MicrobatchAccumulated, MicrobatchForwarded, ResourcesMeasured, TrafficMeasured)
 )
 """Kinds of events that no report speaks of."""
+_OF_PROCESSES = ("kill", "restart", "stop", "continue", "slow", "leave")
 _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
@@ -248,23 +249,45 @@ class Director:
     # ------------------------------------------------------------ faults
 
     def _strike(self, fault: Fault) -> None:
-        if fault.takes_back is not None:
-            fault = replace(
-                fault, who=next(s.fault.who for s in self._played.struck if s.fault.name == fault.takes_back)
-            )
-        fault = replace(fault, who=tuple(host for name in fault.who for host in self._meant(name)))
+        written, fault = fault, self._of_now(fault)
         at = time.time()
-        if fault.kind == "join":
+        nobody = bool(written.hosts) and not (fault.who or (fault.between and all(fault.between)))
+        if nobody:
+            pass  # where no hosts are named, a fault of links means all of them
+        elif fault.kind == "join":
             for host in fault.who:
                 self._join(host)
         else:
+            for host in fault.who:
+                self._refuse_unborn(fault, self._machines[host])
             self._striker.strike(fault)
         self._played.struck.append(Struck(fault, at))
         self._schedule.struck(fault, at)
-        self._tell(f"{fault.name}: {fault}")
+        self._tell(f"{fault.name}: {written}, which is nobody now" if nobody else f"{fault.name}: {fault}")
+
+    def _of_now(self, fault: Fault) -> Fault:
+        """With hosts for who leads, or holds a stage; what takes back a fault strikes whom that one struck."""
+        if fault.takes_back is not None:
+            before = next(s.fault for s in self._played.struck if s.fault.name == fault.takes_back)
+            return replace(fault, who=before.who, between=before.between)
+        between = fault.between and (self._all_meant(fault.between[0]), self._all_meant(fault.between[1]))
+        return replace(fault, who=self._all_meant(fault.who), between=between)
+
+    def _refuse_unborn(self, fault: Fault, machine: Machine) -> None:
+        """Raises ScenarioFailed."""
+        if fault.kind in _OF_PROCESSES and not machine.pid:
+            raise ScenarioFailed(f"fault {fault.name!r}: {machine.name} has not started yet: let it come later")
+        by_process = fault.kind == "fill" and not fault.undoes and self._places[machine.name].namespace is None
+        if by_process and not machine.running:
+            raise ScenarioFailed(
+                f"fault {fault.name!r}: {machine.name} does not run, and without root only a process has a full disk"
+            )
+
+    def _all_meant(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(host for name in names for host in self._meant(name))
 
     def _meant(self, name: str) -> tuple[str, ...]:
-        """The hosts that a name of `who` stands for now."""
+        """The hosts that a name in a fault stands for now."""
         if name == LEADER:
             return (leader(self._coordinators),)
         stage = stage_named(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from peers.chaos import quantity
 from peers.chaos.moment import Moment, read_moment
 from peers.chaos.pipe import UNLIMITED, Shape
-from peers.chaos.table import ScenarioError, Table, names, nearest
+from peers.chaos.table import ScenarioError, Table, host_names, names, nearest
 
 KINDS: dict[str, str] = {
     "kill": "SIGKILL: the process ends without a word, its machine says so",
@@ -94,7 +94,7 @@ def read_fault(table: Table, number: int) -> Fault:
     kind = table.need("do", _kind, f"say what is done: {', '.join(KINDS)}")
     name = table.take("name", quantity.text, f"{kind} {number}")
     on_links = kind in _ON_LINKS
-    who = table.take("who", names, ())
+    who = table.take("who", host_names if kind == "join" else names, ())
     between = table.take("between", _groups) if on_links else None
     one_way = table.take("one_way", quantity.yes, False) if on_links else False
     if not who and between is None and kind != "heal":
@@ -145,9 +145,10 @@ def between(sources: tuple[str, ...], targets: tuple[str, ...], one_way: bool) -
 
 
 def _kind(value: object) -> str:
-    if value not in KINDS:
-        raise ScenarioError(f"{value!r} cannot be done{nearest(str(value), KINDS)}")
-    return str(value)
+    kind = quantity.text(value)
+    if kind not in KINDS:
+        raise ScenarioError(f"{value!r} cannot be done{nearest(kind, KINDS)}")
+    return kind
 
 
 def _groups(value: object) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -58,8 +59,6 @@ class Forwarder:
         self._on_the_way: list[tuple[float, int, bool, Host, bytes]] = []
         """(when, count, whether it has the downlink behind it, to whom, packet)."""
         self._count = 0
-        self.forwarded = 0
-        self.dropped = 0
 
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one order; returns its answer. Raises KeyError, OSError."""
@@ -67,16 +66,11 @@ class Forwarder:
             case "host":
                 shapes = Shape(**order["up"]), Shape(**order["down"])
                 return self._add(order["name"], order["address"], *shapes, order["nat"])
-            case "access":
-                host = self._by_name[order["name"]]
-                host.up.shape, host.down.shape = Shape(**order["up"]), Shape(**order["down"])
             case "link":
                 self._link(order["from"], order["to"]).shape = Shape(**order["shape"])
             case "cut" | "heal":
                 for source, target in order["pairs"]:
                     self._link(source, target).cut = order["do"] == "cut"
-            case "count":
-                return {"forwarded": self.forwarded, "dropped": self.dropped}
             case unknown:
                 raise KeyError(unknown)
         return {}
@@ -129,15 +123,14 @@ class Forwarder:
             if host.router is not None or to.router is not None:
                 routed = _routed(packet, host.router, to.router, now)
                 if routed is None:
-                    self.dropped += 1
                     continue
                 packet = routed
             left = host.up.admit(now, len(packet))
             arrives = None if left is None else self._link(host.name, to.name).admit(left, len(packet))
-            if arrives is None:
-                self.dropped += 1
-            elif arrives <= now and to.down.plain:
-                self._write(to, packet)
+            if arrives is None:  # lost
+                continue
+            if arrives <= now and to.down.plain:
+                _write(to, packet)
             else:
                 self._later(arrives, to.down.plain, to, packet)
 
@@ -145,14 +138,11 @@ class Forwarder:
         now = self._clock()
         while self._on_the_way and self._on_the_way[0][0] <= now:
             at, _, through, to, packet = heapq.heappop(self._on_the_way)
-            if through:
-                self._write(to, packet)
-                continue
-            arrives = to.down.admit(at, len(packet))
+            arrives = at if through else to.down.admit(at, len(packet))
             if arrives is None:
-                self.dropped += 1
-            elif arrives <= now:
-                self._write(to, packet)
+                continue
+            if arrives <= now:
+                _write(to, packet)
             else:
                 self._later(arrives, True, to, packet)
 
@@ -160,12 +150,10 @@ class Forwarder:
         self._count += 1
         heapq.heappush(self._on_the_way, (at, self._count, through, to, packet))
 
-    def _write(self, to: Host, packet: bytes) -> None:
-        try:
-            os.write(to.device, packet)
-            self.forwarded += 1
-        except OSError:  # its queue is full: a router drops too
-            self.dropped += 1
+
+def _write(to: Host, packet: bytes) -> None:
+    with suppress(OSError):  # its queue is full: a router drops too
+        os.write(to.device, packet)
 
 
 def _routed(packet: bytes, near: Router | None, far: Router | None, now: float) -> bytes | None:

@@ -92,9 +92,10 @@ def read_sight(table: Table) -> Sight | None:
 
 def _kind(value: object) -> type[Event]:
     kinds = {cls.__name__: cls for cls in Event.__subclasses__()}
-    if value not in kinds:
-        raise ScenarioError(f"event {value!r} is unknown{nearest(str(value), kinds)}")
-    return kinds[str(value)]
+    kind = quantity.text(value)
+    if kind not in kinds:
+        raise ScenarioError(f"event {value!r} is unknown{nearest(kind, kinds)}")
+    return kinds[kind]
 
 
 def _fits(value: object, wanted: str, actors: Callable[[str], frozenset[str]]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import typer
 
 from peers.options import parse_bytes, parse_rate
 
+LONGEST_S = 365.0 * 24 * 3600
 _UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
@@ -17,12 +19,14 @@ class QuantityError(ValueError):
 
 def seconds(value: object) -> float:
     """Of `1.5s`, `200ms`, `2min`, `-5min`, or a number."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     match = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*", str(value))
-    if match is None:
-        raise QuantityError(f"{value!r} is not a duration: write 1.5s, 200ms or 2min")
-    return float(match[1]) * _UNITS_S[match[2]]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    else:
+        found = math.nan if match is None else float(match[1]) * _UNITS_S[match[2]]
+    if not abs(found) <= LONGEST_S:
+        raise QuantityError(f"{value!r} is not a duration of a year at most: write 1.5s, 200ms or 2min")
+    return found
 
 
 def span(value: object) -> float:
@@ -71,7 +75,7 @@ def whole(value: object) -> int:
 
 
 def factor(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise QuantityError(f"{value!r} is not a number above 0")
     return float(value)
 

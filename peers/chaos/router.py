@@ -24,12 +24,16 @@ class Router:
         self._inside = socket.inet_aton(HOME)
         self._heard: dict[bytes, float] = {}
         """When something was last sent, by protocol, the other end's address and port, and own port."""
+        self._forgot_at = 0.0
 
     def out(self, packet: bytes, now: float) -> bytes | None:
         """What leaves for the internet; None: nothing."""
         if packet[9] not in _CHECKSUM or packet[_SOURCE : _SOURCE + 4] != self._inside:
             return None
         here, there = _ports(packet)
+        if now - self._forgot_at > FORGETS_S:
+            self._forgot_at = now
+            self._heard = {end: at for end, at in self._heard.items() if now - at <= FORGETS_S}
         self._heard[packet[9:10] + packet[_TARGET : _TARGET + 4] + there + here] = now
         return _readdressed(packet, _SOURCE, self._outside)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,19 @@ from peers.chaos.fault import Fault, between, groups, read_fault, read_shape
 from peers.chaos.holders import LEADER, stage_named
 from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
-from peers.chaos.table import ScenarioError, Table, names, nearest
+from peers.chaos.table import ScenarioError, Table, host_names, names, nearest
 from swarm.compute.least_pace import LeastPace
 
 BOOTSTRAP = "bootstrap"
 MAX_HOSTS = 200
 DEFAULT_PATIENCE_S = 120.0
 MTU = 1500
+LEAST_MTU, MOST_MTU = 576, 65_535
+LEAST_DISK = 1 << 20
+"""Bytes; of none a file system in memory would be unlimited."""
+MAX_COORDINATORS = 9
+_FILES = ("prepare", "reference", "invite")
+"""What the folder of a play holds beside its hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def read(table: Table, path: Path) -> Scenario:
     peers = table.need("peers", _peers, "how many join, or a list of names")
     network = table.table("network")
     up, down = network.take("up", quantity.rate), network.take("down", quantity.rate)
-    mtu = network.take("mtu", quantity.count, MTU)
+    mtu = network.take("mtu", _mtu, MTU)
     seed = network.take("seed", quantity.count, 1)
     default = read_shape(network)
     network.close()
@@ -197,6 +204,9 @@ def _faults(tables: list[Table]) -> tuple[Fault, ...]:
 
 
 def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | None) -> dict[str, HostPlan]:
+    for name, times in Counter(known).items():
+        if times > 1:
+            raise ScenarioError(f"{times} hosts are named {name!r}: each needs a name of its own, and joins once")
     plans = {name: HostPlan(name, Shape(up), Shape(down)) for name in known}
     for name, raw in table.items():
         if name not in plans:
@@ -207,7 +217,7 @@ def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | Non
             Shape(row.take("up", quantity.rate, up)),
             Shape(row.take("down", quantity.rate, down)),
             row.take("nat", quantity.yes, False),
-            row.take("disk", quantity.size),
+            row.take("disk", _disk),
             row.take("clock", quantity.seconds, 0.0),
             row.take("options", names, ()),
         )
@@ -272,6 +282,7 @@ def _check(scenario: Scenario) -> None:
     named += [(f"link {number}", {b for _, b in link.pairs}) for number, link in enumerate(scenario.network.links, 1)]
     named += [(f"expect.event {e.sight}", {e.sight.of}) for e in scenario.expect.events]
     named += [("expect.end", {end.who}) for end in scenario.expect.ends]
+    named.append(("expect.may_end", scenario.expect.may_end))
     named += [(f"fault {f.name!r}", {f.when.sight.of}) for f in scenario.faults if f.when.sight is not None]
     for where, hosts in named:
         for host in hosts:
@@ -288,11 +299,12 @@ def _check(scenario: Scenario) -> None:
         if fault.when.after == fault.name:
             raise ScenarioError(f"fault {fault.name!r} comes after itself, so never")
         for host in fault.who if fault.kind == "fill" else ():
+            if host not in scenario.hosts:
+                raise ScenarioError(f"fault {fault.name!r}: name the host whose disk is filled, not {host!r}")
             if scenario.hosts[host].disk is None:
                 raise ScenarioError(f"fault {fault.name!r} would fill the real disk: give hosts.{host} a `disk`")
-        for host in fault.who if fault.kind == "join" else ():
-            if host in scenario.peers or host in (*scenario.coordinators, BOOTSTRAP):
-                raise ScenarioError(f"fault {fault.name!r}: {host} is there from the start; name one that is not")
+        if fault.kind == "join":
+            _refuse_taken(fault.who, f"fault {fault.name!r}")
     for name in (*scenario.coordinators, BOOTSTRAP):
         if name in scenario.hosts and scenario.hosts[name].nat:
             raise ScenarioError(f"hosts.{name}.nat: all peers dial it, so it must be reached")
@@ -305,18 +317,38 @@ def _check(scenario: Scenario) -> None:
 def _peers(value: object) -> tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_HOSTS:
         return tuple(f"p{number}" for number in range(value))
-    found = names(value)
-    taken = [name for name in found if name.startswith(COORDINATOR) or name in (BOOTSTRAP, LEADER)]
-    if len(set(found)) < len(found) or taken:
-        raise ScenarioError(f"peers {value!r}: each needs a name of its own, that says nothing else")
+    found = host_names(value)
+    _refuse_taken(found, "peers")
     return found
+
+
+def _refuse_taken(hosts: Collection[str], where: str) -> None:
+    for host in hosts:
+        if host.startswith(COORDINATOR) or host in (BOOTSTRAP, LEADER, *_FILES):
+            raise ScenarioError(f"{where}: {host!r} means something else already; choose another name")
 
 
 def _coordinators(value: object) -> tuple[str, ...]:
     number = quantity.count(value)
-    if number % 2 == 0:
-        raise ScenarioError(f"coordinators = {number}: an odd number, since a majority decides")
+    if number % 2 == 0 or number > MAX_COORDINATORS:
+        raise ScenarioError(
+            f"coordinators = {number}: an odd number up to {MAX_COORDINATORS}, since a majority decides"
+        )
     return (COORDINATOR, *(f"{COORDINATOR}{n}" for n in range(2, number + 1)))
+
+
+def _mtu(value: object) -> int:
+    found = quantity.count(value)
+    if not LEAST_MTU <= found <= MOST_MTU:
+        raise quantity.QuantityError(f"{found} is not between {LEAST_MTU} and {MOST_MTU} bytes")
+    return found
+
+
+def _disk(value: object) -> int:
+    found = quantity.size(value)
+    if found < LEAST_DISK:
+        raise quantity.QuantityError(f"{value!r} is less than 1 MiB")
+    return found
 
 
 def _pace(value: object) -> LeastPace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TypeVar, overload
@@ -79,6 +80,17 @@ def nearest(word: str, known: Collection[str]) -> str:
     """`; did you mean X?`, or what there is."""
     close = get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {close[0]}?" if close else f": choose one of {', '.join(known)}"
+
+
+_HOST = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+def host_names(value: object) -> tuple[str, ...]:
+    """One name of a new host, or a list of them: each is a folder's name, and stands in addresses of faults."""
+    for name in (found := names(value)):
+        if _HOST.fullmatch(name) is None:
+            raise ScenarioError(f"{name!r} is no name for a host: write up to 32 letters, digits, - and _")
+    return found
 
 
 def names(value: object) -> tuple[str, ...]:

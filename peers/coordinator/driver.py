@@ -111,8 +111,9 @@ class CoordinatorDriver:
                 if kind is PassKind.GENERATE:
                     self._sampled(pass_id.version, token)
             case CollectCheckpoint():
-                if action.version not in self._collecting:
-                    self._collecting[action.version] = self._spawn(self._collect(action))
+                if (version := action.version) not in self._collecting:
+                    collecting = self._collecting[version] = self._spawn(self._collect(action))
+                    collecting.add_done_callback(lambda _: self._collecting.pop(version))
             case Stop(reason, failed):
                 self.loop.give_up(reason) if failed else self.loop.stop(reason)
 
@@ -168,13 +169,10 @@ class CoordinatorDriver:
 
     async def _collect(self, order: CollectCheckpoint) -> None:
         assert self._collector is not None
-        try:
-            digests = await self._collector.collect(order)
-            if digests:
-                self._log.append(CheckpointArchived(order.version, list(digests)))
-                self.loop.post(ArchiveStored(order.version, order.term))
-        finally:
-            del self._collecting[order.version]
+        digests = await self._collector.collect(order)
+        if digests:
+            self._log.append(CheckpointArchived(order.version, list(digests)))
+            self.loop.post(ArchiveStored(order.version, order.term))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,9 +1,10 @@
 """Gathering: something that several peers hold, fetched from all of them at once, into a file.
 
-The index that most donors tell is believed. Whoever has nothing to do takes the next few pieces, more from who is
-quicker, and fewer towards the end, so that all end together; when all pieces are under way it takes over the end of the
-slowest run. A piece that does not have its hash is fetched elsewhere, and its sender is not asked again. What has come
-stays in the file: the same thing, wanted again, goes on.
+An index is believed that more than half of the donors tell, or that most tell when the others have had their time.
+Whoever has nothing to do takes the next few pieces, more from who is quicker, and fewer towards the end, so that all
+end together; when all pieces are under way it takes over the end of the slowest run. A piece that does not have its
+hash is fetched elsewhere, and its sender is not asked again. What has come stays in the file: the same thing, wanted
+again, goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from peers.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, Kind, PieceRequest
 from swarm.events import Event, Gathered, PieceRefused
+from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
 from swarm.state.packed import framed_bytes, take_framed
@@ -36,8 +38,9 @@ RUN_S = 1.0
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
 """Bytes a second that come from a donor: on a faster line packing a state costs it more than it gains."""
-_OTHERS_S = 1.0
-"""How long the other donors have for their index once the first has told it."""
+OTHERS_S = {Kind.STATE: 4.0, Kind.SUMS: 1.0}
+"""How long the other donors have for their index once the first has told it: what a state is only its donors say, while
+sums are compared with what was decided."""
 _SILENT_S = 4.0
 """How long they have, at first, once one has said that it has none: it is to be asked again, whoever else is silent."""
 _TAKE_OVER = 1.5
@@ -148,21 +151,27 @@ class Gathering:
     # ------------------------------------------------------------ the index
 
     async def _find_index(self) -> Index:
-        """What most of the donors tell who answer within a second of the first."""
-        pause, silent_s = _FIRST_LOOK_S, _SILENT_S
+        """What most donors tell; of a state, those who are to have it yet are waited for too."""
+        pause, silent_s, until = _FIRST_LOOK_S, _SILENT_S, math.inf
         while True:
             asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
+            others_s = min(OTHERS_S[self.kind], max(0.0, until - time.monotonic()))
             try:
-                answers = await _first_and_others(asked, silent_s)
+                answers = await _first_and_others(asked, silent_s, others_s)
             finally:
                 for task in asked:
                     task.cancel()
             of_no_use = {NOT_YET, NOT_KEPT, *self.wrong}
             told = [(actor, raw) for actor, raw in answers if raw is not None and raw not in of_no_use]
             if told:
-                return self._most(told)
+                until = min(until, time.monotonic() + OTHERS_S[self.kind])
+                ((common, tellers),) = Counter(raw for _, raw in told).most_common(1)
+                if self.kind is Kind.SUMS or 2 * tellers > len(asked) or time.monotonic() >= until:
+                    for actor in (actor for actor, raw in told if raw != common):
+                        self._refuse(actor, "its index is another than that of most donors")
+                    return Index.decode(common, self.limit, "the donors")
             without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
-            if len(without) >= len(self._usable()):
+            if len(without) >= len(self._sources()):
                 raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps it for others")
             if len(answers) < len(asked):
                 silent_s *= 2  # its index may be long, and its line slow
@@ -177,18 +186,16 @@ class Gathering:
             async with aclosing(await self.fetch(actor, request, index_bytes(self.limit))) as chunks:
                 async for chunk in chunks:
                     whole += chunk
-        except (OSError, TimeoutError, ValueError):
+        except (ConnectionError, TimeoutError, ValueError):
             return actor, None
-        return actor, bytes(whole)
-
-    def _most(self, told: list[tuple[Actor, bytes]]) -> Index:
-        votes = Counter(raw for _, raw in told)
-        common, _ = votes.most_common(1)[0]
-        index = Index.decode(common, self.limit, "the donors")
-        for actor, raw in told:
-            if raw != common:
-                self._refuse(actor, "its index is another than that of most donors")
-        return index
+        raw = bytes(whole)
+        if raw not in (NOT_YET, NOT_KEPT):
+            try:
+                Index.decode(raw, self.limit, str(actor))
+            except StateError as error:
+                self._refuse(actor, str(error))
+                return actor, None
+        return actor, raw
 
     # ------------------------------------------------------------ the pieces
 
@@ -207,10 +214,7 @@ class Gathering:
         working: dict[asyncio.Task[None], Actor] = {}
         try:
             while len(self._done) < len(index.hashes):
-                usable = self._usable()
-                if not usable:
-                    why = "no donor is left" + (" that can be trusted" if self.banned else "")
-                    raise Unavailable(f"{self.kind.value} {self.version}", why)
+                usable = self._sources()
                 at_work = Counter(working.values())
                 for actor in self._in_turn(usable):
                     if at_work[actor] < AT_ONCE:
@@ -242,7 +246,9 @@ class Gathering:
             except StateError as error:
                 self._refetched += 1
                 self._refuse(donor.actor, str(error))
-            except (OSError, TimeoutError, ValueError):
+            except Busy:
+                donor.failures = min(donor.failures + 1, _GONE - 1)
+            except (ConnectionError, TimeoutError, ValueError):
                 donor.failures += 1
             finally:
                 self._runs.remove(run)
@@ -284,14 +290,14 @@ class Gathering:
                 come += chunk
                 self._received += len(chunk)
                 while run.left and (whole := self._take(come, run.left[0], index, packed)) is not None:
-                    number = run.left.pop(0)
                     now = time.monotonic()
                     run.donor.arrived(len(whole), now - run.heard_at)
                     run.heard_at = now
-                    if number not in self._done:
-                        os.pwrite(file, whole, number * PIECE_BYTES)
-                        self._done.add(number)
+                    if run.left[0] not in self._done:
+                        _write(file, whole, run.left[0] * PIECE_BYTES)
+                        self._done.add(run.left[0])
                         self.progress(len(whole))
+                    run.left.pop(0)
                     if all(left in self._done for left in run.left):
                         return  # another donor was quicker
         if come == NOT_KEPT:
@@ -318,6 +324,13 @@ class Gathering:
     def _usable(self) -> list[Actor]:
         return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
 
+    def _sources(self) -> list[Actor]:
+        """Those usable, of whom there is one at least. Raises Unavailable."""
+        if not (usable := self._usable()):
+            why = "no donor is left" + (" that can be trusted" if self.banned else "")
+            raise Unavailable(f"{self.kind.value} {self.version}", why)
+        return usable
+
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:
         """Each as often as it is asked at once, all of them first; who begins is another one for each version."""
         first = self.version % len(usable)
@@ -330,6 +343,13 @@ class Gathering:
         self._known.setdefault(actor, _Donor(actor)).banned = True
 
 
+def _write(file: int, whole: bytes, offset: int) -> None:
+    """All of it. Raises OSError when the disk is full or fails."""
+    done = 0
+    while done < len(whole):
+        done += os.pwrite(file, memoryview(whole)[done:], offset + done)
+
+
 def _last_stretch(numbers: list[int]) -> list[int]:
     """Of ascending numbers the last that follow one another: only such can be asked for at once."""
     first = len(numbers) - 1
@@ -339,9 +359,12 @@ def _last_stretch(numbers: list[int]) -> list[int]:
 
 
 async def _first_and_others(
-    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]], silent_s: float
+    asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]], silent_s: float, others_s: float
 ) -> list[tuple[Actor, bytes | None]]:
-    """The answers of all who give one within a second of the first that is of use, or `silent_s` of the first one."""
+    """The answers of all who give one within `others_s` of the first that is of use, or `silent_s` of the first one.
+
+    No more are waited for once more than half give the same one that is of use.
+    """
     pending = set(asked)
     answers: list[tuple[Actor, bytes | None]] = []
     deadline = math.inf
@@ -352,6 +375,8 @@ async def _first_and_others(
             break
         new = [task.result() for task in done]
         answers += new
-        of_use = any(raw not in (None, NOT_YET, NOT_KEPT) for _, raw in new)
-        deadline = min(deadline, time.monotonic() + (_OTHERS_S if of_use else silent_s))
+        of_use = Counter(raw for _, raw in answers if raw not in (None, NOT_YET, NOT_KEPT))
+        if 2 * max(of_use.values(), default=0) > len(asked):
+            break
+        deadline = min(deadline, time.monotonic() + (others_s if of_use else silent_s))
     return answers

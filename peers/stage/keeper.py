@@ -204,7 +204,8 @@ class Keeper:
                 if own is not None and own.hash == receiver.hash:
                     break
             else:
-                return receiver.finish(), "archive" if action.from_archive else str(action.source)
+                source = "archive" if action.from_archive else str(action.source)
+                return await asyncio.to_thread(receiver.finish), source
         shard = await asyncio.to_thread(self._load_own, action.stage, action.version)
         return (shard, "own checkpoint") if shard is not None else await self._download(action, None)
 
@@ -365,6 +366,8 @@ class Keeper:
         engine, self.engine = self.engine, None  # others of the process may go on, and need its memory
         if engine is not None:
             await asyncio.to_thread(engine.close)
+        self.lending.clear()
+        await asyncio.to_thread(_remove, self._incoming.glob("sums-*"))
 
 
 def _seed(path: Path, own: Path) -> None:

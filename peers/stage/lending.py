@@ -147,7 +147,7 @@ class Lending:
             done.remove(min(done))
 
     def clear(self) -> None:
-        """Another state is loaded."""
+        """Another state is loaded, or none is held any more."""
         self._copies.clear()
         self._stored.clear()
         self._order = None
@@ -209,16 +209,23 @@ class Lending:
     def _write(self, buckets: list[bytes], step: int) -> _Lent:
         parts = SumsFile.parts(buckets)
         path = self._folder / f"sums-{step}-{time.monotonic_ns()}"
-        with path.open("wb") as file:
-            for part in parts:
-                file.write(part)
+        try:
+            with path.open("wb") as file:
+                for part in parts:
+                    file.write(part)
+        except OSError:
+            path.unlink(missing_ok=True)  # of a full disk
+            raise
         return _Lent(Index.of(parts), path=path)
 
     def _forget(self, step: int) -> None:
-        lent = self._sums.pop(step)
-        if _is_here(lent) and (path := lent.result().path) is not None:
-            # in a thread: a busy disk takes seconds to let a large file go
-            asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
+        """Its file goes, as soon as it is written. In a thread: a busy disk takes seconds to let a large one go."""
+
+        def remove(lent: _Making) -> None:
+            if _is_here(lent) and (path := lent.result().path) is not None:
+                asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
+
+        self._sums.pop(step).add_done_callback(remove)
 
 
 def _is_here(lent: _Making) -> bool:

@@ -35,9 +35,10 @@ LEAST_RATE = 50.0
 """Bytes a second, after the first IDLE_TIMEOUT_S: the share of one answer of several, on the least uplink there is."""
 STARTING_S = 20.0
 """How long somebody may take to start: its daemon answers before it does itself."""
-MAX_ANSWERS = 8
+MAX_ANSWERS = 16
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
-MAX_ANSWERS_PER_PEER = 2
+MAX_ANSWERS_PER_PEER = 4
+"""Two runs of pieces of a state, and two of the sums that are decided while it comes."""
 MAX_DETOURS = 32
 """Requests passed on at once; each pins a piece of the answer."""
 MAX_DETOURS_PER_PEER = 8
@@ -53,6 +54,10 @@ _MANIFEST = re.compile(rb"manifest(?: ([0-9a-f]{64}))?")
 
 class BulkError(ConnectionError):
     """A transfer that was refused, is out of bounds, or broke; the text says why."""
+
+
+class Busy(BulkError):
+    """Refused, because enough transfers are under way: it may be had later."""
 
 
 class TooSlow(BulkError):
@@ -120,10 +125,10 @@ class Answers:
 
     @contextmanager
     def one_for(self, peer_id: str, stream: Stream) -> Iterator[None]:
-        """Raises BulkError when there are enough."""
+        """Raises Busy when there are enough."""
         if peer_id not in self.favoured:
             if sum(each.peer_id == peer_id for each in self._under_way) >= self._per_peer:
-                raise BulkError(f"{self._per_peer} transfers to you are under way already")
+                raise Busy(f"{self._per_peer} transfers to you are under way already")
             if len(self._under_way) >= self._at_most:
                 self._make_room()
         mine = _Answer(peer_id, stream, self._clock(), stream.sent)
@@ -138,7 +143,7 @@ class Answers:
         now = self._clock()
         overdue = [each for each in self._under_way if is_overdue(now - each.began, each.rate(now))]
         if not overdue:
-            raise BulkError(f"busy with {self._at_most} transfers: ask another replica, or again later")
+            raise Busy(f"busy with {self._at_most} transfers: ask another replica, or again later")
         slowest = min(overdue, key=lambda each: each.rate(now))
         self._under_way.remove(slowest)
         slowest.stream.abort()
@@ -160,7 +165,7 @@ async def request(
 
     `max_bytes`: a larger announcement is refused. `idle_timeout`: longest wait, in seconds, for the answer and between
     chunks. `least_rate`: bytes a second that must come, on average since the answer but for one `idle_timeout`; time
-    in which nobody asks for the next chunk does not count. Raises BulkError, also from the chunks.
+    in which nobody asks for the next chunk does not count. Raises BulkError (Busy, TooSlow), also from the chunks.
     """
     try:
         async with asyncio.timeout(idle_timeout):
@@ -213,7 +218,8 @@ async def answer(
         raise
     except Exception as error:  # told to the asker; a fault of one transfer is not a fault of the process
         reason = str(error) if isinstance(error, BulkError) else f"{type(error).__name__}: {error}"
-        await _write(stream, link_pb2.BulkHead(error=reason[:MAX_TEXT] or "failed").SerializeToString())
+        head = link_pb2.BulkHead(error=reason[:MAX_TEXT] or "failed", busy=isinstance(error, Busy))
+        await _write(stream, head.SerializeToString())
     return stream.sent - before
 
 
@@ -338,7 +344,7 @@ def _head(raw: bytes) -> link_pb2.BulkHead:
     except DecodeError as error:
         raise WireError(f"not a BulkHead: {error}") from None
     if head.error:
-        raise BulkError(head.error[:MAX_TEXT])
+        raise (Busy if head.busy else BulkError)(head.error[:MAX_TEXT])
     return head
 
 
@@ -351,6 +357,7 @@ __all__ = [
     "Answers",
     "BulkError",
     "BulkHandler",
+    "Busy",
     "DialError",
     "TooSlow",
     "Transfer",

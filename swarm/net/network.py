@@ -230,6 +230,7 @@ class Network:
         return await self._ask(stream, request, max_bytes, least_rate)
 
     async def _go_round(self, why: NoStraightWay, detour: Detour, max_bytes: int, least_rate: float) -> Transfer:
+        failed = "none is known"
         for guide in self._guides:
             if guide.peer == detour.peer:
                 continue

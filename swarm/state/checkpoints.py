@@ -37,8 +37,8 @@ class CheckpointStore:
 
         `updates`, `chain` and `subspace_id` belong to the state (see ShardMeta). The result's `hash` is equal on every
         replica whose state is equal: it is what replicas compare and what the archive is told to expect.
-        Raises StateError when the disk is full or fails; checkpoints that were there stay intact. One that is too old
-        and cannot be removed goes to `on_refused`, and is removed with a later save.
+        Raises StateError when the disk is full or fails; checkpoints that were there stay intact. One that is too old,
+        or of a history that was rolled back, and cannot be removed goes to `on_refused`; a later save removes it.
         """
         path = self._folder.path(stage, version)
         meta = ShardMeta(self._folder.run_hash, stage, version, updates, chain, digest, subspace_id)
@@ -52,7 +52,7 @@ class CheckpointStore:
                 f"checkpoint of version {version} not written: {error.strerror}; "
                 "older checkpoints are intact, free some space",
             ) from error
-        self._prune(stage)
+        self._prune(stage, version)
         return checkpoint
 
     def versions(self, stage: int) -> list[int]:
@@ -76,15 +76,17 @@ class CheckpointStore:
         except StateError:
             return {}
 
-    def _prune(self, stage: int) -> None:
-        kept = self.versions(stage)[-self._keep :]
+    def _prune(self, stage: int, saved: int) -> None:
+        """Keep the newest up to the one just saved. Newer ones are of a history that was rolled back."""
+        kept = [version for version in self.versions(stage) if version <= saved][-self._keep :]
         for version in self._folder.versions():
-            if version >= kept[0]:
-                break
+            if kept[0] <= version <= saved:
+                continue
             try:
                 self._folder.remove(stage, version)
             except OSError as error:
-                self._on_refused(self._folder.path(stage, version), f"is old and cannot be removed: {error.strerror}")
+                path = self._folder.path(stage, version)
+                self._on_refused(path, f"is of no use any more and cannot be removed: {error.strerror}")
 
 
 def read_checkpoint(checkpoint: Checkpoint, run_hash: str, shapes: Shapes | None = None) -> Shard:

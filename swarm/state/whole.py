@@ -32,8 +32,8 @@ def whole_parameters(source: Source, manifest: RunManifest, version: int | None 
             shard = source.open_shard(stage, version)
             table = shard.of_kind("param")
             where = str(source.checkpoint(stage, version).path)
-            if shard.meta.subspace_id != manifest.model.subspace_id:
-                raise StateError(where, f"subspace_id is {shard.meta.subspace_id}, expected {manifest.subspace_id}")
+            if (found_id := shard.meta.subspace_id) != (subspace_id := manifest.model.subspace_id):
+                raise StateError(where, f"subspace_id is {found_id}, expected {subspace_id}")
         else:
             where = f"stage {stage}"
             if stage not in source:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -11,8 +14,9 @@ import numpy as np
 import pytest
 
 from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest, RequestError
-from peers.stage.gathering import Gathering, Unavailable
+from peers.stage.gathering import OTHERS_S, Gathering, Unavailable
 from swarm.events import Event, Gathered, PieceRefused
+from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
 from swarm.state.packed import framed
@@ -126,7 +130,10 @@ async def test_a_state_is_packed_on_its_way_and_sums_which_are_packed_already_ar
             assert told.received == len(state)
 
 
-async def test_a_quick_donor_does_not_spend_its_time_on_packing(tmp_path: Path) -> None:
+async def test_a_quick_donor_does_not_spend_its_time_on_packing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peers.stage.gathering._PACKED_BELOW", 2 << 20)
     donors = Donors(one=10 * WHOLE)
     fetching, _ = gathering(donors, tmp_path, ONE)
     fetching.limit *= 10
@@ -159,6 +166,89 @@ async def test_who_tells_another_index_than_most_is_left_out(tmp_path: Path) -> 
     fetching, events = gathering(donors, tmp_path, ONE, TWO, THREE)
     assert (await fetching.run()).read_bytes() == WHOLE
     assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(TWO)]
+
+
+@pytest.mark.parametrize("lie", [b"no index at all, but bytes", Index.of([bytes(len(WHOLE))]).encode()])
+async def test_who_tells_first_is_not_believed_before_the_others_have_had_their_time(
+    tmp_path: Path, lie: bytes
+) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE, three=WHOLE)
+    donors.not_yet = {TWO: 3, THREE: 4}
+    answer = donors._answer
+
+    async def lies(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        if actor == ONE and not request.count:
+            yield lie
+        else:
+            async for piece in answer(actor, request):
+                yield piece
+
+    donors._answer = lies  # type: ignore[method-assign]
+    fetching, events = gathering(donors, tmp_path, ONE, TWO, THREE)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert [event.donor for event in events if isinstance(event, PieceRefused)] == [str(ONE)]
+    assert donors.not_yet == {TWO: 0, THREE: 0}
+
+
+async def test_sums_are_taken_as_soon_as_one_has_them_since_the_decision_says_what_they_are(tmp_path: Path) -> None:
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.not_yet = {TWO: 1000}
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    fetching.kind = Kind.SUMS
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert donors.not_yet[TWO] >= 999
+
+
+async def test_of_two_donors_one_that_never_has_it_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OTHERS_S, Kind.STATE, 0.2)
+    donors = Donors(one=WHOLE, two=WHOLE)
+    donors.not_yet = {TWO: 1000}
+    fetching, _ = gathering(donors, tmp_path, ONE, TWO)
+    assert (await fetching.run()).read_bytes() == WHOLE
+    assert 1 <= 1000 - donors.not_yet[TWO] < 10
+
+
+async def test_a_full_disk_ends_it_and_what_is_written_in_part_is_written_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, left = os.pwrite, [PIECE_BYTES]
+
+    def of_a_full_disk(file: int, data: bytes, offset: int) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = min(left[0], len(data), 1000)
+        left[0] -= count
+        return whole(file, data[:count], offset)
+
+    monkeypatch.setattr("os.pwrite", of_a_full_disk)
+    fetching, _ = gathering(Donors(one=WHOLE), tmp_path, ONE)
+    with pytest.raises(OSError, match="No space left"):
+        await asyncio.wait_for(fetching.run(), 20)
+    left[0] = 1 << 30
+    again, events = gathering(Donors(one=WHOLE), tmp_path, ONE)
+    assert (await again.run()).read_bytes() == WHOLE
+    assert [event.resumed for event in events if isinstance(event, Gathered)] == [1]
+
+
+async def test_a_busy_donor_is_asked_again_and_never_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peers.stage.gathering._LONGEST_PAUSE_S", 0.01)
+    donors, refused = Donors(one=WHOLE), 0
+    answer = donors._answer
+
+    async def busy(actor: Actor, request: PieceRequest) -> AsyncGenerator[bytes, None]:
+        nonlocal refused
+        if request.count and refused < 40:
+            refused += 1
+            raise Busy("busy with 16 transfers")
+        async for piece in answer(actor, request):
+            yield piece
+
+    donors._answer = busy  # type: ignore[method-assign]
+    fetching, _ = gathering(donors, tmp_path, ONE)
+    assert (await asyncio.wait_for(fetching.run(), 20)).read_bytes() == WHOLE
+    assert refused == 40
 
 
 async def test_what_a_dead_donor_leaves_comes_from_the_other_and_what_came_stays(tmp_path: Path) -> None:
@@ -251,9 +341,11 @@ async def test_who_has_nothing_to_send_yet_is_not_asked_without_pause(tmp_path: 
 
 async def test_nothing_larger_than_it_can_be_is_taken(tmp_path: Path) -> None:
     donors = Donors(one=WHOLE + bytes(PIECE_BYTES))
-    fetching, _ = gathering(donors, tmp_path, ONE)
-    with pytest.raises(StateError, match=r"an index of \d+ bytes; at most"):
+    fetching, events = gathering(donors, tmp_path, ONE)
+    with pytest.raises(StateError, match="no donor is left that can be trusted"):
         await fetching.run()
+    (refused,) = [event for event in events if isinstance(event, PieceRefused)]
+    assert re.search(r"an index of \d+ bytes; at most", refused.reason)
     assert not fetching.path.exists()
 
 

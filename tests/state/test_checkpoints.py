@@ -160,6 +160,18 @@ def test_pruning_clears_what_was_never_finished_and_leaves_foreign_files(tmp_pat
     assert (tmp_path / "00000006" / "notes.txt").read_text() == "mine"
 
 
+def test_what_is_saved_after_a_rollback_stays_and_what_was_rolled_back_goes(tmp_path: Path) -> None:
+    checkpoints, _ = store(tmp_path, keep=2)
+    for version in (10, 20, 30):
+        save(checkpoints, 0, version, version)
+    save(checkpoints, 1, 30, 30)
+    save(checkpoints, 0, 15, 15)
+    assert checkpoints.versions(0) == [15] and value(checkpoints.load(0, 15)) == 15
+    assert checkpoints.versions(1) == [30], "of another stage"
+    save(checkpoints, 0, 25, 25)
+    assert checkpoints.versions(0) == [15, 25]
+
+
 def test_what_cannot_be_pruned_is_named_and_the_save_stands(tmp_path: Path) -> None:
     checkpoints, refusals = store(tmp_path, keep=1)
     obstacle = tmp_path / "00000005" / MANIFEST

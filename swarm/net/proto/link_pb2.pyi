@@ -91,12 +91,14 @@ class HelloReply(_message.Message):
     def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., reason: _Optional[str] = ..., responder: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., protocol_version: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
 
 class BulkHead(_message.Message):
-    __slots__ = ("error", "total")
+    __slots__ = ("error", "total", "busy")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
     error: str
     total: int
-    def __init__(self, error: _Optional[str] = ..., total: _Optional[int] = ...) -> None: ...
+    busy: bool
+    def __init__(self, error: _Optional[str] = ..., total: _Optional[int] = ..., busy: _Optional[bool] = ...) -> None: ...
 
 class SignedManifest(_message.Message):
     __slots__ = ("manifest", "public_key", "signature")
