@@ -59,6 +59,8 @@ class Struck:
     fault: Fault
     at: float
     """Unix seconds."""
+    nobody: str = ""
+    """Whom it was to strike, if nobody is that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ class Director:
             for host in fault.who:
                 self._refuse_unborn(fault, self._machines[host])
             self._striker.strike(fault)
-        self._played.struck.append(Struck(fault, at))
+        self._played.struck.append(Struck(fault, at, str(written) if nobody and fault.takes_back is None else ""))
         self._schedule.struck(fault, at)
         self._tell(f"{fault.name}: {written}, which is nobody now" if nobody else f"{fault.name}: {fault}")
 

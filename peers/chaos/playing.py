@@ -23,7 +23,10 @@ def play_all(
     """The report of each, which is shown too. Homes and logs go to `folder`/NAME. Raises ScenarioError, OSError."""
     for scenario in scenarios:
         if internet is Relays:
-            refuse_without_packets(scenario)
+            try:
+                refuse_without_packets(scenario)
+            except ScenarioError as error:
+                raise ScenarioError(f"{scenario.name}: {error}") from None
         place = folder / scenario.name
         if place.exists() and any(place.iterdir()):
             raise ScenarioError(f"{place} is not empty: name another --dir")

@@ -274,6 +274,7 @@ def _failures(played: Played, report: Report) -> list[str]:
     found = [f"{finding.invariant}: {text}" for finding in report.findings for text in finding.broken]
     found += played.accidents
     found += [f"fault {fault.name!r} never struck: {fault.when} did not happen" for fault in played.waiting]
+    found += [f"fault {each.fault.name!r} struck nobody: {each.nobody}" for each in played.struck if each.nobody]
     if expect.finish and not report.finished:
         found.append(f"the run was not finished: {report.decided} steps were decided")
     if expect.equal and report.equal is not True:

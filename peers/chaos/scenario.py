@@ -16,6 +16,7 @@ from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, host_names, names, nearest
 from swarm.compute.least_pace import LeastPace
+from swarm.manifest.tables import MAX_COORDINATORS
 
 BOOTSTRAP = "bootstrap"
 MAX_HOSTS = 200
@@ -24,7 +25,6 @@ MTU = 1500
 LEAST_MTU, MOST_MTU = 576, 65_535
 LEAST_DISK = 1 << 20
 """Bytes; of none a file system in memory would be unlimited."""
-MAX_COORDINATORS = 9
 _FILES = ("prepare", "reference", "invite")
 """What the folder of a play holds beside its hosts."""
 
@@ -276,6 +276,8 @@ def _expected_end(row: Table) -> ExpectedEnd:
 
 def _check(scenario: Scenario) -> None:
     """What one table cannot know of another. Raises ScenarioError."""
+    if scenario.run_file is not None and not scenario.run_file.is_file():
+        raise ScenarioError(f"run: there is no file {scenario.run_file}")
     known = list(scenario.hosts)
     named: list[tuple[str, Collection[str]]] = [(f"fault {fault.name!r}", fault.hosts) for fault in scenario.faults]
     named += [(f"link {number}", {a for a, _ in link.pairs}) for number, link in enumerate(scenario.network.links, 1)]
@@ -295,7 +297,8 @@ def _check(scenario: Scenario) -> None:
         if faults.count(fault.name) > 1:
             raise ScenarioError(f"two faults are named {fault.name!r}: their names tell them apart")
         if fault.when.after is not None and fault.when.after not in faults:
-            raise ScenarioError(f"fault {fault.name!r}: after {fault.when.after!r}{nearest(fault.when.after, faults)}")
+            others = [name for name in faults if name != fault.name]
+            raise ScenarioError(f"fault {fault.name!r}: after {fault.when.after!r}{nearest(fault.when.after, others)}")
         if fault.when.after == fault.name:
             raise ScenarioError(f"fault {fault.name!r} comes after itself, so never")
         for host in fault.who if fault.kind == "fill" else ():
@@ -317,6 +320,8 @@ def _check(scenario: Scenario) -> None:
 def _peers(value: object) -> tuple[str, ...]:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_HOSTS:
         return tuple(f"p{number}" for number in range(value))
+    if not isinstance(value, list):
+        raise ScenarioError(f"peers = {value!r}: write a number from 1 to {MAX_HOSTS}, or a list of names")
     found = host_names(value)
     _refuse_taken(found, "peers")
     return found

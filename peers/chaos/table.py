@@ -48,7 +48,9 @@ class Table:
     def need(self, key: str, read: Callable[[object], T], why: str) -> T:
         found = self.take(key, read)
         if found is None:
-            raise ScenarioError(f"{self._name(key)} is missing: {why}")
+            close = get_close_matches(key, self._raw, 1, 0.6)
+            meant = f"; {self._name(close[0])} is unknown" if close else ""
+            raise ScenarioError(f"{self._name(key)} is missing: {why}{meant}")
         return found
 
     def table(self, key: str) -> Table:

@@ -62,10 +62,15 @@ def command(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     good = True
-    for report in play_all(scenarios, folder, internet, console):
-        good = good and report.good
-        if as_json:
-            print(report.to_json(), flush=True)
+    try:
+        for report in play_all(scenarios, folder, internet, console):
+            good = good and report.good
+            if as_json:
+                print(report.to_json(), flush=True)
+    except ValueError:  # nothing that was played tells more than the message does
+        if directory is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     if directory is None and good:
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -41,9 +41,13 @@ def command(
     from peers.demo.children import ChildDied
     from peers.demo.story import DemoFailed, DemoOptions, run_demo
     from peers.demo.summary import show
+    from swarm import codecs
+    from swarm.manifest.tables import AUTO
 
     if kill and replicas < 2:
         raise typer.BadParameter("a stage with one peer has nobody to take over: use --replicas 2 or --no-kill")
+    if codec != AUTO:
+        codecs.pair(codec, codec)
     console = Console(highlight=False, stderr=as_json)
     temporary = directory is None
     folder = Path(tempfile.mkdtemp(prefix="swarm-demo-")) if directory is None else directory

@@ -40,8 +40,11 @@ def command(
     path = logged_home(log).events if log is None or log.is_dir() else log
     kinds = frozenset(kind or ())
     _check_kinds(kinds)
+    lines = events = 0
     for line in _lines(path, follow):
         record = _record(line)
+        lines += 1
+        events += record is not None and "kind" in record
         if record is None or (kinds and record.get("kind") not in kinds):
             continue
         if as_json:
@@ -51,6 +54,8 @@ def command(
             at = float(record.get("at", 0.0))
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
             print(f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {describe(event)}", flush=True)
+    if lines and not events:
+        raise typer.BadParameter(f"{path} is no event log: name an events.jsonl, or the home it lies in")
 
 
 def _check_kinds(kinds: frozenset[str]) -> None:

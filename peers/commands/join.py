@@ -121,7 +121,10 @@ def command(
         if yes:
             return True
         console.print(f"this run is signed by organiser {fingerprint}")
-        return typer.confirm("is that the fingerprint the organiser told you?")
+        try:
+            return typer.confirm("is that the fingerprint the organiser told you?")
+        except typer.Abort:
+            raise typer.BadParameter("there is nobody to ask: with --yes that fingerprint is taken") from None
 
     changes = budget // 8 if delta_cache is None else delta_cache
     options = JoinOptions(

@@ -38,6 +38,8 @@ def command(
     if against is not None and steps is not None:
         raise typer.BadParameter("--steps means nothing with --against: it stops at the archive's newest checkpoint")
     run = resolve_run(path, overrides or ())
+    if steps is not None and steps > run.manifest.run.steps:
+        raise typer.BadParameter(f"--steps {steps}: this run has {run.manifest.run.steps}, see run.steps in {path}")
     refused = Refused()
     version, archived = archived_digests(against, run.manifest, refused) if against is not None else (steps, None)
     replay = read_replay(Home(against), run.manifest.hash) if against is not None else None

@@ -13,15 +13,16 @@ from peers.options import Json
 
 
 def command(
-    seeds: Annotated[int, typer.Option("--seeds", "-n", min=1, help="How many seeds to run.")] = 1000,
-    first: Annotated[int, typer.Option("--first", min=0, help="The first of them.")] = 0,
+    seeds: Annotated[int | None, typer.Option("--seeds", "-n", min=1, help="How many seeds to run: 1000.")] = None,
+    first: Annotated[int | None, typer.Option("--first", min=0, help="The first of them: 0.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Run this one seed.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --seed: print everything that happens.")] = False,
     scenario: Annotated[
         str,
         typer.Option(
             "--scenario",
-            help="mixed, calm, storm, imported, delta, averaging, auto, tied, or a kind of fault (a wrong name: all).",
+            help="mixed, calm, storm, imported, delta, averaging, auto, tied, group, election, joining, moves, "
+            "audited, seats, or a kind of fault (a wrong name: all).",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,
@@ -36,8 +37,13 @@ def command(
     if scenario not in SCENARIOS:
         raise typer.BadParameter(f"{scenario!r}: choose one of {', '.join(SCENARIOS)}", param_hint="--scenario")
     if seed is not None:
+        if seeds is not None or first is not None:
+            raise typer.BadParameter("runs one seed: leave out --seeds and --first", param_hint="--seed")
         raise typer.Exit(_one(scenario, seed, trace, as_json))
-    raise typer.Exit(_many(scenario, range(first, first + seeds), jobs, as_json))
+    if trace:
+        raise typer.BadParameter("shows one run: name it with --seed", param_hint="--trace")
+    first = first or 0
+    raise typer.Exit(_many(scenario, range(first, first + (seeds or 1000)), jobs, as_json))
 
 
 def _one(scenario: str, seed: int, trace: bool, as_json: bool) -> int:

@@ -22,7 +22,9 @@ def command(home: AnyHome = None, as_json: Json = False) -> None:
     folder = logged_home(home)
     process = folder.occupant()
     status = summarise(read_log(folder.events))
-    if process is None and not status.stopped:
+    if process is None and status.last_event is None:
+        status.doing = f"nothing has run in {folder.path} yet"
+    elif process is None and not status.stopped:
         status.doing = f"not running: it died without saying goodbye (last: {status.doing})"
     if as_json:
         print(json.dumps({"running": process is not None, "process": process, **dataclasses.asdict(status)}))

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+PEER_ID = r"^12D3KooW[1-9A-HJ-NP-Za-km-z]{44}$"
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_SHA256, _MAYBE_SHA256 = r"^[0-9a-f]{64}$", r"^([0-9a-f]{64})?$"
+_FORMS = {
+    PEER_ID: "write a peer id, as `swarm-peer id` prints it",
+    RUN_NAME: "write up to 64 letters, digits, dots, - and _, and begin with a letter or digit",
+    _SHA256: "write 64 hexadecimal digits",
+    _MAYBE_SHA256: "write 64 hexadecimal digits, or leave it empty",
+}
+_KINDS = {"tuple_type": "write a list, such as [2, 4]"}
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(gt=0, lt=1 << 31)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-MaybeSha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+Sha256 = Annotated[str, Field(pattern=_SHA256)]
+MaybeSha256 = Annotated[str, Field(pattern=_MAYBE_SHA256)]
 
 
 class ManifestError(ValueError):
@@ -22,6 +33,14 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind in (int, float):
+            raise ValueError(f"{str(value).lower()} is no number")
+        return value
+
 
 def explain(error: Exception) -> str:
     """A validation error in one line a person can act on."""
@@ -30,7 +49,8 @@ def explain(error: Exception) -> str:
     parts = []
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
+        form = _FORMS.get(item.get("ctx", {}).get("pattern", ""))
+        message = form or _KINDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         given = item.get("input")
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | list | tuple) else ""
         parts.append(f"{place}: {message}{shown}" if place else message)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from swarm.manifest.model import ModelSection
-from swarm.manifest.section import Count, Fraction, Positive, Section
+from swarm.manifest.section import PEER_ID, RUN_NAME, Count, Fraction, Positive, Section
 
 
 class BatchSection(Section):
@@ -151,7 +151,7 @@ class AuditSection(Section):
     tolerance: float = Field(default=0.01, ge=0, lt=1)
 
 
-PeerIdText = Annotated[str, Field(pattern=r"^12D3KooW[1-9A-HJ-NP-Za-km-z]{44}$")]
+PeerIdText = Annotated[str, Field(pattern=PEER_ID)]
 """An Ed25519 peer id of libp2p."""
 
 MAX_COORDINATORS = 7
@@ -176,7 +176,7 @@ class CoordinatorSection(Section):
 
 
 class RunSection(Section):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "swarm"
+    name: Annotated[str, Field(pattern=RUN_NAME)] = "swarm"
     seed: int = Field(default=1337, ge=0, lt=2**63)
     steps: Count = 30
 

@@ -267,7 +267,9 @@ def _signed(manifest: SignedManifest | None, run_hash: bytes | None) -> Transfer
     wanted = (run_hash or b"").decode()
     actual = manifest.verify().hash
     if wanted and wanted != actual:
-        raise BulkError(f"this peer takes part in run {actual[:16]}…, not {wanted[:16]}…")
+        raise BulkError(
+            f"run {actual[:16]}… is hosted here now, the invite is for {wanted[:16]}…: ask for a new invite"
+        )
     proto = link_pb2.SignedManifest(
         manifest=manifest.manifest, public_key=manifest.public_key, signature=manifest.signature
     )

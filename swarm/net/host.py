@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +25,8 @@ _CLOCK_TIMEOUT_S = 5.0
 
 _UNREACHED = "failed to connect to bootstrap peers"
 """How the daemon says it."""
+_FREED_S = 10.0
+"""How long the daemon of a process that was killed may still hold the port."""
 _SIGNAL_S = 0.1
 """After the daemon's end: a signal to all processes of a terminal reaches this one too by then."""
 
@@ -76,6 +80,7 @@ class Host:
                 raise addresses.AddressError(f"{address!r} does not end in /p2p/ and the peer's id")
         for address in (*listen, *(announce or ())):
             addresses.components(address)
+        await _refuse_taken(listen)
         # an address of our own is no bootstrap: a restarted bootstrap node finds itself in the list
         others = [a for a in initial_peers if addresses.split_peer(a)[1] != identity.peer_id]
         try:
@@ -90,10 +95,12 @@ class Host:
             )
         except (P2PDaemonError, OSError) as error:
             await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
-            peers = f", bootstrap {', '.join(others)}" if others else ""
             said = str(error).removesuffix(": None")  # the daemon ended without a word
-            kind = NobodyAnswers if _UNREACHED in said else HostError
-            raise kind(f"libp2p does not start (listen {', '.join(listen)}{peers}): {said}") from None
+            if _UNREACHED in said:
+                raise NobodyAnswers(
+                    f"nobody answers at {', '.join(others)}: is the coordinator running, is its port open?"
+                ) from None
+            raise HostError(f"libp2p does not start (listen {', '.join(listen)}): {said}") from None
         dht_clock.CLOCK.restart()
         try:
             dht = await DHTNode.create(
@@ -142,6 +149,28 @@ class Host:
         code = await self._p2p.process.wait()
         if not self.died.done():
             self.died.set_result(f"the libp2p daemon ended with code {code}")
+
+
+async def _refuse_taken(listen: Sequence[str]) -> None:
+    """Two daemons may share a port, and each gets half of what comes. Raises HostError."""
+    for address in listen:
+        parts = dict(addresses.components(address))
+        host, port = parts.get("ip4") or parts.get("ip6"), int(parts.get("tcp", 0))
+        until = asyncio.get_running_loop().time() + _FREED_S
+        while host is not None and port and _is_taken(host, port):
+            if asyncio.get_running_loop().time() >= until:
+                raise HostError(f"port {port} of {host} is in use on this machine: choose another --port")
+            await asyncio.sleep(0.1)
+
+
+def _is_taken(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before do not count
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:

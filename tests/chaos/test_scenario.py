@@ -55,7 +55,10 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("peers = 2", "peer = 2", "peers is missing"),
+        ("peers = 2", "peer = 2", "peers is missing: how many join, or a list of names; peer is unknown"),
+        ("peers = 2", "peers = -1", "peers = -1: write a number from 1 to 200"),
+        ("peers = 2", "peers = 'four'", "peers = 'four': write a number from 1 to 200"),
+        ("peers = 2", "peers = 2\nrun = 'none.toml'", "run: there is no file"),
         ("peers = 2", "peers = 2\nsteps = 3", "steps is unknown"),
         ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = '1s'", "a microbatch's forward and backward"),
         ('peers = 2\npace = ["100ms", 0.2]', "peers = 2\npace = ['1s', '-1s']", "'-1s' is negative"),
@@ -92,7 +95,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
         ("peers = 2", "peers = 2\nchurn = { fewest = 1, most = 2, lasts = inf }", "churn.lasts: inf is not a duration"),
         ("peers = 2", "peers = 2\nchurn = { every = [0.001, 1], fewest = 1, most = 2, lasts = '1h' }", "100,000 turns"),
         ("peers = 2", "peers = 2\nends = nan", "ends: nan is not a duration"),
-        ("peers = 2", "peers = 2\ncoordinators = 99", "an odd number up to 9"),
+        ("peers = 2", "peers = 2\ncoordinators = 99", "an odd number up to 7"),
         ('up = "80Mbit"', "mtu = 10", "network.mtu: 10 is not between 576 and 65535"),
         ("[[link]]", "[hosts.p0]\ndisk = '0MB'\n[[link]]", "hosts.p0.disk: '0MB' is less than 1 MiB"),
         ('do = "cut"', 'do = "slow"\nfactor = inf', "fault[1].factor: inf is not a number"),

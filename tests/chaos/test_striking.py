@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peers.chaos.director import Director, ScenarioFailed
+from peers.chaos.director import Director, Played, ScenarioFailed
 from peers.chaos.machine import Machine
 from peers.chaos.scenario import load
 
@@ -47,7 +47,7 @@ class Links:
         self.done.append(("heal", set(pairs)))
 
 
-def struck(folder: Path, name: str) -> tuple[Links, list[str]]:
+def struck(folder: Path, name: str) -> tuple[Played, Links, list[str]]:
     """What a director does when the fault of that name has come, and then what takes it back."""
     path = folder / "scenario.toml"
     path.write_text(FAULTS)
@@ -61,23 +61,24 @@ def struck(folder: Path, name: str) -> tuple[Links, list[str]]:
     for fault in scenario.faults:
         if fault.name in (name, f"{name}, over"):
             director._strike(fault)
-    return links, lines
+    return director._played, links, lines
 
 
 def test_a_link_of_whoever_leads_is_cut_and_healed(tmp_path: Path) -> None:
-    links, _ = struck(tmp_path, "split")
+    _, links, _ = struck(tmp_path, "split")
     pairs = {("coordinator", "p0"), ("p0", "coordinator")}
     assert links.done == [("cut", pairs), ("heal", pairs)]
 
 
 def test_a_stage_that_nobody_holds_cuts_nobody_off(tmp_path: Path) -> None:
-    links, lines = struck(tmp_path, "nobody")
+    played, links, lines = struck(tmp_path, "nobody")
     assert not links.done
     assert lines[0] == "nobody: cut stage:7, which is nobody now"
+    assert [each.nobody for each in played.struck] == ["cut stage:7", ""]
 
 
 def test_healing_without_names_heals_all(tmp_path: Path) -> None:
-    links, _ = struck(tmp_path, "all")
+    _, links, _ = struck(tmp_path, "all")
     ((done, pairs),) = links.done
     assert done == "heal" and len(pairs) == 5 * 4
 

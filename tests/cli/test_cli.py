@@ -91,6 +91,21 @@ def test_numbers_that_no_machine_takes_are_refused(command: list[str], capsys: p
     assert command[-1] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["simulate", "--trace"], "name it with --seed"),
+        (["simulate", "--seed", "5", "--seeds", "10"], "leave out --seeds"),
+        (["demo", "--codec", "int9"], "did you mean 'int8'?"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_done(
+    command: list[str], says: str, capsys: pytest.CaptureFixture[str]
+):
+    assert exit_code(*command) == 2
+    assert says in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
 def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert exit_code("prepare", "--input", str(tmp_path / "nowhere.txt")) == 2
     error = capsys.readouterr().err.strip()

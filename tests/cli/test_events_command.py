@@ -49,6 +49,13 @@ def test_json_passes_lines_through_even_of_another_release(tmp_path: Path, capsy
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "RUN.toml"
+    path.write_text("[run]\nsteps = 3\n")
+    assert exit_code("events", str(path)) == 2
+    assert "is no event log" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
 def test_kinds_are_filtered_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "log.jsonl"
     write(path, FENCED, RunPaused("x" * 200_000), StepApplied(3, "ab"), RunPaused("y"))

@@ -172,6 +172,21 @@ def load(tmp_path: Path, text: str, *overrides: str) -> RunFile:
     return load_run_file(path, overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("run.steps=true", r"run\.steps: true is no number \(got True\)"),
+        ("optimizer.learning_rate=false", r"optimizer\.learning_rate: false is no number"),
+        ('coordinator.group=["x"]', r"coordinator\.group\.0: write a peer id, as `swarm-peer id` prints it"),
+        ("run.name='a b'", r"run\.name: write up to 64 letters"),
+        ("model.cuts=3", r"model\.cuts: write a list, such as \[2, 4\] \(got 3\)"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_with_what_to_write(tmp_path: Path, override: str, says: str):
+    with pytest.raises(ManifestError, match=says):
+        load(tmp_path, "", override)
+
+
 def test_unknown_keys_name_the_nearest(tmp_path: Path):
     with pytest.raises(ManifestError, match=r"unknown key batch\.microbatchs; the nearest known key is batch\.microb"):
         load(tmp_path, "[batch]\nmicrobatchs = 3\n")

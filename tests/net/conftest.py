@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,9 @@ MakeHost = Callable[..., Awaitable[Host]]
 async def make_host(tmp_path: Path) -> AsyncIterator[MakeHost]:
     hosts: list[Host] = []
 
-    async def make(initial_peers: tuple[str, ...] | list[str] = ()) -> Host:
+    async def make(initial_peers: Sequence[str] = (), listen: str = "/ip4/127.0.0.1/tcp/0") -> Host:
         path = tmp_path / f"home{len(hosts)}" / "identity"
-        hosts.append(await Host.create(path, ["/ip4/127.0.0.1/tcp/0"], initial_peers))
+        hosts.append(await Host.create(path, [listen], initial_peers))
         return hosts[-1]
 
     yield make

@@ -294,7 +294,7 @@ async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
     network.manifest = signed
     assert await fetch_manifest(guest, host.peer_id, where) == signed
     assert await fetch_manifest(guest, host.peer_id, [], run_hash, fingerprint) == signed
-    with pytest.raises(BulkError, match="takes part in run"):
+    with pytest.raises(BulkError, match="ask for a new invite"):
         await fetch_manifest(guest, host.peer_id, where, "0" * 64)
     with pytest.raises(ManifestError, match="the invite names organiser"):
         await fetch_manifest(guest, host.peer_id, where, run_hash, "0000-0000-0000-0000")

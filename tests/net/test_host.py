@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -51,6 +52,27 @@ async def test_a_host_is_who_its_identity_says_and_shows_where_it_listens(
     (address,) = await host.addresses()
     assert addresses.split_peer(address)[1] == host.peer_id
     assert not host.died.done()
+
+
+async def test_a_port_that_somebody_else_listens_on_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.net.host._FREED_S", 0.2)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as libp2p daemons do
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(HostError, match=f"port {port} of 127.0.0.1 is in use on this machine"):
+            await Host.create(tmp_path / "identity", [f"/ip4/127.0.0.1/tcp/{port}"])
+
+
+async def test_a_port_that_is_freed_soon_is_waited_for(make_host: Callable[..., Awaitable[Host]]) -> None:
+    first = await make_host()
+    (address,) = await first.addresses()
+    listen = addresses.split_peer(address)[0]
+    second = asyncio.create_task(make_host(listen=listen))
+    await asyncio.sleep(0)
+    await first.close()
+    assert (await (await second).addresses())[0].startswith(listen)
 
 
 async def test_an_unreachable_peer_and_a_dead_bootstrap_are_named(
