@@ -65,6 +65,8 @@ EVENTS: dict[str, str] = {
     "StepAudited": "A step was computed again by other peers, and came out the same (`agreed`) or each time otherwise.",
     "PeerExpelled": "A peer whose numbers are not those of its siblings has no part in the run any more.",
     "RolledBack": "All stages went back to a checkpoint, because a stage's last copy was lost.",
+    "RecordOutdated": "Peers have heard of terms that the decision record does not know: it is an older copy. "
+    "`term` is the record's, `next_term` the one that is taken now.",
     "RunPaused": "No step can be opened, and why.",
     "RunFinished": "All steps are decided, applied and archived.",
     "FrameRefused": "A frame that cannot be used, the `count`-th from this sender (1 to 10, 100, … are logged).",

@@ -179,6 +179,11 @@ def _describe(event: e.Event) -> str:
             return f"{event.actor} is expelled from the run: at step {event.step} {event.reason}"
         case e.RolledBack():
             return f"rolled back to version {event.version}, term {event.term}: {event.reason}"
+        case e.RecordOutdated():
+            return (
+                f"peers have heard of later terms than {event.term}, the last one in the decision record: it is an "
+                f"older copy, and what was decided since is done again. The run goes on in term {event.next_term}"
+            )
         case e.RunPaused():
             return f"no step can start: {event.reason}"
         case e.RunFinished():

@@ -26,6 +26,7 @@ _TROUBLE = (
     e.StepAudited,
     e.PeerExpelled,
     e.RolledBack,
+    e.RecordOutdated,
     e.RunPaused,
     e.FrameRefused,
     e.StreamBroken,

@@ -100,7 +100,7 @@ def _apply(status: RunStatus, event: e.Event) -> None:
             status.heldout_loss = event.loss
         case e.CheckpointArchived():
             status.archived = event.version
-        case e.RunPaused() | e.RunFinished() | e.RolledBack():
+        case e.RunPaused() | e.RunFinished() | e.RolledBack() | e.RecordOutdated():
             status.doing = describe(event)
 
 

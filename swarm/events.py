@@ -399,6 +399,16 @@ class RolledBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordOutdated(Event):
+    """Peers have heard of terms that the decision record does not know: it is an older copy of itself."""
+
+    term: int
+    """The record's."""
+    next_term: int
+    """The one that is taken now, above theirs."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunPaused(Event):
     reason: str
 

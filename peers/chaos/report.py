@@ -32,6 +32,7 @@ _ANSWERS = (
     e.PeerRefused,
     e.RolledBack,
     e.RouteChanged,
+    e.RecordOutdated,
     e.RunPaused,
     e.SeatAsked,
     e.ShareChanged,

@@ -86,6 +86,8 @@ def command(
         faults=tuple(Fault.parse(text, computes=False) for text in fault or ()),
         on_invite=show_invite,
     )
+    if invite_file is not None:
+        invite_file.parent.mkdir(parents=True, exist_ok=True)  # what is wrong with it is said before the run begins
     with Home.open(home) as opened:
         raise typer.Exit(exit_code(coordinate(run.manifest, opened, options)))
 

@@ -315,7 +315,7 @@ class CoordinatorCore:
         """Nothing is said under a term before it is durable."""
         self.phase = Phase.STARTING
         self.open_pass = None
-        self._term_request = WriteTerm(self.history.term + 1, wanted.rollback_to)
+        self._term_request = WriteTerm(self.members.next_term(self.history.term), wanted.rollback_to)
         self._out.add(self._term_request)
 
     def _on_term_written(self, term: int, now: float) -> None:
@@ -452,7 +452,7 @@ class CoordinatorCore:
                 self._experience.aborts += 1
                 self._agenda.aborted(ledger.kind)
                 self._audits.gave_up(ledger)
-                self._out.emit(StepAborted(str(ledger.pass_id), self.history.term + 1, reason))
+                self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), reason))
                 self._new_term(NewTerm())
             case Unworkable(reason):
                 self._out.emit(RunPaused(reason))
@@ -466,7 +466,7 @@ class CoordinatorCore:
             self.phase = Phase.DECIDING
             self._out.add(WriteRecord(decision))
             return
-        self._out.emit(StepAborted(str(ledger.pass_id), self.history.term + 1, ruling.again))
+        self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), ruling.again))
         self._new_term(NewTerm())
         if self._audits.searching:
             self._experience.not_finite()  # if it is not, that is what is to be known: it is not tried again for that

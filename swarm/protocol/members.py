@@ -9,8 +9,11 @@ from typing import Any
 
 from swarm.protocol.crews import Crews
 from swarm.protocol.deadlines import Observed
-from swarm.protocol.ids import Actor, PassId, StageIndex
+from swarm.protocol.ids import Actor, PassId, StageIndex, Term
 from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
+
+MOST_TERMS_MISSED = 1 << 20
+"""A peer that makes a term up moves the next one no further than that."""
 
 
 @dataclass(slots=True)
@@ -112,6 +115,11 @@ class Member:
         """As it says, if that can be true."""
         said = self.status.seconds_per_microbatch if self.status is not None else None
         return said if said is not None and 1e-6 <= said <= 1e6 else None
+
+    @property
+    def term(self) -> int:
+        """The newest that it has heard of, as it says."""
+        return self.status.term if self.status is not None else 0
 
     @property
     def uplink(self) -> float | None:
@@ -354,6 +362,19 @@ class Members:
         if (member := self._members.pop(actor, None)) is not None:
             self._crews.left(member)
             member.crews = None
+
+    def next_term(self, term: Term) -> Term:
+        """The one to take after `term`: above all that peers have heard of too, who are deaf to what is older.
+
+        They have heard of newer ones only if our record is an older copy of itself.
+        """
+        heard = max((member.term for member in self._members.values()), default=0)
+        return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
+
+    def are_beyond(self, term: Term) -> bool:
+        """Whether most of those that have spoken are deaf to what is said under `term`."""
+        spoken = [member for member in self._members.values() if member.status is not None]
+        return 2 * sum(member.term > term for member in spoken) > len(spoken)
 
     @property
     def lost(self) -> list[Member]:

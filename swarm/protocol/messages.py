@@ -423,6 +423,8 @@ class Status:
     """Grows with every Join and Status of an actor: an older one that comes later says nothing new."""
     state_term: int = 0
     """The newest term under which it was given its state or began a pass: what is older than a rollback is void."""
+    term: int = 0
+    """The newest term that it has heard of: it obeys nothing that is said under an older one."""
     uplink: float | None = None
     """Bytes a second that it sends at most, if it has a limit."""
     links: tuple[LinkRate, ...] = ()

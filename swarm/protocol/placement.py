@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from swarm.events import PeerJoined, RolledBack
+from swarm.events import PeerJoined, RecordOutdated, RolledBack
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, StageIndex
@@ -201,6 +201,9 @@ class Placement:
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
             found.rosters.append([m.actor for m in (*staying, *entering)])
             found.entering.update(m.actor for m in entering)
+        if found.new_term is None and self._members.are_beyond(history.term):
+            self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
+            found.new_term = NewTerm()
         return found
 
     def _listens(self, member: Member) -> bool:
@@ -342,7 +345,7 @@ class Placement:
         if recruit and found.new_term is None:
             target = history.rollback_target
             reason = f"the last copy of stage {stage} at version {history.version} is gone"
-            self._out.emit(RolledBack(history.term + 1, target, reason))
+            self._out.emit(RolledBack(self._members.next_term(history.term), target, reason))
             for member in self._members:
                 member.version = None
                 member.has_state()

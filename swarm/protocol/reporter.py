@@ -126,6 +126,7 @@ class Reporter:
             checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
             sequence=self._sequence,
             state_term=max(0, holding.state_term),
+            term=max(0, holding.term),
             forwarded=walk.forwarded if walk is not None else 0,
             uplink=self._measured.uplink,
             links=self._measured.links,

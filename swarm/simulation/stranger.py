@@ -126,6 +126,7 @@ class Stranger(Process):
             checkpoint_digest="nonsense",
             sequence=self._sequence,
             state_term=rng.choice((0, 1, _NOWHERE)),
+            term=rng.choice((0, 1, _NOWHERE)),
             heard=rng.choice((None, pass_id)),
             loading=rng.choice((None, -1, 0, 1, _NOWHERE)),
             lacks=rng.choice((None, -1, 0, 1, _NOWHERE)),

@@ -1,7 +1,7 @@
 """What the coordinator believes of a member's state: of this history, and still there."""
 
 from swarm.protocol.ids import Actor, Attempt, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.members import Member
+from swarm.protocol.members import MOST_TERMS_MISSED, Member, Members
 from swarm.protocol.messages import Decision, Prepared, StageOutcome, Status
 
 ME = Actor("one", 1)
@@ -41,3 +41,29 @@ def test_reduced_bytes_of_an_earlier_term_may_be_gone_though_they_were_equal() -
         attempt = Attempt(PassId(Term(term), StepNumber(0)), STAGE, 0)
         member.prepared = Prepared(attempt, "digest", 1.0, 1.0)
         assert member.can_apply(decision) is can
+
+
+def test_next_term_is_above_what_peers_have_heard_of_but_not_what_one_makes_up() -> None:
+    members = Members()
+    for number, term in enumerate((4, 7, 5)):
+        actor = Actor(f"p{number}", 1)
+        members.add(actor, 0.0).report(Status(actor, STAGE, 4, term=term, sequence=1), 2)
+    assert members.next_term(Term(2)) == 8
+    assert members.next_term(Term(9)) == 10
+    liar = Actor("liar", 1)
+    members.add(liar, 0.0).report(Status(liar, STAGE, 4, term=1 << 60, sequence=1), 2)
+    assert members.next_term(Term(2)) == 2 + MOST_TERMS_MISSED + 1
+
+
+def test_record_is_behind_when_most_have_heard_of_later_terms() -> None:
+    members = Members()
+    assert not members.are_beyond(Term(0))
+    for number, term in enumerate((3, 2, 3)):
+        actor = Actor(f"p{number}", 1)
+        members.add(actor, 0.0)
+        assert not members.are_beyond(Term(3))
+        members.get(actor).report(Status(actor, STAGE, 4, term=term, sequence=1), 2)  # type: ignore[union-attr]
+    assert members.are_beyond(Term(2)) and not members.are_beyond(Term(3))
+    other = Actor("other", 1)
+    members.add(other, 0.0).report(Status(other, STAGE, 4, term=2, sequence=1), 2)
+    assert not members.are_beyond(Term(2)), "two of four"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,6 +161,12 @@ class Swarm:
         sets = [f"--set={text}" for text in self.sets]
         self.coordinator.start(["coordinate", str(self.run_file), f"--invite-file={invite}", *again, *sets, *more])
         self.coordinator.wait(invite.exists, "an invite")
+
+    def restore(self, copy: Path) -> None:
+        """Put a copy of the coordinator's home, which is dead, in its place, event log and all."""
+        shutil.rmtree(self.coordinator.home)
+        copy.rename(self.coordinator.home)
+        self.coordinator = self._process("coordinator")
 
     def bootstrap(self) -> str:
         """Start a bare DHT node; returns its address."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from swarm.events import (
     PeerLost,
     ProcessStarted,
     ProcessStopped,
+    RecordOutdated,
     RolledBack,
     StateFetched,
     StepApplied,
@@ -129,6 +131,31 @@ def test_interrupted_processes_leave_and_the_run_goes_on(make_swarm: MakeSwarm, 
     swarm.coordinate()
     swarm.finish(names=("p1", "p2", "p3"))
     assert len(coordinator.of(ProcessStarted)) == 2 and not coordinator.of(RolledBack)
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+
+
+def test_older_copy_of_the_record_goes_back_to_its_checkpoint_with_the_peers_that_are_there(
+    make_swarm: MakeSwarm, reference: Reference
+) -> None:
+    """The coordinator's disk is lost, and its home restored from a copy that knows neither the last steps nor terms."""
+    swarm = make_swarm("int8", LONG)
+    copy = swarm.folder / "copy"
+    for life, step in enumerate((6, 10, 14)):
+        swarm.coordinate(f"--fault=stop@StepDecided,step={step}")
+        if not life:
+            swarm.join_stages(PEERS)
+        swarm.coordinator.wait_for(StepDecided, step=step)
+        swarm.coordinator.kill()
+        if not life:
+            shutil.copytree(swarm.coordinator.home, copy)
+    swarm.restore(copy)
+    swarm.coordinate()
+    swarm.finish()
+    (outdated,) = swarm.coordinator.of(RecordOutdated)
+    (back,) = swarm.coordinator.of(RolledBack)
+    assert outdated.term == 2 and outdated.next_term == 4, "peers have heard of term 3"
+    assert back.version <= 7 and back.term > 3
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
 
