@@ -137,6 +137,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         text,
         large,
         large,
+        large,
         none | rates,
         many(st.builds(m.LinkRate, actors, rates)),
         leaving=st.booleans(),
