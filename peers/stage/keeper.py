@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from peers.piece_request import Kind, PieceRequest
 from peers.stage.copies import Copies
@@ -47,6 +47,9 @@ from swarm.state.layout import ShardMeta, check_meta, shard_limit, state_shapes
 from swarm.state.pieces import SumsFile
 from swarm.state.shard import Shard, parse_shard
 from swarm.state.transfer import ShardReceiver, iter_file_chunks
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NAME_LENGTH = 16
 """Digits of the run hash that name a run's folder."""
@@ -105,6 +108,7 @@ class Keeper:
         self.engine: StageEngine | None = None
         self.stage: int | None = None
         self._making = asyncio.Lock()
+        self._saving = asyncio.Lock()
 
     def newest_saved(self) -> Saved | None:
         """The newest checkpoint on this disk, if it can be used again."""
@@ -119,13 +123,9 @@ class Keeper:
 
     async def load(self, action: LoadState) -> StageEngine:
         """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""
+        self._indices.clear()  # after a rollback the same steps may be decided again, and their sums be right
         async with self._making:  # an order that replaces this one waits for the engine that a thread is making
-            making = asyncio.ensure_future(asyncio.to_thread(self._engine_of, action.stage))
-            try:
-                engine = await asyncio.shield(making)
-            except asyncio.CancelledError:
-                await making
-                raise
+            engine = await _to_its_end(self._engine_of, action.stage)
         started = time.monotonic()
         if action.version == 0 and action.source is None and not action.donors:
             if self._manifest.initial.sha256:
@@ -325,15 +325,17 @@ class Keeper:
     async def save(self, version: int) -> str:
         """Snapshot now, write in a thread; returns the hash of the shard's file, equal on every replica.
 
-        Raises StateError when the disk is full.
+        One after the other: what is saved prunes what is older, and newer, on the disk. Raises StateError when the
+        disk is full.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
         state = await asyncio.wrap_future(engine.snapshot())
         if state.version != version:
             raise StateError("checkpoint", f"the stage went on to version {state.version} before {version} was saved")
-        digest = await asyncio.to_thread(state.digest)
-        checkpoint = await asyncio.to_thread(self._save_shard, stage, state, digest)
+        async with self._saving:
+            digest = await asyncio.to_thread(state.digest)
+            checkpoint = await _to_its_end(self._save_shard, stage, state, digest)
         self._emit(CheckpointWritten(stage, version, digest, checkpoint.nbytes))
         return checkpoint.hash
 
@@ -368,6 +370,16 @@ class Keeper:
             await asyncio.to_thread(engine.close)
         self.lending.clear()
         await asyncio.to_thread(_remove, self._incoming.glob("sums-*"))
+
+
+async def _to_its_end(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Run in a thread. Who is cancelled meanwhile waits for its end: nobody else is to come in between."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait((work,))
+        raise
 
 
 def _seed(path: Path, own: Path) -> None:

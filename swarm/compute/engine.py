@@ -161,11 +161,11 @@ class StageEngine:
         return self._call(lambda: self._held().reduction.written(attempt))
 
     def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
-        """Take the sums of all buckets for those of `attempt` → Assembled. The work of passes is dropped.
+        """Take the sums of all buckets for those of `attempt` → Assembled. Work of passes up to that one is dropped.
 
         `whole`: they are what `written` gave of sums that are compressed otherwise.
         """
-        self._backlog.drop(lambda task: isinstance(task, Forward | Backward))
+        self._backlog.drop(lambda task: isinstance(task, Forward | Backward) and task.pass_id <= attempt.pass_id)
         if whole:
             self._call(lambda: self._held().reduction.restore(attempt, sums)).add_done_callback(
                 lambda done: self._restored(attempt, done.exception())

@@ -72,6 +72,8 @@ class Transfer:
     chunks: AsyncGenerator[Buffer, None]
     urgent: bool = False
     """Somebody cannot go on without it."""
+    abandon: Callable[[], None] = lambda: None
+    """Lets go of what `chunks` holds, if none of it has been asked for: closing a generator that never ran does not."""
 
     @classmethod
     def of(cls, data: Buffer, urgent: bool = False) -> Transfer:
@@ -180,7 +182,7 @@ async def request(
     if head.total > max_bytes:
         stream.abort()
         raise BulkError(f"{head.total} bytes are announced; at most {max_bytes} are taken")
-    return Transfer(head.total, _download(stream, head.total, idle_timeout, least_rate))
+    return Transfer(head.total, _download(stream, head.total, idle_timeout, least_rate), abandon=stream.abort)
 
 
 async def answer(
@@ -285,7 +287,11 @@ async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler
 async def _send(stream: Stream, transfer: Transfer, lane: Lane) -> None:
     sent = 0
     async with aclosing(transfer.chunks):
-        await _write(stream, link_pb2.BulkHead(total=transfer.total).SerializeToString())
+        try:
+            await _write(stream, link_pb2.BulkHead(total=transfer.total).SerializeToString())
+        except BaseException:
+            transfer.abandon()
+            raise
         async for chunk in transfer.chunks:
             view = memoryview(chunk).cast("B")
             for offset in range(0, len(view), lane.piece):

@@ -47,10 +47,20 @@ class DhtClock:
     def __init__(self, wall: Callable[[], float] = lambda: time.time(), steady: Callable[[], float] = _steady) -> None:
         self._wall = wall
         self._steady = steady
-        self.restart()
+        self._nodes = 0
+        self._restart()
 
-    def restart(self) -> None:
-        """Begin again with this machine's own clock, as it is set now."""
+    def join(self) -> None:
+        """A node begins to read it: the first of its process with this machine's own clock, as it is set now."""
+        if not self._nodes:
+            self._restart()
+        self._nodes += 1
+
+    def leave(self) -> None:
+        """A node is closed."""
+        self._nodes -= 1
+
+    def _restart(self) -> None:
         self._offset = self._wall() - self._steady()
 
     def now(self) -> float:

@@ -54,6 +54,7 @@ class Host:
         """Resolves, with the reason, when the daemon process ends although nobody called `close`."""
         self.clock_correction_s = 0.0
         """How far the clocks of those by which we entered are ahead of ours, if it matters."""
+        self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
         self._watch = asyncio.create_task(self._watch_daemon())
@@ -101,17 +102,19 @@ class Host:
                     f"nobody answers at {', '.join(others)}: is the coordinator running, is its port open?"
                 ) from None
             raise HostError(f"libp2p does not start (listen {', '.join(listen)}): {said}") from None
-        dht_clock.CLOCK.restart()
+        dht_clock.CLOCK.join()
         try:
             dht = await DHTNode.create(
                 p2p=p2p, initial_peers=others or None, record_validator=RecordGuard(), num_replicas=5, strict=False
             )
         except (RuntimeError, OSError, P2PDaemonError) as error:
+            dht_clock.CLOCK.leave()
             await p2p.shutdown()
             raise Unresponsive(
                 f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
             ) from None
         except BaseException:
+            dht_clock.CLOCK.leave()
             await p2p.shutdown()
             raise
         host = cls(identity, p2p, dht)
@@ -141,6 +144,9 @@ class Host:
     async def close(self) -> None:
         """Stop the DHT node and the daemon. Safe to call twice, and after the daemon died."""
         self._watch.cancel()
+        if not self._closed:
+            self._closed = True
+            dht_clock.CLOCK.leave()
         await self._daemon.close()
         self.dht.is_alive = False  # its own shutdown only unregisters, and hangs when the daemon is gone
         await self._p2p.shutdown()

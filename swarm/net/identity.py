@@ -35,7 +35,10 @@ class Identity:
             key = Ed25519PrivateKey.generate()
             draft = path.with_name(f".{path.name}.{os.getpid()}")
             draft.touch(mode=0o600)
-            draft.write_bytes(_PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
+            with draft.open("wb") as file:
+                file.write(_PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
+                file.flush()
+                os.fsync(file.fileno())  # others learn this name: a power cut must not take it back
             draft.replace(path)
         raw = path.read_bytes()
         if len(raw) != len(_PRIVATE_HEAD) + 64 or not raw.startswith(_PRIVATE_HEAD):

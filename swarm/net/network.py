@@ -250,7 +250,7 @@ class Network:
                     self._received[Channel.BULK] += PREFIX_BYTES + len(chunk)
                     yield chunk
 
-        return Transfer(transfer.total, counted())
+        return Transfer(transfer.total, counted(), abandon=transfer.abandon)
 
     def traffic(self) -> Traffic:
         sent = {channel.value: self._sent[channel] for channel in Channel}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from peers.piece_request import PieceRequest
 from peers.stage import copies, process
 from peers.stage import keeper as keeper_module
 from peers.stage.copies import MAX_REST_S, PAUSE_S
@@ -20,11 +21,13 @@ from peers.state_request import StateRequest
 from swarm.compute.optimizer import StageState
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import PATIENCE_S, BulkError
-from swarm.protocol.actions import LoadState
+from swarm.protocol.actions import FetchSums, LoadState
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.state import checkpoints
 from swarm.state.error import StateError
 from swarm.state.layout import state_shapes
-from swarm.state.pieces import Index
+from swarm.state.packed import framed
+from swarm.state.pieces import Index, SumsFile
 from swarm.state.transfer import HEADER_BYTES
 
 ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
@@ -150,6 +153,56 @@ async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Pat
         await another.save(engine.version)
     found = [keeper_of(engine, tmp_path, run).newest_saved() for run in ("swarm", "another")]
     assert [saved.version for saved in found if saved is not None] == [10, 50]
+
+
+async def test_a_save_does_not_prune_what_another_one_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(20)
+    keeper = keeper_of(engine, tmp_path)
+    writing, go_on = threading.Event(), threading.Event()
+    write_shard = checkpoints.write_shard
+
+    def slowly(path: Path, *rest: Any) -> Any:
+        found = write_shard(path, *rest)
+        if "/00000020/" in str(path):  # written, and not committed
+            writing.set()
+            assert go_on.wait(60)
+        return found
+
+    monkeypatch.setattr(checkpoints, "write_shard", slowly)
+    first = asyncio.create_task(keeper.save(20))
+    await asyncio.to_thread(writing.wait, 60)
+    engine.version = 21
+    second = asyncio.create_task(keeper.save(21))
+    await asyncio.wait((second,), timeout=0.2)  # long enough for a second thread to be done, if one may begin
+    go_on.set()
+    assert await first and await second
+    assert keeper._store.versions(0) == [20, 21]
+
+
+async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: Path) -> None:
+    engine = Engine(5)
+    keeper = keeper_of(engine, tmp_path / "checkpoints")
+    engine.buckets = engine.whole_buckets = 1  # type: ignore[attr-defined]
+    keeper._post = lambda event: None
+    data = b"".join(bytes(part) for part in SumsFile.parts([b"the sums of step 7"]))
+
+    async def fetch(donor: Actor, request: bytes, size: int) -> AsyncGenerator[bytes, None]:
+        asked = PieceRequest.decode(request)
+        assert asked is not None
+
+        async def answer() -> AsyncGenerator[bytes, None]:
+            yield b"".join(framed(data)) if asked.packed and asked.count else data if asked.count else index
+
+        return answer()
+
+    index = Index.of([data]).encode()
+    keeper._fetch_pieces = fetch
+    order = FetchSums(StageIndex(0), 7, "digest", (ONE, TWO))
+    assert await keeper.fetch_sums(order)
+    await keeper.load(LoadState(StageIndex(0), 0, None, False))
+    assert await keeper.fetch_sums(order)
 
 
 class Clock:

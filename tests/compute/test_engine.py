@@ -190,6 +190,20 @@ def test_a_new_pass_drops_the_work_of_the_old_one(start):
     assert not any(bytes(part.payload))
 
 
+def test_sums_that_are_restored_late_leave_a_newer_pass_its_work(start):
+    driver = start()
+    driver.begin()
+    go = driver.hold()
+    driver.engine.submit(Forward(STEP, TRAIN, 0, tokens(driver)))
+    driver.begin(NEXT)
+    driver.engine.submit(Forward(NEXT, TRAIN, 1, tokens(driver)))
+    driver.engine.restore(Attempt(STEP, 0, 0), [], whole=False)
+    go.set()
+    done = [driver.posts.get(timeout=WAIT_S)]
+    done += driver.settle()
+    assert [event.microbatch for event in done if isinstance(event, ForwardDone)] == [1]
+
+
 def test_a_discarded_microbatch_is_forgotten(start):
     driver = start()
     driver.begin()

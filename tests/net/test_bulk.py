@@ -16,7 +16,7 @@ from swarm.net.bulk import MAX_CHUNK, PROTOCOL, Answers, BulkError, TooSlow, Tra
 from swarm.net.handshake import Admission, Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import DialError, Host
 from swarm.net.proto import link_pb2
-from swarm.net.stream import Stream
+from swarm.net.stream import Stream, StreamClosed
 from swarm.protocol.ids import Actor
 
 Pair = Any
@@ -49,6 +49,22 @@ async def test_a_transfer_arrives_whole_and_is_counted(pair: Pair) -> None:
     assert (await (await a.fetch(b.me.peer, b"any incarnation")).read()) == state
     assert a.traffic().received["bulk"] >= 2 * len(state)
     await pair.two.until(lambda: b.traffic().sent["bulk"] >= 2 * len(state))
+
+
+async def test_an_answer_that_is_passed_on_is_let_go_when_its_asker_has_gone() -> None:
+    class Gone:
+        async def write_frame(self, *_: object) -> None:
+            raise StreamClosed("gone")
+
+    async def never_asked_for() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+
+    let_go: list[bool] = []
+    transfer = Transfer(1, never_asked_for(), abandon=lambda: let_go.append(True))
+    unused: Any = None
+    with pytest.raises(StreamClosed):
+        await bulk._send(Gone(), transfer, unused)  # type: ignore[arg-type]
+    assert let_go == [True]
 
 
 async def test_a_transfer_of_nothing_is_a_transfer(pair: Pair) -> None:

@@ -31,6 +31,18 @@ def test_it_is_corrected_by_those_who_are_there() -> None:
     assert clock.now() == 1300.0
 
 
+def test_a_further_node_of_a_process_leaves_it_as_it_was_corrected() -> None:
+    clock = DhtClock(wall=lambda: 1000.0, steady=lambda: 50.0)
+    clock.join()
+    clock.correct([300.0])
+    clock.join()
+    assert clock.now() == 1300.0
+    clock.leave()
+    clock.leave()
+    clock.join()
+    assert clock.now() == 1000.0, "the first one begins anew"
+
+
 def test_hivemind_reads_it() -> None:
     for module in (hivemind.dht.node, hivemind.dht.protocol, hivemind.utils.timed_storage):
         assert module.get_dht_time is dht_clock.get_dht_time
