@@ -6,6 +6,7 @@ In a group of coordinators, also from the archive of another one.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from peers.state_request import StateRequest
@@ -21,13 +22,23 @@ FIRST_RATE = 64 * 1024.0
 """Bytes a second that a holder must send at first: who sends less is slow, or only keeps others from being asked."""
 
 
-class Collector:
-    """Asks one holder after another. If some were too slow and none did better, less is asked of all from then on."""
+_TOLD_S = 0.25
+"""Between two times that it is said that bytes come from a holder."""
 
-    def __init__(self, network: Network, archive: Archive, emit: Callable[[Event], None]) -> None:
+
+class Collector:
+    """Asks one holder after another. If some were too slow and none did better, less is asked of all from then on.
+
+    `coming(holder)`: bytes of its copy come in. On a slow line they hold up what it says otherwise.
+    """
+
+    def __init__(
+        self, network: Network, archive: Archive, emit: Callable[[Event], None], coming: Callable[[Actor], None]
+    ) -> None:
         self._network = network
         self._archive = archive
         self._emit = emit
+        self._coming = coming
         self._least_rate = FIRST_RATE
 
     async def collect(self, order: CollectCheckpoint) -> tuple[str, ...]:
@@ -67,8 +78,12 @@ class Collector:
         writer = self._archive.receive(request.stage, request.version, file_hash)
         try:
             transfer = await self._network.fetch(holder, request.encode(), least_rate=least_rate)
+            told_at = 0.0
             async for chunk in transfer.chunks:
                 writer.feed(chunk)
+                if (now := time.monotonic()) - told_at >= _TOLD_S:
+                    told_at = now
+                    self._coming(holder)
             commit = asyncio.ensure_future(asyncio.to_thread(writer.commit))
             try:
                 await asyncio.shield(commit)

@@ -32,6 +32,7 @@ from swarm.protocol.actions import (
     SendEntries,
     Stop,
     TermWritten,
+    Transferring,
     WriteGroup,
     WriteRecord,
     WriteTerm,
@@ -75,7 +76,9 @@ class CoordinatorDriver:
 
     def attach(self, network: Network) -> None:
         self._network = network
-        self._collector = Collector(network, self._archive, self._log.append)
+        self._collector = Collector(
+            network, self._archive, self._log.append, lambda holder: self.loop.post(Transferring(holder))
+        )
 
     async def run(self) -> str:
         try:

@@ -29,6 +29,8 @@ from swarm.protocol.ids import Actor
 PROTOCOL = "/swarm-peer/stream"
 MAX_REQUEST = 64 << 10
 MAX_CHUNK = 4 << 20
+FRAME_BYTES = 32 << 10
+"""An answer is sent in frames of this size at most: on a line of 35 kB a second one still comes every second."""
 DEFAULT_MAX_TRANSFER = 64 << 30
 IDLE_TIMEOUT_S = 60.0
 LEAST_RATE = 50.0
@@ -285,7 +287,7 @@ async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler
 
 
 async def _send(stream: Stream, transfer: Transfer, lane: Lane) -> None:
-    sent = 0
+    sent, size = 0, min(lane.piece, FRAME_BYTES)
     async with aclosing(transfer.chunks):
         try:
             await _write(stream, link_pb2.BulkHead(total=transfer.total).SerializeToString())
@@ -294,8 +296,8 @@ async def _send(stream: Stream, transfer: Transfer, lane: Lane) -> None:
             raise
         async for chunk in transfer.chunks:
             view = memoryview(chunk).cast("B")
-            for offset in range(0, len(view), lane.piece):
-                piece = view[offset : offset + lane.piece]
+            for offset in range(0, len(view), size):
+                piece = view[offset : offset + size]
                 if sent + len(piece) > transfer.total:
                     raise BulkError(f"the answer is longer than the {transfer.total} bytes announced")
                 await _write(stream, b"", piece, lane)

@@ -276,6 +276,13 @@ class ArchiveStored:
 
 
 @dataclass(frozen=True, slots=True)
+class Transferring:
+    """Bytes of a checkpoint come in from a peer: it is there, though what it says may wait behind them on its line."""
+
+    other: Actor
+
+
+@dataclass(frozen=True, slots=True)
 class GroupWritten:
     """The `WriteGroup` of this number, and all before it, are on disk."""
 
@@ -307,9 +314,18 @@ PeerInput = (
     | LeaveRequested
 )
 CoordinatorInput = (
-    Received | Recalled | LinkLost | LinkUp | Tick | RecordWritten | TermWritten | ArchiveStored | LeaveRequested
+    Received
+    | Recalled
+    | LinkLost
+    | LinkUp
+    | Transferring
+    | Tick
+    | RecordWritten
+    | TermWritten
+    | ArchiveStored
+    | LeaveRequested
 )
-GroupInput = Received | LinkLost | LinkUp | Tick | GroupWritten | ArchiveStored | LeaveRequested
+GroupInput = Received | LinkLost | LinkUp | Transferring | Tick | GroupWritten | ArchiveStored | LeaveRequested
 
 # ---------------------------------------------------------------- actions of both cores
 

@@ -37,6 +37,7 @@ from swarm.protocol.actions import (
     Stop,
     TermWritten,
     Tick,
+    Transferring,
     WriteRecord,
     WriteTerm,
 )
@@ -179,6 +180,9 @@ class CoordinatorCore:
                 if (member := self.members.get(other)) is not None:
                     member.lost_at = None
                     member.told_at = -1.0
+            case Transferring(other):
+                if (member := self.members.get(other)) is not None:
+                    member.heard_at = now
             case Tick():
                 pass
             case TermWritten(term):

@@ -39,6 +39,7 @@ from swarm.protocol.actions import (
     Stop,
     TermWritten,
     Tick,
+    Transferring,
     WriteRecord,
     WriteTerm,
 )
@@ -186,7 +187,7 @@ class GroupMember:
                 self._on_stored(version, term)
             case LeaveRequested(reason):
                 self._out.append(Stop(reason))
-            case Tick():
+            case Tick() | Transferring():
                 self._tell_core(event, now)
         self._follow_up(now)
         out, self._out = self._out, []

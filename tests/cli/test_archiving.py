@@ -28,6 +28,10 @@ RUN = "ab" * 32
 HOLDERS = (Actor("one", 1), Actor("two", 1))
 
 
+def nobody(holder: Actor) -> None:
+    raise AssertionError(f"{holder} has sent nothing")
+
+
 class Unreachable:
     async def fetch(self, who: Actor, request: bytes, least_rate: float) -> object:
         raise DialError(f"{who.peer} is behind a wall")
@@ -37,7 +41,7 @@ async def test_each_holders_failure_is_an_event(tmp_path: Path) -> None:
     network: Any = Unreachable()
     told: list[Event] = []
     order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
-    assert await Collector(network, Archive(tmp_path, RUN, 1, 1), told.append).collect(order) == ()
+    assert await Collector(network, Archive(tmp_path, RUN, 1, 1), told.append, nobody).collect(order) == ()
     assert told == [
         CheckpointRefused(f"{holder} stage 0 version 10", f"not archived: {holder.peer} is behind a wall")
         for holder in HOLDERS
@@ -61,7 +65,7 @@ class Crawling:
 async def test_who_is_too_slow_is_passed_over_and_less_is_asked_when_all_are(tmp_path: Path) -> None:
     order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
     network: Any = Crawling(one=0.1, two=FIRST_RATE / 3)
-    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None)
+    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None, nobody)
     for _ in range(3):
         await collector.collect(order)
     asked = [FIRST_RATE, FIRST_RATE, FIRST_RATE / 2, FIRST_RATE / 2, FIRST_RATE / 4, FIRST_RATE / 4]
@@ -71,9 +75,21 @@ async def test_who_is_too_slow_is_passed_over_and_less_is_asked_when_all_are(tmp
     assert network.asked[-1] == ("two", LEAST_RATE)
 
 
+async def test_it_is_said_that_bytes_come_from_a_holder(tmp_path: Path) -> None:
+    class Network:
+        async def fetch(self, who: Actor, request: bytes, least_rate: float) -> Transfer:
+            return Transfer.of(b"no checkpoint")
+
+    network: Any = Network()
+    come: list[Actor] = []
+    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None, come.append)
+    await collector.collect(CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,)))
+    assert come == list(HOLDERS)
+
+
 async def test_who_fails_otherwise_is_asked_no_less(tmp_path: Path) -> None:
     network: Any = Crawling(one=FIRST_RATE, two=FIRST_RATE)  # sends nothing, and quickly
-    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None)
+    collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None, nobody)
     for _ in range(3):
         assert await collector.collect(CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))) == ()
     assert {rate for _, rate in network.asked} == {FIRST_RATE}
@@ -85,7 +101,7 @@ async def test_a_shard_that_left_the_archive_meanwhile_is_told_not_raised(tmp_pa
     told: list[Event] = []
     unused: Any = None
     order = CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,))
-    assert await Collector(unused, archive, told.append).collect(order) == ()
+    assert await Collector(unused, archive, told.append, nobody).collect(order) == ()
     assert [type(event) for event in told] == [CheckpointRefused]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,9 +62,9 @@ async def test_an_answer_that_is_passed_on_is_let_go_when_its_asker_has_gone() -
 
     let_go: list[bool] = []
     transfer = Transfer(1, never_asked_for(), abandon=lambda: let_go.append(True))
-    unused: Any = None
+    lane: Any = SimpleNamespace(piece=MAX_CHUNK)
     with pytest.raises(StreamClosed):
-        await bulk._send(Gone(), transfer, unused)  # type: ignore[arg-type]
+        await bulk._send(Gone(), transfer, lane)  # type: ignore[arg-type]
     assert let_go == [True]
 
 

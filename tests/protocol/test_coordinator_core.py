@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from swarm.events import PeerLost
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
     CoordinatorInput,
+    Emit,
     LinkLost,
     Received,
     Send,
     Stop,
     TermWritten,
     Tick,
+    Transferring,
     WriteRecord,
     WriteTerm,
 )
@@ -161,6 +164,20 @@ def test_nobody_is_blamed_for_the_time_in_which_the_coordinator_stood_still() ->
         coordinator.now += coordinator.core.settings.heartbeat_s
         coordinator.take(Tick())
     assert len(coordinator.core.members) < 2, "who is silent from then on is"
+
+
+@pytest.mark.parametrize("transferring", [True, False])
+def test_whose_words_wait_behind_a_checkpoint_on_its_line_is_not_silent(transferring: bool) -> None:
+    coordinator = Coordinator()
+    beat, lost = coordinator.core.settings.heartbeat_s, []
+    for _ in range(int(coordinator.core.settings.step_budget_s / 3 / beat)):
+        coordinator.now += beat
+        actions = coordinator.report(ONE)
+        if transferring:
+            actions += coordinator.take(Transferring(TWO))
+        actions += coordinator.take(Tick())
+        lost += [a.event.actor for a in actions if isinstance(a, Emit) and isinstance(a.event, PeerLost)]
+    assert lost == ([] if transferring else [str(TWO)])
 
 
 def _reduce(
