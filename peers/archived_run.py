@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers.event_text import printable
+from swarm.atomic import atomic_file, write_whole
 from swarm.data.corpus import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
 from swarm.manifest import ManifestError, RunManifest
 from swarm.state.archive import Archive
-from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
 from swarm.state.folder import OnRefused, VersionFolder
 

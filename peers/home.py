@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from swarm.state.atomic import atomic_file, write_whole
+from swarm.atomic import atomic_file, write_whole
 
 _HOMES = Path.home() / ".swarm-peer"
 PEER_HOME = _HOMES / "peer"

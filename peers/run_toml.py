@@ -10,8 +10,8 @@ from typing import Any
 
 import tomli_w
 
+from swarm.atomic import atomic_file, write_whole
 from swarm.manifest import ManifestError, RunFile, RunSection
-from swarm.state.atomic import atomic_file, write_whole
 
 TABLES: dict[str, str] = {
     "run": "What is run.",

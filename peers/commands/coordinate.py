@@ -58,8 +58,8 @@ def command(
     from peers.fault import Fault
     from peers.home import Home
     from peers.progress import Progress, print_json
+    from swarm.atomic import atomic_file, write_whole
     from swarm.net.invite import parse
-    from swarm.state.atomic import atomic_file, write_whole
 
     def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
         if invite_file is not None:

@@ -46,8 +46,8 @@ def command(
 
     Reads safetensors and GGUF, nothing that could run code.
     """
+    from swarm.atomic import atomic_file, write_whole
     from swarm.models import cuts
-    from swarm.state.atomic import atomic_file, write_whole
     from swarm.state.error import StateError
     from swarm.state.initial import write_initial
     from swarm.state.pretrained.source import open_pretrained
@@ -102,7 +102,7 @@ def command(
 
 def _publish(side: Path, out: Path) -> None:
     """Swap the new import in: what an earlier one wrote goes only now, and its RUN.toml first."""
-    from swarm.state.atomic import sync_folder
+    from swarm.atomic import sync_folder
 
     for name in reversed(WRITTEN):
         if (out / name).exists():

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.home import OpenHome
 from peers.organisers import fetch_from_any
+from swarm.atomic import atomic_file, write_whole
 from swarm.manifest import ManifestError, RunManifest, SignedManifest
 from swarm.net import invite as invites
 from swarm.net.host import Host
 from swarm.net.identity import Identity
 from swarm.net.invite import Invite
-from swarm.state.atomic import atomic_file, write_whole
 
 
 class CharterError(ValueError):

@@ -5,11 +5,11 @@ In a group of coordinators, also from the archive of another one.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
 from peers.state_request import StateRequest
+from peers.thread_work import to_its_end
 from swarm.events import CheckpointRefused, Event
 from swarm.net.bulk import LEAST_RATE, TooSlow
 from swarm.net.network import Network
@@ -20,8 +20,6 @@ from swarm.state.error import StateError
 
 FIRST_RATE = 64 * 1024.0
 """Bytes a second that a holder must send at first: who sends less is slow, or only keeps others from being asked."""
-
-
 _TOLD_S = 0.25
 """Between two times that it is said that bytes come from a holder."""
 
@@ -84,11 +82,6 @@ class Collector:
                 if (now := time.monotonic()) - told_at >= _TOLD_S:
                     told_at = now
                     self._coming(holder)
-            commit = asyncio.ensure_future(asyncio.to_thread(writer.commit))
-            try:
-                await asyncio.shield(commit)
-            except asyncio.CancelledError:
-                await commit  # the thread cannot be stopped: who ended us shall not find the file appear later
-                raise
+            await to_its_end(writer.commit)  # who ended us shall not find the file appear later
         finally:
             writer.abort()

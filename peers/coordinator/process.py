@@ -30,6 +30,7 @@ from peers.organisers import addresses_by_peer, members_of
 from peers.run_network import run_network
 from peers.stage_sizes import stage_sizes
 from peers.state_request import StateRequest
+from swarm.atomic import atomic_file, write_whole
 from swarm.compute.ladders import ladders
 from swarm.compute.payload import largest_payload
 from swarm.data.folder import TOKENIZER_FILE
@@ -59,7 +60,6 @@ from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.messages import Join, Message, Status, Twin
 from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
-from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
 from swarm.state.initial import InitialParameters
 from swarm.state.transfer import HEADER_BYTES, iter_file_chunks

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 from peers.piece_request import Kind, PieceRequest
 from peers.stage.copies import Copies
@@ -18,6 +18,7 @@ from peers.stage.gathering import Fetch as FetchPieces
 from peers.stage.gathering import Gathering
 from peers.stage.lending import Lending
 from peers.state_request import StateRequest
+from peers.thread_work import to_its_end
 from swarm.compute.averaging import largest_bucket
 from swarm.compute.digest import first_chain
 from swarm.compute.engine import StageEngine
@@ -47,9 +48,6 @@ from swarm.state.layout import ShardMeta, check_meta, shard_limit, state_shapes
 from swarm.state.pieces import SumsFile
 from swarm.state.shard import Shard, parse_shard
 from swarm.state.transfer import ShardReceiver, iter_file_chunks
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _NAME_LENGTH = 16
 """Digits of the run hash that name a run's folder."""
@@ -125,7 +123,7 @@ class Keeper:
         """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""
         self._indices.clear()  # after a rollback the same steps may be decided again, and their sums be right
         async with self._making:  # an order that replaces this one waits for the engine that a thread is making
-            engine = await _to_its_end(self._engine_of, action.stage)
+            engine = await to_its_end(self._engine_of, action.stage)
         started = time.monotonic()
         if action.version == 0 and action.source is None and not action.donors:
             if self._manifest.initial.sha256:
@@ -335,7 +333,7 @@ class Keeper:
             raise StateError("checkpoint", f"the stage went on to version {state.version} before {version} was saved")
         async with self._saving:
             digest = await asyncio.to_thread(state.digest)
-            checkpoint = await _to_its_end(self._save_shard, stage, state, digest)
+            checkpoint = await to_its_end(self._save_shard, stage, state, digest)
         self._emit(CheckpointWritten(stage, version, digest, checkpoint.nbytes))
         return checkpoint.hash
 
@@ -370,16 +368,6 @@ class Keeper:
             await asyncio.to_thread(engine.close)
         self.lending.clear()
         await asyncio.to_thread(_remove, self._incoming.glob("sums-*"))
-
-
-async def _to_its_end(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run in a thread. Who is cancelled meanwhile waits for its end: nobody else is to come in between."""
-    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait((work,))
-        raise
 
 
 def _seed(path: Path, own: Path) -> None:

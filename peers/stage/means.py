@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from swarm.atomic import atomic_file, write_whole
 from swarm.compute.speed import Speed, measure_speed
 from swarm.manifest import RunManifest
-from swarm.state.atomic import atomic_file, write_whole
 
 LINK_LASTS_S = 86_400.0
 _MAX_KEPT = 16

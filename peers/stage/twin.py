@@ -7,8 +7,8 @@ leaves a note in its home, and `join` does not start there until somebody has re
 from __future__ import annotations
 
 from peers.home import Home, HomeError
+from swarm.atomic import atomic_file, write_whole
 from swarm.net.handshake import Refusal
-from swarm.state.atomic import atomic_file, write_whole
 
 
 def is_of_a_twin(refusal: str) -> bool:

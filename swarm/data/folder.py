@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from swarm.atomic import sync_folder
 from swarm.data.corpus import CorpusError
 from swarm.data.shards import naming
 from swarm.manifest import DataSection
@@ -95,12 +96,4 @@ def publish(side: Path, out_dir: Path, section: DataSection, force: bool) -> Non
     names = [shard.file for shard in itertools.chain(section.train, section.heldout)]
     for name in (*([TOKENIZER_FILE] if section.kind == "text" else ()), *names, CORPUS_FILE):
         (side / name).replace(out_dir / name)
-    _sync_folder(out_dir)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_folder(out_dir)

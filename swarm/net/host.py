@@ -107,16 +107,14 @@ class Host:
             dht = await DHTNode.create(
                 p2p=p2p, initial_peers=others or None, record_validator=RecordGuard(), num_replicas=5, strict=False
             )
-        except (RuntimeError, OSError, P2PDaemonError) as error:
+        except BaseException as error:
             dht_clock.CLOCK.leave()
             await p2p.shutdown()
+            if not isinstance(error, RuntimeError | OSError | P2PDaemonError):
+                raise
             raise Unresponsive(
                 f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
             ) from None
-        except BaseException:
-            dht_clock.CLOCK.leave()
-            await p2p.shutdown()
-            raise
         host = cls(identity, p2p, dht)
         host.clock_correction_s = await _take_time(dht, others)
         return host

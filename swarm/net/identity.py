@@ -10,6 +10,8 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from swarm.atomic import sync_folder
+
 # libp2p's serialized key: protobuf {1: key type Ed25519 = 1, 2: bytes}; a peer id this short is its own "hash"
 _PRIVATE_HEAD = bytes([0x08, 0x01, 0x12, 0x40])
 _PUBLIC_HEAD = bytes([0x08, 0x01, 0x12, 0x20])
@@ -38,8 +40,9 @@ class Identity:
             with draft.open("wb") as file:
                 file.write(_PRIVATE_HEAD + key.private_bytes_raw() + key.public_key().public_bytes_raw())
                 file.flush()
-                os.fsync(file.fileno())  # others learn this name: a power cut must not take it back
+                os.fsync(file.fileno())
             draft.replace(path)
+            sync_folder(path.parent)  # others learn this name: a power cut must not take it back
         raw = path.read_bytes()
         if len(raw) != len(_PRIVATE_HEAD) + 64 or not raw.startswith(_PRIVATE_HEAD):
             raise IdentityError(f"{path} is not an Ed25519 identity; move it away and a new one is made")

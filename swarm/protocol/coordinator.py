@@ -456,11 +456,14 @@ class CoordinatorCore:
                 self._experience.aborts += 1
                 self._agenda.aborted(ledger.kind)
                 self._audits.gave_up(ledger)
-                self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), reason))
-                self._new_term(NewTerm())
+                self._abort(ledger, reason)
             case Unworkable(reason):
                 self._out.emit(RunPaused(reason))
                 self._end(Halt(reason, self.history.term), now)
+
+    def _abort(self, ledger: Ledger, reason: str) -> None:
+        self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), reason))
+        self._new_term(NewTerm())
 
     def _decide_or_audit(self, ledger: Ledger, decision: Decision, without: frozenset[Actor], now: float) -> None:
         ruling = self._audits.judge(ledger, decision, without)
@@ -470,8 +473,7 @@ class CoordinatorCore:
             self.phase = Phase.DECIDING
             self._out.add(WriteRecord(decision))
             return
-        self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), ruling.again))
-        self._new_term(NewTerm())
+        self._abort(ledger, ruling.again)
         if self._audits.searching:
             self._experience.not_finite()  # if it is not, that is what is to be known: it is not tried again for that
         for each in ruling.expelled:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from blake3 import blake3
 
-from swarm.state.atomic import TEMPORARY, sync_folder, write_whole
+from swarm.atomic import TEMPORARY, sync_folder, write_whole
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
 from swarm.state.layout import LENGTH, Shapes, ShardMeta, check_meta, from_metadata, head_length, parse_head

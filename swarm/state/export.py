@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from swarm import codecs
+from swarm.atomic import atomic_file, write_whole
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import AUTO, RunManifest
 from swarm.models.subspace import fold
-from swarm.state.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
 from swarm.state.shard import WrittenFile, file_parts, write_parts
 from swarm.state.whole import Source, whole_parameters

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from swarm.state.atomic import TEMPORARY, atomic_file, sync_folder, write_whole
+from swarm.atomic import TEMPORARY, atomic_file, sync_folder, write_whole
 from swarm.state.error import StateError
 
 MANIFEST = "manifest.json"

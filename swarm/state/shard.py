@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from blake3 import blake3
 
-from swarm.state.atomic import atomic_file, write_whole
+from swarm.atomic import atomic_file, write_whole
 from swarm.state.error import StateError
 from swarm.state.layout import (
     KINDS,

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.state.atomic import atomic_file
+from swarm.atomic import atomic_file
 from swarm.state.error import StateError
 from swarm.state.layout import LENGTH, ShardMeta, head_bytes, shard_limit, state_shapes, to_metadata
 from swarm.state.shard import parse_shard, read_shard, shard_parts, write_shard
@@ -231,7 +231,7 @@ def test_a_writer_killed_before_the_rename_leaves_the_old_file(tmp_path: Path) -
     path.write_bytes(b"old")
     code = (
         "import os, signal, sys, pathlib\n"
-        "from swarm.state.atomic import atomic_file\n"
+        "from swarm.atomic import atomic_file\n"
         "with atomic_file(pathlib.Path(sys.argv[1])) as file:\n"
         "    file.write(b'new')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
