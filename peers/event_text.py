@@ -94,6 +94,12 @@ def _describe(event: e.Event) -> str:
             return f"{event.actor} of {_stage(event.stage)} is leaving ({event.reason}): it goes {at_most}"
         case e.PeerLost():
             return f"{event.actor} of {_stage(event.stage)} is lost: {event.reason}"
+        case e.PeerSeen():
+            return f"{event.actor} presents itself"
+        case e.PeerGone():
+            return f"{event.actor} has left: {event.reason}"
+        case e.PeerDescribed():
+            return f"{event.actor} runs on {', '.join(f'{key} {value}' for key, value in event.machine.items())}"
         case e.PeerRefused():
             return f"{event.peer} was refused ({event.count} so far): {event.reason}"
         case e.DuplicateIdentity():
@@ -134,6 +140,24 @@ def _describe(event: e.Event) -> str:
             )
         case e.PassOpened():
             return f"{event.pass_kind} {event.pass_id} opened, peers {replicas(event.replicas)}"
+        case e.StateChanged():
+            return f"{event.state}: {event.reason}" if event.reason else event.state
+        case e.TableChanged():
+            shares = ", ".join(f"{a} ×{w:g}" for a, w in zip(event.roster, event.weights, strict=False))
+            return f"stage {event.stage} is served by {shares or 'nobody'}: {event.reason}"
+        case e.PassProgress():
+            done = ", ".join(f"stage {s}: {a} of {m}" for s, (a, _, m) in enumerate(event.stages))
+            return f"{event.pass_id}: microbatches accumulated: {done}"
+        case e.PeerWorked():
+            spent = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in event.seconds.items())
+            return f"{event.actor} of stage {event.stage} in pass {event.pass_id}: {spent}"
+        case e.PlannerLooked():
+            return f"planner: {event.reason}"
+        case e.FaultCosted():
+            again = f"{event.microbatches} microbatches done again"
+            return (
+                f"step {event.step + 1} lost {event.seconds:.2f} s ({event.tokens:,} tokens): {event.reason}, {again}"
+            )
         case e.MicrobatchForwarded():
             return f"{event.pass_id}: microbatch {event.microbatch} forwarded"
         case e.MicrobatchAccumulated():
@@ -188,6 +212,11 @@ def _describe(event: e.Event) -> str:
             return f"no step can start: {event.reason}"
         case e.RunFinished():
             return f"finished after step {event.step + 1}: {event.reason}"
+        case e.ControlGiven():
+            what = f"{event.command} {event.value}".strip()
+            return f"command {event.number}, {what}, given by {event.by}" + (f": {event.why}" if event.why else "")
+        case e.ControlRefused():
+            return f"command {f'{event.command} {event.value}'.strip()} of {event.by} refused: {event.reason}"
         case e.FrameRefused():
             return f"frame of {event.sender} refused ({event.count} so far): {event.reason}"
         case e.StreamBroken():

@@ -144,6 +144,33 @@ class PeerLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSeen(Event):
+    """A peer has spoken to this coordinator for the first time: it is a member from here on."""
+
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone(Event):
+    """A member left because it was told to: the run is over, or it was sent home."""
+
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDescribed(Event):
+    """What a peer says of its machine, when it joins and when that changes."""
+
+    actor: str
+    machine: dict[str, str | float]
+    """Flat: `device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`.
+
+    Keys that the peer cannot read are missing. Texts come from the peer: at most 80 characters each.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PeerRefused(Event):
     peer: str
     reason: str
@@ -232,9 +259,111 @@ class CatchUpFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PassOpened(Event):
+    """A training pass, an evaluation, or the first pass of a text sample."""
+
     pass_id: str
     pass_kind: str
+    """train, evaluate or generate."""
     replicas: list[int]
+    microbatches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged(Event):
+    """The coordinator's state in one word, and the core's own reason for it. Told when either changes."""
+
+    state: str
+    """starting, waiting, training, evaluating, sampling, pausing, paused, finishing, finished or stopping."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanged(Event):
+    """Who serves a stage, told as a pass opens or is amended if it differs from what was told last of this stage."""
+
+    pass_id: str
+    stage: int
+    number: int
+    """Of the table (StageTable.number)."""
+    roster: list[str]
+    weights: list[float]
+    """By roster member: its relative speed, by which microbatches are divided. Four significant digits."""
+    rates: list[float]
+    """By roster member: microbatches a second in this stage as the planner reckons. Three significant digits."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassProgress(Event):
+    """How far the open training pass is. Told once a heartbeat, if something has changed."""
+
+    pass_id: str
+    stages: list[list[int]]
+    """By stage: microbatches accumulated, forwarded, in all."""
+    peers: list[list[list[int]]] = field(default_factory=list)
+    """By stage and roster member: accumulated, forwarded, assigned. Empty in a swarm of more than 256 peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWorked(Event):
+    """What a peer did in one pass: one message a step and peer, as the peer itself measured it."""
+
+    actor: str
+    stage: int
+    pass_id: str
+    seconds: dict[str, float]
+    """forward, backward, waiting, reducing, applying, recovering: they add up to the peer's step.
+
+    `waiting` is for input; `recovering` is work done again after a fault.
+    """
+    spans: list[list[int | str]] = field(default_factory=list)
+    """At most 64 of [kind, first microbatch (−1: none), start, length]: ms since this peer heard `Open`.
+
+    Kinds as in `seconds`. Neighbours of one kind are merged. Empty on slow links and in large swarms.
+    """
+    usage: dict[str, float] = field(default_factory=dict)
+    """cpu (cores in use), resident, gpu_memory (bytes), temperature (°C), power (W): what can be read."""
+    links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
+    """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
+
+    Kinds: forward, backward, sums, state, control. Keys that are not known are missing.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerLooked(Event):
+    """What the planner of moves finds, told when its reason changes."""
+
+    slowest: int
+    """The stage that limits the swarm."""
+    rates: list[float]
+    """By stage, microbatches a second."""
+    reason: str
+    actor: str = ""
+    """Who is to move; empty: nobody."""
+    source: int = -1
+    stage: int = -1
+    gain: float = 0.0
+    """Microbatches within the planner's horizon."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCosted(Event):
+    """A step in which something went wrong is decided: what that cost."""
+
+    pass_id: str
+    step: int
+    actors: list[str]
+    """Who was lost, fenced or too slow in it."""
+    microbatches: int
+    """Done again, over all stages."""
+    seconds: float
+    """That the step, with its aborted attempts, took more than is usual; not negative."""
+    usual_s: float
+    """Median of the undisturbed steps before, at most eight; 0 if there was none."""
+    tokens: int
+    """That the swarm would have trained in those seconds."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +414,10 @@ class StepDecided(Event):
     """
     leader: str = ""
     """Who decided it, in a run with a group of coordinators."""
+    assignments: list[list[int]] = field(default_factory=list)
+    """By stage and microbatch, who added it: an index into the roster last told of that stage (TableChanged)."""
+    rate: float = 1.0
+    """What the organiser multiplied the learning rate's schedule by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +549,28 @@ class RunPaused(Event):
 @dataclass(frozen=True, slots=True)
 class RunFinished(Event):
     step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGiven(Event):
+    """The organiser's command is in the decision record, and takes effect."""
+
+    number: int
+    """Counts the commands of the run from 1."""
+    command: str
+    value: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRefused(Event):
+    """A command that cannot be carried out."""
+
+    command: str
+    value: str
+    by: str
     reason: str
 
 

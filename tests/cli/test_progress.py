@@ -118,7 +118,14 @@ def example(kind: type[e.Event]) -> e.Event:
         "list[int]": [1, 2],
         "list[str]": ["a"],
         "list[list[str]]": [["a"], ["b"]],
+        "list[float]": [0.5, 1.5],
+        "list[list[int]]": [[1, 2, 3]],
+        "list[list[int | str]]": [["forward", 0, 0, 5]],
+        "list[list[list[int]]]": [[[1, 2, 3]]],
+        "list[dict[str, str | float | dict[str, int]]]": [{"other": "a", "rate": 1.5, "sent": {"forward": 1}}],
         "dict[str, int]": {"a": 1},
+        "dict[str, float]": {"forward": 0.5},
+        "dict[str, str | float]": {"device": "cpu", "cores": 2.0},
     }
     values |= {"int | None": None, "float | None": 0.5, "str | None": None, "bool": True}
     return kind(**{field.name: values[str(field.type)] for field in dataclasses.fields(kind)})
