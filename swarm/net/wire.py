@@ -459,12 +459,12 @@ def _check(value: Any) -> None:
             raise WireError(f"{len(value.bases)} bases for {len(value.keys)} keys")
         case m.Decision():
             numbers = (value.loss_sum, value.gradient_norm)
-            if not 0.0 < value.rate <= controls.MOST_RATE:
-                raise WireError(f"a rate of {value.rate}; it must be above 0 and at most {controls.MOST_RATE:g}")
             if not math.isfinite(value.scale) or value.scale < 0:
                 raise WireError(f"a scale of {value.scale}; it must be finite and not negative")
             if value.scale > 0 and not all(math.isfinite(x) for x in numbers):  # a SKIP may report what it skipped
                 raise WireError(f"a decision to apply with loss sum and norm {numbers}")
+            if not 0.0 < value.rate <= controls.MOST_RATE:
+                raise WireError(f"a rate of {value.rate}; it must be above 0 and at most {controls.MOST_RATE:g}")
         case m.Command():
             try:
                 controls.check(value)

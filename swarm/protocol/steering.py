@@ -44,14 +44,14 @@ class Steering:
 
     def due(self, now: float) -> list[ControlRequested]:
         """What is to be told now."""
-        those = [asked for asked in self._asked.values() if now - asked.told_at >= self._again_s]
+        those = [asked for asked in self._asked.values() if now >= asked.told_at + self._again_s]
         for asked in those:
             asked.told_at = now
         return [asked.event for asked in those]
 
     def given_up(self, now: float) -> list[ControlRequested]:
         """Nobody has answered for so long. What others ask is forgotten: they tell it again."""
-        late = [asked for asked in self._asked.values() if now - asked.since >= self._patience_s]
+        late = [asked for asked in self._asked.values() if now >= asked.since + self._patience_s]
         for asked in late:
             if asked.origin is not None:
                 del self._asked[asked.event.request]
