@@ -1,7 +1,7 @@
 """A group member's part of the decision record: its vote and the common log, in the same SQLite file.
 
-Entries that stand for good are written into the tables of terms, decisions, rollbacks and commands too, as one coordinator alone
-would: whoever reads a record need not know whether a group wrote it.
+Entries that stand for good are written into the tables of terms, decisions, rollbacks and commands too, as one
+coordinator alone would: whoever reads a record need not know whether a group wrote it.
 """
 
 from __future__ import annotations

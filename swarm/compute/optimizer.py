@@ -79,7 +79,8 @@ class StageOptimizer:
     def apply(self, reduced: Tensor, scale: float, rate: float = 1.0) -> None:
         """One step from the reduced sums (layout.length,). Scale 0 skips: only version and chain move.
 
-        `rate`: what the schedule's learning rate is multiplied by in this step. An exception leaves the state void. Raises RankError.
+        `rate`: what the schedule's learning rate is multiplied by in this step. An exception leaves the state void.
+        Raises RankError.
         """
         chain = next_chain(self.chain, reduced_digest(reduced), scale, rate)
         if scale != 0.0:

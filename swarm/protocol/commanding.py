@@ -94,9 +94,7 @@ class Commanding:
             self._out.emit(ControlRefused(request.command[:MOST_VALUE], request.value[:MOST_VALUE], request.by, reason))
             self._out.add(AnswerControl(request.request, error=reason))
             return
-        command = Command(
-            controls.count + 1, request.command, value, request.by, request.why.strip(), request.request
-        )
+        command = Command(controls.count + 1, request.command, value, request.by, request.why.strip(), request.request)
         self._pending.append(command)
         self._out.add(WriteCommand(command))
 

@@ -150,9 +150,7 @@ class CoordinatorCore:
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._silence = Silence(settings)
         self._commanding = Commanding(actor, settings, self.history, self.members, self._out)
-        self._departures = Departures(
-            settings, self.history, self.members, self._seats, self._commanding, self._out
-        )
+        self._departures = Departures(settings, self.history, self.members, self._seats, self._commanding, self._out)
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
@@ -584,7 +582,9 @@ class CoordinatorCore:
                 self._out.send(member.actor, Decide(history.decision, history.term))
         if phase is not Phase.FINISHED:
             lost = "; the open pass will be run again" if phase in (Phase.OPEN, Phase.DECIDING) else ""
-            reason += f": {history.version} of {history.end(self.settings)} steps are decided{lost}. Peers keep their state"
+            reason += (
+                f": {history.version} of {history.end(self.settings)} steps are decided{lost}. Peers keep their state"
+            )
         self._stopped = True
         self._out.add(Stop(reason))
 

@@ -147,7 +147,15 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=4 if moves else rng.choice((2, 3, 4)),
-        steps=16 if moves else 10 if joining else 4 if averaging or auto or group or controls else 3 if storm or delta else 2,
+        steps=16
+        if moves
+        else 10
+        if joining
+        else 4
+        if averaging or auto or group or controls
+        else 3
+        if storm or delta
+        else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
