@@ -124,7 +124,7 @@ class Agenda:
             step_s=step_s,
             probed=probed,
             rate=self._history.controls.rate,
-            save=self._history.asked == version,
+            save=self._history.is_asked,
             steps=self._history.controls.steps or 0,
         )
         ledger.entering = frozenset(entering)

@@ -434,7 +434,7 @@ class CoordinatorCore:
             self._wait_for_archive(now)
         elif paused is not None:
             self._pause(signed("paused", paused))
-            if self.history.asked == version:
+            if self.history.is_asked:
                 self._placement.ask_to_save(now)
         elif survey.ready and now < self._experience.rest_until:
             self._pause(f"step {version} failed {self._experience.failed_attempts} times: the next attempt waits")
@@ -582,9 +582,8 @@ class CoordinatorCore:
                 self._out.send(member.actor, Decide(history.decision, history.term))
         if phase is not Phase.FINISHED:
             lost = "; the open pass will be run again" if phase in (Phase.OPEN, Phase.DECIDING) else ""
-            reason += (
-                f": {history.version} of {history.end(self.settings)} steps are decided{lost}. Peers keep their state"
-            )
+            end = history.end(self.settings)
+            reason += f": {history.version} of {end} steps are decided{lost}. Peers keep their state"
         self._stopped = True
         self._out.add(Stop(reason))
 

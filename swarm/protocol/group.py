@@ -165,10 +165,9 @@ class GroupMember:
     @property
     def over(self) -> bool:
         """All steps are decided, and a majority holds the last checkpoint."""
-        archived = self.standing.archived
-        return archived is not None and archived.version == self.standing.version == self.standing.controls.end(
-            self.settings
-        )
+        standing, archived = self.standing, self.standing.archived
+        end = standing.controls.end(self.settings)
+        return archived is not None and archived.version == standing.version == end
 
     def handle(self, event: GroupInput, now: float) -> list[GroupAction]:
         if self._record is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from swarm.protocol.controls import Controls
 from swarm.protocol.messages import ArchivedEntry, CommandEntry, Decision, DecisionEntry, Entry, TermEntry
@@ -26,7 +26,7 @@ class Standing:
     """The newest checkpoint that a majority holds."""
     since_archived: tuple[Decision, ...] = ()
     """Decisions from the one that made `archived` on: a rollback goes back to one of these, or to version 0."""
-    controls: Controls = Controls()
+    controls: Controls = field(default_factory=Controls)
     """What the organiser has commanded. A rollback takes nothing of it back."""
 
     @property

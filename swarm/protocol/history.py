@@ -61,6 +61,11 @@ class History:
         """Whether a checkpoint is made of this version."""
         return settings.saves(version) or version == self.asked
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether peers are to save the present version, whatever the manifest says."""
+        return self.asked == self.version
+
     def decided(self, decision: Decision) -> None:
         self.decision = decision
         self.recent.append(decision)

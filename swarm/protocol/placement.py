@@ -297,9 +297,7 @@ class Placement:
         history = self._history
         for member in members:
             if history.decision is not None and self._tell(member, now):
-                self._out.send(
-                    member.actor, Decide(history.decision, history.term, save=history.asked == history.version)
-                )
+                self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def ask_to_save(self, now: float) -> None:
         """Tell the last decision again to those who hold its version and have not saved it."""
@@ -308,9 +306,7 @@ class Placement:
             if history.decision is None or member.version != history.version or member.status is None:
                 continue
             if member.status.checkpoint_version < history.version and self._tell(member, now):
-                self._out.send(
-                    member.actor, Decide(history.decision, history.term, save=history.asked == history.version)
-                )
+                self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def _tell(self, member: Member, now: float) -> bool:
         """Whether it is time to say it (again) to this member."""

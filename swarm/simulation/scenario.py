@@ -112,6 +112,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     group = scenario == "group" or election or (controls and seed % 2 == 1)
     moves = scenario == "moves"
     lasting = delta or averaging or auto or group  # what one step leaves matters in the next
+    longer = averaging or auto or group or controls
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or auto or tied or moves or (first is not None and first.role == "last"):
@@ -147,15 +148,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=4 if moves else rng.choice((2, 3, 4)),
-        steps=16
-        if moves
-        else 10
-        if joining
-        else 4
-        if averaging or auto or group or controls
-        else 3
-        if storm or delta
-        else 2,
+        steps=16 if moves else 10 if joining else 4 if longer else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
