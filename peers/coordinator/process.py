@@ -231,6 +231,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             network.learn(other, known.get(other.peer, ()))
             network.dial(other)
         control = ControlSocket(home.path, Steward(driver, core).answer)
+        await control.open()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
@@ -248,7 +249,6 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             work.append(_invite_to_all(addresses, others, directory, invite_with))
         background = [driver.loop.watch(asyncio.create_task(each)) for each in work]
         try:
-            await control.open()
             return await driver.run()
         finally:
             await control.close()

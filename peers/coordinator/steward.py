@@ -30,18 +30,24 @@ class Steward:
 
     def _state(self) -> dict[str, Any]:
         core, leader = self._core, None
+        directing: CoordinatorCore | None
         if isinstance(core, GroupMember):
             leader = None if core.leader is None else str(core.leader)
+            directing = core.core
+        else:
+            directing = core
+        if directing is not None:
+            history = directing.history
+            version, controls, archived = history.version, history.controls, history.archived
+        else:
+            assert isinstance(core, GroupMember)
             standing = core.standing
             version, controls = standing.version, standing.controls
             archived = None if standing.archived is None else standing.archived.version
-        else:
-            history = core.history
-            version, controls, archived = history.version, history.controls, history.archived
         paused = controls.paused
         return {
             "phase": core.phase.value,
-            "leads": leader is None or leader == str(core.actor),
+            "leads": directing is not None,
             "leader": leader,
             "steps_decided": version,
             "steps": controls.end(core.settings),
@@ -57,7 +63,8 @@ class Steward:
 
 
 def _told(state: dict[str, Any]) -> str:
-    parts = [state["paused_text"] or state["phase"] if state["leads"] else f"follows {state['leader']}"]
+    here = state["paused_text"] or state["phase"]
+    parts = [here if state["leads"] else f"follows {state['leader'] or 'nobody: none leads'}"]
     parts.append(f"{state['steps_decided']} of {state['steps']} steps decided")
     if state["rate"] != 1.0:
         parts.append(f"learning rate × {state['rate']:g}")
