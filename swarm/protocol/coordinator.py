@@ -397,14 +397,16 @@ class CoordinatorCore:
             return
         self._next_look = now
         if command.name == "expel":
-            self._expel(command.value, signed("expelled from the run", command), now)
+            self._expel(command, now)
         elif command.name == "dismiss":
             self._departures.excuse_now()
 
-    def _expel(self, peer: str, why: str, now: float) -> None:
-        self._expelled[peer] = why
-        for member in [member for member in self.members if member.actor.peer == peer]:
-            self._out.emit(PeerExpelled(str(member.actor), member.stage or 0, self.history.version, why))
+    def _expel(self, command: Command, now: float) -> None:
+        why = self._expelled[command.value] = signed("expelled from the run", command)
+        for member in [member for member in self.members if member.actor.peer == command.value]:
+            if member.stage is not None:
+                reason = signed("it is sent away", command)
+                self._out.emit(PeerExpelled(str(member.actor), member.stage, self.history.version, reason))
             self._out.send(member.actor, Halt(why, self.history.term, expelled=True))
             self._lose(member, "expelled", now)
 

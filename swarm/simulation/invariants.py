@@ -108,6 +108,7 @@ class Watch:
         self._codecs: dict[int, tuple[CodecPair, ...]] = {}
         self.controls = Controls()
         """After the commands that stand in the record."""
+        self._requests: set[str] = set()
         self._rates: dict[int, float] = {}
         """By step, as it was decided."""
         self._rate_of: dict[PassId, float] = {}
@@ -177,8 +178,9 @@ class Watch:
         """`command` is durable."""
         if command.number != self.controls.count + 1:
             raise Violation("commands", f"number {command.number} comes after {self.controls.count}")
-        if self.controls.number_of(command.request) is not None:
+        if command.request in self._requests:
             raise Violation("commands", f"{command.request} is recorded twice")
+        self._requests.add(command.request)
         check(command)
         self.controls = self.controls.after(command)
         if command.name in ("steps", "stop_after"):

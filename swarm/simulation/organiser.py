@@ -14,6 +14,7 @@ from swarm.protocol.actions import AnswerControl, ControlRequested
 from swarm.simulation.sim_peer import SimPeer
 
 if TYPE_CHECKING:
+    from swarm.simulation.timeline import Process
     from swarm.simulation.world import World
 
 _AGAIN_S = 0.4
@@ -29,15 +30,22 @@ class Wish:
 
 
 class Organiser:
-    """`staff(after)`: see that peers come for those that are sent away."""
+    """`staff(after)`: see that peers come for those that are sent away. `respawn(peer, after)`: start it once more."""
 
-    def __init__(self, world: World, wishes: tuple[Wish, ...], staff: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        wishes: tuple[Wish, ...],
+        staff: Callable[[float], None],
+        respawn: Callable[[Process, float], None],
+    ) -> None:
         self.given = 0
         """Commands that are in force."""
         self.refused = 0
         self._world = world
         self._wishes = list(wishes)
         self._staff = staff
+        self._respawn = respawn
         self._random = Random(world.random.random())
         self._asked: ControlRequested | None = None
         self._number = 0
@@ -80,7 +88,16 @@ class Organiser:
         self.refused += bool(answer.error)
         if asked.command in ("expel", "dismiss"):
             self._staff(0.3)
+        if asked.command == "expel" and not answer.error:
+            self._world.at(self._world.now + 0.3, None, (self._try_again, None))
         self._next()
+
+    def _try_again(self, _: None) -> None:
+        """Who was expelled starts its peer once more."""
+        for process in self._world.processes:
+            gone = isinstance(process, SimPeer) and not (process.alive or process.replaced)
+            if gone and self._world.watch.is_expelled(process.actor):
+                self._respawn(process, self._random.random())
 
     def _look(self, _: None) -> None:
         """A pause that was given up for unanswered may have come into force nevertheless."""

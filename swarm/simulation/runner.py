@@ -116,7 +116,8 @@ class Run:
             self._found_group(record)
         else:
             self._start_coordinator(record)
-        self.organiser = Organiser(self.world, plan.wishes, self.injector.keep_staffed) if plan.wishes else None
+        staff, respawn = self.injector.keep_staffed, self.respawn
+        self.organiser = Organiser(self.world, plan.wishes, staff, respawn) if plan.wishes else None
         rng = self.world.random
         at_start = len(plan.speeds) - plan.spares
         for index, speed in enumerate(plan.speeds):

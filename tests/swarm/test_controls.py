@@ -1,7 +1,7 @@
 """The organiser steers a real swarm: each command counts from when it is in the record, whoever dies afterwards.
 
-Two stages, paced so that a step takes a good tenth of a second. What the swarm ends with equals what the reference makes
-of the record.
+Two stages, paced so that a step takes a good tenth of a second. What the swarm ends with equals what the reference
+makes of the record.
 """
 
 from __future__ import annotations
