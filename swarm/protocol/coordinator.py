@@ -423,11 +423,11 @@ class CoordinatorCore:
         self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
         if (released := self._seats.release(now)) is not None:
             self._departures.announced(*released, now)
+        self._collection.ask(now)
         survey = self._placement.survey(now)
         version, settings, end = self.history.version, self.settings, self.history.end(self.settings)
         over = version == end == self.history.archived
         paused = self.history.controls.paused if self._agenda.due() is not None else None
-        self._collection.ask(now)
         if survey.new_term is not None:
             self._new_term(survey.new_term)
         elif self._commanding.busy:

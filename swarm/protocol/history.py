@@ -75,6 +75,8 @@ class History:
         """`term`: in which it was ordered. A checkpoint of a history that was left is not taken for one of this."""
         if term >= self.rolled_back_in and version <= self.version:
             self.archived = max(version, -1 if self.archived is None else self.archived)
+            if self.archived >= self.asked:
+                self.asked = -1
 
     def rolled_back(self, version: int) -> None:
         """In the present term."""
