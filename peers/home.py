@@ -11,6 +11,8 @@ incoming/        what a peer that joins or catches up has of a state and of sums
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
+control.sock     where the coordinator is told what to do (peers/coordinator/control_socket.py)
+control.path     names that socket where it cannot lie here
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)

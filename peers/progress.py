@@ -62,6 +62,8 @@ _NEWS = (
     e.MicrobatchesReleased,
     e.RouteChanged,
     e.RunFinished,
+    e.ControlGiven,
+    e.ControlRefused,
     e.CheckpointArchived,
     e.Sampled,
 )
@@ -88,6 +90,8 @@ class Progress:
             self._is_peer = event.role == "peer"
         for decided_at, decided, measured in self._pairs.take(event, at):
             self._print(decided_at, step_line(decided, measured, self._steps), "bold" if not decided.without else "red")
+        if isinstance(event, e.ControlGiven) and event.command in ("steps", "stop_after"):
+            self._steps = int(event.value)
         match event:
             case e.StepApplied() if self._is_peer:
                 self._applied(event, at)

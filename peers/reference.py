@@ -83,6 +83,8 @@ def train_reference(
 ) -> ReferenceResult:
     """Train on the CPU from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
 
+    The organiser may have moved that end: `stop_after` may be beyond it, where the learning rate stays at its minimum.
+
     A run from imported parameters begins with a `state` of theirs (peers/first_version.py).
     `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would, whose links
     are never measured.
@@ -95,7 +97,7 @@ def train_reference(
     model = ReferenceModel(manifest)
     if state is not None:
         model.load(state)
-    last = manifest.run.steps if stop_after is None else min(stop_after, manifest.run.steps)
+    last = manifest.run.steps if stop_after is None else stop_after
     steps = []
     for step in range(model.version, last):
         steps.append(model.train(step, data, (replay or {}).get(step)))
@@ -159,7 +161,7 @@ class ReferenceModel:
         targets = self._manifest.targets_per_step
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
         for optimizer, flat in zip(self.optimizers, reduced, strict=True):
-            optimizer.apply(flat, scale)
+            optimizer.apply(flat, scale, 1.0 if replay is None else replay.rate)
         if self._memory is not None and scale == 0.0:
             self._memory.forget(step)
         total = reduced[-1][-1].item()

@@ -23,11 +23,13 @@ class StepReplay:
     """By stage, who added what: empty each where gradients are not averaged compressed."""
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: what it crossed with. Empty where the manifest says it all."""
+    rate: float = 1.0
+    """What the organiser multiplied the learning rate by."""
 
     @classmethod
     def of(cls, decision: Decision) -> StepReplay:
         contributions = tuple(outcome.contributions for outcome in decision.outcomes)
-        return cls(decision.key_frames, contributions, decision.codecs)
+        return cls(decision.key_frames, contributions, decision.codecs, decision.rate)
 
 
 class ReplayError(ValueError):

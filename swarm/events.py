@@ -516,7 +516,7 @@ class StepAudited(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerExpelled(Event):
-    """Its numbers are not those of its siblings: it has no part in the run any more."""
+    """Its numbers are not those of its siblings, or the organiser says so: it has no part in the run any more."""
 
     actor: str
     stage: int

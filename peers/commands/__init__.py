@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "init": "Write a commented RUN.toml for a new run.",
     "import": "Make a run that begins with a pretrained model.",
     "prepare": "Turn text into a tokenizer and hashed token shards.",
+    "control": "Steer a run: pause it, move its end, send a peer away.",
     "status": "What a peer or coordinator is doing, from its home.",
     "events": "Read or follow an event log.",
     "export": "Write a trained model as files that other programs read.",

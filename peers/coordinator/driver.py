@@ -17,8 +17,11 @@ from swarm.events import CheckpointArchived, EventLog, ProcessStopped, Sampled
 from swarm.manifest import RunManifest
 from swarm.net.network import Network
 from swarm.protocol.actions import (
+    AnswerControl,
     ArchiveStored,
     CollectCheckpoint,
+    CommandWritten,
+    ControlRequested,
     CoordinatorAction,
     CoordinatorInput,
     Emit,
@@ -33,6 +36,7 @@ from swarm.protocol.actions import (
     Stop,
     TermWritten,
     Transferring,
+    WriteCommand,
     WriteGroup,
     WriteRecord,
     WriteTerm,
@@ -67,6 +71,8 @@ class CoordinatorDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer = ThreadPoolExecutor(1, "record")
         self._collecting: dict[int, asyncio.Task[None]] = {}
+        self._asked: dict[str, asyncio.Future[AnswerControl]] = {}
+        """By request, who of the organiser's waits for an answer."""
         carry_out = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
@@ -92,6 +98,16 @@ class CoordinatorDriver:
             self._writer.shutdown()
             self._record.close()
 
+    async def command(self, request: ControlRequested) -> AnswerControl:
+        """What becomes of a command; it may be long in coming, or never come."""
+        answer = self._asked.setdefault(request.request, asyncio.get_running_loop().create_future())
+        self.loop.post(request)
+        try:
+            return await asyncio.shield(answer)
+        finally:
+            if self._asked.get(request.request) is answer:
+                del self._asked[request.request]
+
     def _carry_out(self, action: CoordinatorAction | GroupAction) -> None:
         assert self._network is not None
         match action:
@@ -106,6 +122,11 @@ class CoordinatorDriver:
                 self._spawn(self._write_term(term, rollback_to))
             case WriteRecord():
                 self._spawn(self._write_record(action))
+            case WriteCommand():
+                self._spawn(self._write_command(action))
+            case AnswerControl(request):
+                if (asked := self._asked.get(request)) is not None and not asked.done():
+                    asked.set_result(action)
             case WriteGroup():
                 self._spawn(self._write_group(action))
             case SendEntries():
@@ -160,6 +181,11 @@ class CoordinatorDriver:
         decision = action.decision
         if await self._recorded(lambda: self._record.write_decision(decision)):
             self.loop.post(RecordWritten(decision))
+
+    async def _write_command(self, action: WriteCommand) -> None:
+        command = action.command
+        if await self._recorded(lambda: self._record.write_command(command)):
+            self.loop.post(CommandWritten(command))
 
     async def _recorded(self, write: Callable[[], None]) -> bool:
         """Carry out a write of the record, in order; a disk that is full or fails ends the process, told plainly."""

@@ -1,19 +1,26 @@
 """A group member's part of the decision record: its vote and the common log, in the same SQLite file.
 
-Entries that stand for good are written into the tables of terms, decisions and rollbacks too, as one coordinator alone
-would: whoever reads a record need not know whether a group wrote it.
+Entries that stand for good are written into the tables of terms, decisions, rollbacks and commands too, as one
+coordinator alone would: whoever reads a record need not know whether a group wrote it.
 """
 
 from __future__ import annotations
 
 import json
 
-from peers.coordinator.record import DecisionRecord, decode_decision, encode_decision, refusing
+from peers.coordinator.record import (
+    DecisionRecord,
+    decode_command,
+    decode_decision,
+    encode_command,
+    encode_decision,
+    refusing,
+)
 from swarm.protocol.actions import SendEntries, WriteGroup
 from swarm.protocol.consensus import BATCH
 from swarm.protocol.group_log import Standing, Stored
 from swarm.protocol.ids import Term
-from swarm.protocol.messages import Append, ArchivedEntry, DecisionEntry, Entry, TermEntry
+from swarm.protocol.messages import Append, ArchivedEntry, CommandEntry, DecisionEntry, Entry, TermEntry
 
 MAX_BATCH_BYTES = 256 << 10
 """Of entries in a message, as they are on disk: well below what a control message may have."""
@@ -63,6 +70,8 @@ class GroupRecord(DecisionRecord):
                         back = entry.rollback_to if back is None else min(back, entry.rollback_to)
                 elif isinstance(entry, DecisionEntry):
                     self._add(entry.decision)
+                elif isinstance(entry, CommandEntry):
+                    self._add_command(entry.command)
             vote = (order.ballot, order.vote, order.committed)
             self._db.execute("UPDATE ballot SET ballot = ?, vote = ?, committed = ?", vote)
             self._db.execute("COMMIT")
@@ -92,11 +101,15 @@ def _row(entry: Entry) -> tuple[str, str]:
             return "decision", encode_decision(entry.decision)
         case ArchivedEntry():
             return "archived", json.dumps([entry.version, entry.term, entry.digests])
+        case CommandEntry():
+            return "command", encode_command(entry.command)
 
 
 def _entry(ballot: int, kind: str, body: str) -> Entry:
     if kind == "decision":
         return DecisionEntry(ballot, decode_decision(body))
+    if kind == "command":
+        return CommandEntry(ballot, decode_command(body))
     fields = json.loads(body)
     if kind == "term":
         return TermEntry(ballot, Term(fields[0]), fields[1])

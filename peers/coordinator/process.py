@@ -15,10 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.archived_run import check_archive, describe_archive
 from peers.coordinator.charter import check_place, signed_manifest, way_in
+from peers.coordinator.control_socket import ControlSocket
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord
+from peers.coordinator.steward import Steward
 from peers.coordinator.twins import Twins
 from peers.core_loop import INTERRUPTED
 from peers.directory import Directory
@@ -54,6 +56,7 @@ from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Buffer
 from swarm.protocol.actions import LeaveRequested
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
@@ -160,7 +163,14 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             core = GroupMember(me, group, settings, record.stored(), files, ladders(manifest))
         else:
             core = CoordinatorCore(
-                me, settings, record.term, record.last_decision, newest, record.rolled_back_in, ladders(manifest)
+                me,
+                settings,
+                record.term,
+                record.last_decision,
+                newest,
+                record.rolled_back_in,
+                ladders(manifest),
+                Controls.of(record.commands),
             )
         others = tuple(member for member in group if member != me)
         feeder = Feeder(manifest, reader, tokenizer)
@@ -220,6 +230,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         for other in others:
             network.learn(other, known.get(other.peer, ()))
             network.dial(other)
+        control = ControlSocket(home.path, Steward(driver, core).answer)
+        await control.open()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
@@ -239,6 +251,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         try:
             return await driver.run()
         finally:
+            await control.close()
             traffic = network.traffic()
             log.append(TrafficMeasured(traffic.sent, traffic.received))
             for task in background:

@@ -6,10 +6,11 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
-from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
+from swarm.protocol.messages import CodecPair, Command, Contribution, Decision, StageOutcome
 
 
 class RecordError(ValueError):
@@ -52,6 +53,17 @@ class DecisionRecord:
         row = self._db.execute("SELECT body FROM decision ORDER BY step DESC LIMIT 1").fetchone()
         return None if row is None else decode_decision(row[0])
 
+    @property
+    def commands(self) -> list[Command]:
+        """All that the organiser has given, in order: no rollback voids one."""
+        rows = self._db.execute("SELECT body FROM command ORDER BY number")
+        return [decode_command(body) for (body,) in rows]
+
+    def write_command(self, command: Command) -> None:
+        """Raises RecordError when the disk is full or fails."""
+        with refusing(self._path):
+            self._add_command(command)
+
     def write_term(self, term: int, rollback_to: int | None) -> None:
         """Raises RecordError when the disk is full or fails."""
         with refusing(self._path):
@@ -76,6 +88,9 @@ class DecisionRecord:
     def _add(self, decision: Decision) -> None:
         self._db.execute("INSERT INTO decision(step, body) VALUES (?, ?)", (decision.step, encode_decision(decision)))
 
+    def _add_command(self, command: Command) -> None:
+        self._db.execute("INSERT INTO command(number, body) VALUES (?, ?)", (command.number, encode_command(command)))
+
     def close(self) -> None:
         self._db.close()
 
@@ -93,6 +108,7 @@ def read_decisions(path: Path, run_hash: str) -> list[Decision]:
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY CHECK (id = 0), hash TEXT NOT NULL, term INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS decision(step INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS command(number INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rollback(term INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS ballot(
     id INTEGER PRIMARY KEY CHECK (id = 0), ballot INTEGER NOT NULL, vote TEXT NOT NULL, committed INTEGER NOT NULL);
@@ -103,7 +119,7 @@ CREATE TABLE IF NOT EXISTS log(
 
 _EMPTY = """
 SELECT NOT EXISTS (SELECT 1 FROM decision) AND NOT EXISTS (SELECT 1 FROM rollback)
-AND NOT EXISTS (SELECT 1 FROM log WHERE kind != 'term')
+AND NOT EXISTS (SELECT 1 FROM log WHERE kind NOT IN ('term', 'command'))
 """
 
 
@@ -116,6 +132,7 @@ def _take_over(db: sqlite3.Connection, run_hash: str) -> None:
     db.execute("UPDATE run SET hash = ?", (run_hash,))
     if db.execute("DELETE FROM log").rowcount:  # terms of a group: those of the other run
         db.execute("UPDATE run SET term = 0")
+    db.execute("DELETE FROM command")  # given to the other run
     db.execute("UPDATE ballot SET ballot = 0, vote = '', committed = 0")
     db.execute("COMMIT")
 
@@ -163,6 +180,7 @@ def encode_decision(decision: Decision) -> str:
             ],
             "key_frames": [f"{bits:x}" for bits in decision.key_frames],
             "codecs": [[pair.forward, pair.backward] for pair in decision.codecs],
+            "rate": decision.rate.hex(),
         }
     )
 
@@ -183,4 +201,13 @@ def decode_decision(body: str) -> Decision:
         ),
         key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
         codecs=tuple(CodecPair(forward, backward) for forward, backward in row.get("codecs", ())),
+        rate=float.fromhex(row.get("rate", "1.0")),
     )
+
+
+def encode_command(command: Command) -> str:
+    return json.dumps(asdict(command))
+
+
+def decode_command(body: str) -> Command:
+    return Command(**json.loads(body))

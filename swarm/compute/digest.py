@@ -25,9 +25,10 @@ def first_chain(manifest: RunManifest, stage: int) -> str:
     return blake3(f"swarm chain {manifest.hash} {stage}".encode()).hexdigest()
 
 
-def next_chain(previous: str, reduced: str, scale: float) -> str:
-    """The chain digest after a step: everything that was ever applied, and how."""
-    return blake3(bytes.fromhex(previous) + bytes.fromhex(reduced) + _FP64.pack(scale)).hexdigest()
+def next_chain(previous: str, reduced: str, scale: float, rate: float = 1.0) -> str:
+    """The chain digest after a step: everything that was ever applied, and how. `rate`: as in Decision."""
+    how = _FP64.pack(scale) if rate == 1.0 else _FP64.pack(scale) + _FP64.pack(rate)
+    return blake3(bytes.fromhex(previous) + bytes.fromhex(reduced) + how).hexdigest()
 
 
 def state_digest(version: int, updates: int, tensors: Mapping[str, Tensor]) -> str:

@@ -76,27 +76,28 @@ class StageOptimizer:
             for kind in ("exp_avg", "exp_avg_sq")
         }
 
-    def apply(self, reduced: Tensor, scale: float) -> None:
+    def apply(self, reduced: Tensor, scale: float, rate: float = 1.0) -> None:
         """One step from the reduced sums (layout.length,). Scale 0 skips: only version and chain move.
 
-        An exception leaves the state void. Raises RankError.
+        `rate`: what the schedule's learning rate is multiplied by in this step. An exception leaves the state void.
+        Raises RankError.
         """
-        chain = next_chain(self.chain, reduced_digest(reduced), scale)
+        chain = next_chain(self.chain, reduced_digest(reduced), scale, rate)
         if scale != 0.0:
             means = {}
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
                 mean = (reduced[part].to(torch.float64) * scale).to(torch.float32)
                 means[name] = mean.view_as(parameter).to(parameter.device)
             with torch.no_grad():
-                self._step(self._decayed, means, self._section.weight_decay)
-                self._step(self._others, means, 0.0)
+                self._step(self._decayed, means, self._section.weight_decay, rate)
+                self._step(self._others, means, 0.0, rate)
                 for projector in self._projectors:
                     projector.copy_(retract(projector))
             self.updates += 1
         self.version += 1
         self.chain = chain
 
-    def _step(self, names: list[str], means: Mapping[str, Tensor], weight_decay: float) -> None:
+    def _step(self, names: list[str], means: Mapping[str, Tensor], weight_decay: float, rate: float) -> None:
         section = self._section
         adamw(
             [self._parameters[name] for name in names],
@@ -110,7 +111,7 @@ class StageOptimizer:
             amsgrad=False,
             beta1=section.beta1,
             beta2=section.beta2,
-            lr=learning_rate(section, self.version, self._steps),
+            lr=rate * learning_rate(section, self.version, self._steps),
             weight_decay=weight_decay,
             eps=section.eps,
             maximize=False,
@@ -151,7 +152,7 @@ def _decays(name: str, parameter: Tensor) -> bool:
 
 
 def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
-    """Rate of step `step` of `steps`: linear warm-up, then cosine to `min_ratio` of the peak."""
+    """Rate of step `step` of `steps`: linear warm-up, then cosine to `min_ratio` of the peak, and that for ever."""
     if step < section.warmup_steps:
         return section.learning_rate * (step + 1) / section.warmup_steps
     progress = min(1.0, (step - section.warmup_steps) / max(1, steps - section.warmup_steps))

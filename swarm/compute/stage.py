@@ -112,7 +112,7 @@ class Stage:
         """Raises ValueError when the reduced sums or the version are not those of the decision."""
         if action.decision.step != self.optimizer.version:
             raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
-        self.optimizer.apply(self.reduction.reduced(action.attempt), action.decision.scale)
+        self.optimizer.apply(self.reduction.reduced(action.attempt), action.decision.scale, action.decision.rate)
         self.reduction.applied(action.attempt, skipped=action.decision.skip)
         return AppliedStep(action.decision.step, self.optimizer.chain)
 

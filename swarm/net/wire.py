@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from swarm.net.proto import messages_pb2 as pb
+from swarm.protocol import controls
 from swarm.protocol import messages as m
 from swarm.protocol.consensus import BATCH
 from swarm.protocol.ids import (
@@ -313,7 +314,10 @@ _RELAYED = _union(
     {m.Want: "want", m.Frame: "frame", m.ReducePart: "reduce_part", m.ReducedPart: "reduced_part"},
 )
 
-_ENTRY = _union(pb.Entry, {m.TermEntry: "term", m.DecisionEntry: "decision", m.ArchivedEntry: "archived"})
+_ENTRY = _union(
+    pb.Entry,
+    {m.TermEntry: "term", m.DecisionEntry: "decision", m.ArchivedEntry: "archived", m.CommandEntry: "command"},
+)
 
 _LARGE = _bounded(0, 2**63 - 1)
 _INTEGERS = {
@@ -385,6 +389,8 @@ _PARTS: tuple[type, ...] = (
     m.TermEntry,
     m.DecisionEntry,
     m.ArchivedEntry,
+    m.Command,
+    m.CommandEntry,
     m.Offer,
 )
 
@@ -457,6 +463,13 @@ def _check(value: Any) -> None:
                 raise WireError(f"a scale of {value.scale}; it must be finite and not negative")
             if value.scale > 0 and not all(math.isfinite(x) for x in numbers):  # a SKIP may report what it skipped
                 raise WireError(f"a decision to apply with loss sum and norm {numbers}")
+            if not 0.0 < value.rate <= controls.MOST_RATE:
+                raise WireError(f"a rate of {value.rate}; it must be above 0 and at most {controls.MOST_RATE:g}")
+        case m.Command():
+            try:
+                controls.check(value)
+            except ValueError as error:
+                raise WireError(str(error)) from None
         case m.Prepared() if value.finite and not (math.isfinite(value.squared_norm) and value.squared_norm >= 0):
             raise WireError(f"a finite gradient with squared norm {value.squared_norm}")
         case m.Prepared() if value.finite and not math.isfinite(value.loss_sum):

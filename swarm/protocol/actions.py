@@ -24,6 +24,7 @@ from swarm.protocol.ids import (
 from swarm.protocol.means import Means
 from swarm.protocol.messages import (
     CodecPair,
+    Command,
     Decision,
     Entry,
     Join,
@@ -283,6 +284,25 @@ class Transferring:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlRequested:
+    """The organiser wants something of the run (`controls`) → AnswerControl, sooner or later."""
+
+    request: str
+    """Its name, of whoever asks: one that comes again is the same request."""
+    command: str
+    value: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandWritten:
+    """`WriteCommand` is on disk: the command takes effect."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
 class GroupWritten:
     """The `WriteGroup` of this number, and all before it, are on disk."""
 
@@ -324,8 +344,20 @@ CoordinatorInput = (
     | TermWritten
     | ArchiveStored
     | LeaveRequested
+    | ControlRequested
+    | CommandWritten
 )
-GroupInput = Received | LinkLost | LinkUp | Transferring | Tick | GroupWritten | ArchiveStored | LeaveRequested
+GroupInput = (
+    Received
+    | LinkLost
+    | LinkUp
+    | Transferring
+    | Tick
+    | GroupWritten
+    | ArchiveStored
+    | LeaveRequested
+    | ControlRequested
+)
 
 # ---------------------------------------------------------------- actions of both cores
 
@@ -565,6 +597,23 @@ class WriteRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteCommand:
+    """Make a command durable (fsync) → CommandWritten."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerControl:
+    """What has become of a ControlRequested: the number of its command and what that does; or why it is refused."""
+
+    request: str
+    number: int = 0
+    text: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PassClosed:
     """A forward-only pass is complete: `loss_sum` over its microbatches, `token` that of microbatch 0 (else −1)."""
 
@@ -640,5 +689,7 @@ PeerAction = (
     | SaveCheckpoint
     | OpenSeats
 )
-CoordinatorAction = Send | Emit | Stop | Feed | WriteTerm | WriteRecord | PassClosed | CollectCheckpoint
-GroupAction = Send | Emit | Stop | Feed | WriteGroup | SendEntries | PassClosed | CollectCheckpoint
+CoordinatorAction = (
+    Send | Emit | Stop | Feed | WriteTerm | WriteRecord | WriteCommand | AnswerControl | PassClosed | CollectCheckpoint
+)
+GroupAction = Send | Emit | Stop | Feed | WriteGroup | SendEntries | AnswerControl | PassClosed | CollectCheckpoint

@@ -55,7 +55,7 @@ class Agenda:
     def due(self) -> PassKind | None:
         """None: all steps are decided, evaluated and sampled."""
         settings, version = self._settings, self._history.version
-        over = version == settings.steps
+        over = version == self._history.end(settings)
         pause = settings.evaluate_every > 0 and (over or (version > 0 and version % settings.evaluate_every == 0))
         if pause and self._evaluated < version:
             return PassKind.EVALUATE
@@ -123,6 +123,9 @@ class Agenda:
             rolled_back_in=Term(self._history.rolled_back_in),
             step_s=step_s,
             probed=probed,
+            rate=self._history.controls.rate,
+            save=self._history.is_asked,
+            steps=self._history.controls.steps or 0,
         )
         ledger.entering = frozenset(entering)
         return ledger

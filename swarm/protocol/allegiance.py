@@ -12,6 +12,7 @@ from swarm.protocol.messages import (
     Assign,
     Decide,
     Dismiss,
+    Excuse,
     Fenced,
     Halt,
     LeaveSeat,
@@ -20,7 +21,7 @@ from swarm.protocol.messages import (
     TakeSeats,
 )
 
-Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Halt
+Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Excuse | Halt
 
 
 class Allegiance:
@@ -52,7 +53,7 @@ def term_of(message: Control) -> int:
     match message:
         case Assign(term=term) | Decide(term=term) | Dismiss(term=term) | Halt(term=term):
             return term
-        case TakeSeats(term=term) | LeaveSeat(term=term):
+        case TakeSeats(term=term) | LeaveSeat(term=term) | Excuse(term=term):
             return term
         case Open(pass_id=pass_id) | Amend(pass_id=pass_id) | Release(pass_id=pass_id) | Fenced(pass_id=pass_id):
             return pass_id.term

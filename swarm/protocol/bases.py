@@ -38,7 +38,8 @@ class Bases:
     def __init__(self, visits: Visits | None, steps: int, capacity: int) -> None:
         """`visits` None: the run's codec builds on nothing."""
         self._visits = visits
-        self._steps = steps
+        self.steps = steps
+        """After so many the run ends: what is for later visits is not kept."""
         self._capacity = capacity
         self._held: dict[BaseKey, int] = {}
 
@@ -65,7 +66,7 @@ class Bases:
         visits, before = self._visits, set(self._held)
         spent = visits.previous(step)
         held = {key: digest for key, digest in self._held.items() if key.visit != spent}
-        if visits.next(step) < self._steps:
+        if visits.next(step) < self.steps:
             for (end, m), digest in crossings.left().items():
                 held[BaseKey(step, m, end)] = digest
         if len(held) > self._capacity:

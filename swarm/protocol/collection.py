@@ -53,6 +53,10 @@ class Collection:
         self._out = out
         self._rosters: dict[int, list[frozenset[str]]] = {}
         """{version: by stage, the peers that made it}"""
+        self._newest_rosters: tuple[int, list[frozenset[str]]] = (-1, [])
+        """Of the last step decided: its version may be asked for later."""
+        self._due: tuple[int, float] = (-1, 0.0)
+        """(version, when) that was last to be saved because the organiser wants it."""
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
         """(version, when)"""
@@ -61,9 +65,32 @@ class Collection:
 
     def decided(self, version: int, ledger: Ledger, without: frozenset[Actor]) -> None:
         """A step is decided: from now on its rosters are who is believed about `version`."""
-        if self._settings.saves(version):
-            rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in ledger.tables]
+        rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in ledger.tables]
+        self._newest_rosters = version, rosters
+        if self._history.saves(version, self._settings):
             self._rosters[version] = rosters
+            self._forget()
+
+    def ask(self, now: float) -> None:
+        """Have the present version saved, if the organiser wants one of now, or if the run ends with it.
+
+        If it comes to nothing, since some who held it are gone, the next one is asked for; not sooner than after a step
+        budget, for it may be on its way.
+        """
+        history, settings = self._history, self._settings
+        version, wanted, (last, at) = history.version, history.controls.checkpoint, self._due
+        ends = version == history.end(settings)
+        due = ends or (0 < wanted <= version and not self._is_archived(wanted))
+        if not due or version in (0, last) or self._is_archived(version):
+            return
+        if not ends and last >= wanted and now - at < settings.step_budget_s:
+            return
+        self._due = version, now
+        if settings.saves(version):
+            return  # its peers know
+        history.asked = version
+        if self._newest_rosters[0] == version:
+            self._rosters[version] = self._newest_rosters[1]
             self._forget()
 
     def note(self, member: Member, status: Status, now: float) -> None:
@@ -71,7 +98,9 @@ class Collection:
         version, stage, peer = status.checkpoint_version, status.stage, status.actor.peer
         if stage is None or stage != member.stage or not 0 <= stage < self._settings.stages:
             return
-        if version > self._history.version or not self._settings.saves(version) or self._is_archived(version):
+        if version > self._history.version or self._is_archived(version):
+            return
+        if not self._history.saves(version, self._settings):
             return
         if not status.checkpoint_digest:
             return
@@ -90,6 +119,8 @@ class Collection:
         """Later versions belong to a history that does not stand any more."""
         self._copies = {v: copies for v, copies in self._copies.items() if v <= version}
         self._rosters = {v: rosters for v, rosters in self._rosters.items() if v <= version}
+        self._newest_rosters = (-1, [])
+        self._due = (-1, 0.0)
         self._ordered = (-1, 0.0)
 
     def lacking(self, version: int, now: float) -> str:

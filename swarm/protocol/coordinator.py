@@ -24,6 +24,8 @@ from swarm.events import (
 )
 from swarm.protocol.actions import (
     ArchiveStored,
+    CommandWritten,
+    ControlRequested,
     CoordinatorAction,
     CoordinatorInput,
     LeaveRequested,
@@ -47,6 +49,8 @@ from swarm.protocol.audits import Audits
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
+from swarm.protocol.commanding import Commanding, signed
+from swarm.protocol.controls import Controls
 from swarm.protocol.departures import Departures
 from swarm.protocol.experience import Experience
 from swarm.protocol.history import History
@@ -57,6 +61,7 @@ from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
 from swarm.protocol.mending import GiveUp
 from swarm.protocol.messages import (
+    Command,
     Decide,
     Decision,
     Failed,
@@ -99,7 +104,7 @@ class Phase(enum.Enum):
 
 
 class CoordinatorCore:
-    """One life of the coordinator. `term`, `last_decision`, `archived` and `rolled_back_in` come from its disk.
+    """One life of the coordinator. What it is given from `term` on comes from its disk, but for `ladders`.
 
     `ladders`: given if the run leaves its codecs to be chosen.
     """
@@ -113,11 +118,12 @@ class CoordinatorCore:
         archived: int | None,
         rolled_back_in: int = 0,
         ladders: Ladders | None = None,
+        controls: Controls | None = None,
     ) -> None:
         self.actor = actor
         self.settings = settings
         self.phase = Phase.STARTING
-        self.history = History(Term(term), last_decision, archived, rolled_back_in)
+        self.history = History(Term(term), last_decision, archived, rolled_back_in, controls=controls or Controls())
         self.members = Members()
         self.open_pass: OpenPass | None = None
         """Set while OPEN and DECIDING."""
@@ -133,8 +139,8 @@ class CoordinatorCore:
         self._agenda = Agenda(
             settings, self.history, self.members, self._experience, self._rosters, choice, weights, self._audits
         )
-        self._expelled: dict[str, str] = {}
-        """By peer, why it has no part in the run any more, while this coordinator leads."""
+        self._expelled = {c.value: signed("expelled from the run", c) for c in self.history.controls.expelled}
+        """By peer, why it has no part in the run any more; after an audit, while this coordinator leads."""
         rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
         self._seats = Seats(settings, self.history, self.members, capacities, self._out)
         self._placement = Placement(
@@ -143,7 +149,8 @@ class CoordinatorCore:
         self._audience = Audience(settings, self.history, self.members, rebalancing)
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._silence = Silence(settings)
-        self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
+        self._commanding = Commanding(actor, settings, self.history, self.members, self._out)
+        self._departures = Departures(settings, self.history, self.members, self._seats, self._commanding, self._out)
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
@@ -193,6 +200,12 @@ class CoordinatorCore:
                 self.history.stored(version, term)
             case LeaveRequested(reason):
                 self._on_leave_requested(reason, now)
+            case ControlRequested():
+                self._commanding.ask(event)
+            case CommandWritten(command):
+                self._on_command_written(command, now)
+        if self._started:
+            self._commanding.attend(self._trains, self._over)
         if self._stopped:
             return cast(list[CoordinatorAction], self._out.take())
         self._deadlines(now)
@@ -219,7 +232,7 @@ class CoordinatorCore:
 
     def _on_message(self, sender: Actor, message: Message, now: float) -> None:
         if (why := self._expelled.get(sender.peer)) is not None:
-            if isinstance(message, Join | Status):
+            if isinstance(message, Join | Status) and self._started:
                 self._out.send(sender, Halt(why, self.history.term, expelled=True))
             return
         member = self._heard(sender, now)
@@ -365,6 +378,38 @@ class CoordinatorCore:
         self._next_look = now
         self._placement.pass_closed(now)
 
+    # ------------------------------------------------------------ what the organiser commands
+
+    @property
+    def _trains(self) -> bool:
+        """Whether a training step is under way."""
+        return self.open_pass is not None and self.open_pass.ledger.kind is PassKind.TRAIN
+
+    @property
+    def _over(self) -> str:
+        """Why nothing can be commanded any more; empty: it can."""
+        if self.phase is Phase.FINISHED:
+            return "the run has ended"
+        return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""
+
+    def _on_command_written(self, command: Command, now: float) -> None:
+        if not self._commanding.written(command):
+            return
+        self._next_look = now
+        if command.name == "expel":
+            self._expel(command, now)
+        elif command.name == "dismiss":
+            self._departures.excuse_now()
+
+    def _expel(self, command: Command, now: float) -> None:
+        why = self._expelled[command.value] = signed("expelled from the run", command)
+        for member in [member for member in self.members if member.actor.peer == command.value]:
+            if member.stage is not None:
+                reason = signed("it is sent away", command)
+                self._out.emit(PeerExpelled(str(member.actor), member.stage, self.history.version, reason))
+            self._out.send(member.actor, Halt(why, self.history.term, expelled=True))
+            self._lose(member, "expelled", now)
+
     # ------------------------------------------------------------ from pass to pass
 
     def _between(self, now: float) -> None:
@@ -378,13 +423,21 @@ class CoordinatorCore:
         self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
         if (released := self._seats.release(now)) is not None:
             self._departures.announced(*released, now)
+        self._collection.ask(now)
         survey = self._placement.survey(now)
-        version, settings = self.history.version, self.settings
-        over = version == settings.steps == self.history.archived
+        version, settings, end = self.history.version, self.settings, self.history.end(self.settings)
+        over = version == end == self.history.archived
+        paused = self.history.controls.paused if self._agenda.due() is not None else None
         if survey.new_term is not None:
             self._new_term(survey.new_term)
-        elif survey.ready and version == settings.steps and not over:
+        elif self._commanding.busy:
+            pass  # what opens next may depend on it
+        elif survey.ready and version == end and not over:
             self._wait_for_archive(now)
+        elif paused is not None:
+            self._pause(signed("paused", paused))
+            if self.history.is_asked:
+                self._placement.ask_to_save(now)
         elif survey.ready and now < self._experience.rest_until:
             self._pause(f"step {version} failed {self._experience.failed_attempts} times: the next attempt waits")
         elif survey.ready:
@@ -407,8 +460,10 @@ class CoordinatorCore:
 
     def _wait_for_archive(self, now: float) -> None:
         """All is decided, and the last checkpoint on its way to the archive. After a step budget, say what keeps it."""
-        if now - self._placement.since >= self.settings.step_budget_s:
+        late = now - self._placement.since >= self.settings.step_budget_s
+        if late:
             self._pause(self._collection.lacking(self.history.version, now))
+        if late or not self.settings.saves(self.history.version):  # else its peers know
             self._placement.ask_to_save(now)
 
     def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
@@ -529,7 +584,8 @@ class CoordinatorCore:
                 self._out.send(member.actor, Decide(history.decision, history.term))
         if phase is not Phase.FINISHED:
             lost = "; the open pass will be run again" if phase in (Phase.OPEN, Phase.DECIDING) else ""
-            reason += f": {history.version} of {self.settings.steps} steps are decided{lost}. Peers keep their state"
+            end = history.end(self.settings)
+            reason += f": {history.version} of {end} steps are decided{lost}. Peers keep their state"
         self._stopped = True
         self._out.add(Stop(reason))
 

@@ -7,10 +7,11 @@ in the pass is decided, and when somebody else holds its stage, or nobody will i
 from __future__ import annotations
 
 from swarm.events import PeerLeaving
+from swarm.protocol.commanding import Commanding
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
-from swarm.protocol.messages import Dismiss
+from swarm.protocol.messages import Dismiss, Excuse
 from swarm.protocol.open_pass import OpenPass
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.seats import Seats
@@ -18,14 +19,24 @@ from swarm.protocol.settings import Settings
 
 
 class Departures:
-    def __init__(self, settings: Settings, history: History, members: Members, seats: Seats, out: Outbox) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        history: History,
+        members: Members,
+        seats: Seats,
+        commanding: Commanding,
+        out: Outbox,
+    ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._seats = seats
+        self._commanding = commanding
         self._out = out
         self._leaving: dict[Actor, float] = {}
         """Who has said so and is still here, and when it was dismissed last."""
+        self._excuse_at = 0.0
 
     def announced(self, member: Member, reason: str, now: float) -> bool:
         """A member says that it is leaving. True when that is news."""
@@ -38,6 +49,8 @@ class Departures:
 
     def attend(self, open_pass: OpenPass | None, now: float) -> None:
         """Dismiss whom nothing keeps. Not while a term is being written: what is to be done again is not known then."""
+        if self._history.controls.excused and now >= self._excuse_at:
+            self._excuse(open_pass, now)
         for actor, told_at in list(self._leaving.items()):
             member = self._members.get(actor)
             if member is None:
@@ -50,6 +63,21 @@ class Departures:
                     self._leaving[actor] = now
                     self._out.send(actor, Dismiss(self._history.term, why))
 
+    def excuse_now(self) -> None:
+        """Somebody is to be let go: look for it at the next `attend`."""
+        self._excuse_at = 0.0
+
+    def _excuse(self, open_pass: OpenPass | None, now: float) -> None:
+        """Ask those to leave whom the organiser lets go."""
+        self._excuse_at = now + self._settings.heartbeat_s
+        for member in self._members:
+            said = member.status is not None and member.status.leaving
+            if said or not (reason := self._commanding.excuses(member)):
+                continue
+            if self.announced(member, reason, now) and open_pass is not None:
+                open_pass.drain(now)
+            self._out.send(member.actor, Excuse(self._history.term, reason))
+
     def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
         """Why a member without a part in the open pass may go. Empty: it is to stay."""
         history, stage = self._history, member.stage
@@ -61,7 +89,7 @@ class Departures:
         if history.restorable:
             return f"stage {stage} at version {history.version} is in the archive or can be made anew"
         successor = self._members.has_successor(stage) or self._seats.may_come(stage, now)
-        if successor or self._settings.saves(history.version):
+        if successor or history.saves(history.version, self._settings):
             return ""  # somebody takes it up from this one, or its checkpoint is on its way to the archive
         return (
             f"nobody is there to take up stage {stage} at version {history.version}: unless a machine that held it "

@@ -21,8 +21,11 @@ from swarm.events import (
     StepDecided,
 )
 from swarm.protocol.actions import (
+    AnswerControl,
     ArchiveStored,
     CollectCheckpoint,
+    CommandWritten,
+    ControlRequested,
     CoordinatorAction,
     CoordinatorInput,
     Emit,
@@ -40,9 +43,11 @@ from swarm.protocol.actions import (
     TermWritten,
     Tick,
     Transferring,
+    WriteCommand,
     WriteRecord,
     WriteTerm,
 )
+from swarm.protocol.commanding import given
 from swarm.protocol.consensus import Consensus, GroupMessage
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group_log import Standing, Stored
@@ -55,6 +60,7 @@ from swarm.protocol.messages import (
     Appended,
     ArchivedEntry,
     Canvass,
+    CommandEntry,
     DecisionEntry,
     Halt,
     Join,
@@ -62,11 +68,14 @@ from swarm.protocol.messages import (
     Message,
     Offer,
     Status,
+    Steer,
+    Steered,
     TermEntry,
     Vote,
 )
 from swarm.protocol.open_pass import OpenPass
 from swarm.protocol.settings import Settings
+from swarm.protocol.steering import Steering
 
 FINISHED = "the run is finished"
 _KEPT = 4
@@ -116,6 +125,7 @@ class GroupMember:
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
         self._out: list[GroupAction] = []
+        self._steering = Steering(settings.heartbeat_s, settings.step_budget_s)
 
     # ------------------------------------------------------------ for the driver
 
@@ -155,8 +165,9 @@ class GroupMember:
     @property
     def over(self) -> bool:
         """All steps are decided, and a majority holds the last checkpoint."""
-        archived = self.standing.archived
-        return archived is not None and archived.version == self.standing.version == self.settings.steps
+        standing, archived = self.standing, self.standing.archived
+        end = standing.controls.end(self.settings)
+        return archived is not None and archived.version == standing.version == end
 
     def handle(self, event: GroupInput, now: float) -> list[GroupAction]:
         if self._record is None:
@@ -169,6 +180,9 @@ class GroupMember:
             case Received(sender, Canvass() | Vote() | Append() | Appended() | Adjourn() as message):
                 if sender in self._group:
                     self._on_member(sender, message, now)
+            case Received(sender, Steer() | Steered() as message):
+                if sender in self._group:
+                    self._on_steering(sender, message, now)
             case Received(sender, message):
                 self._on_peer(sender, message, now)
                 self._tell_core(event, now)
@@ -187,6 +201,8 @@ class GroupMember:
                 self._on_stored(version, term)
             case LeaveRequested(reason):
                 self._out.append(Stop(reason))
+            case ControlRequested():
+                self._steering.ask(event, None, now)
             case Tick() | Transferring():
                 self._tell_core(event, now)
         self._follow_up(now)
@@ -196,7 +212,7 @@ class GroupMember:
     def next_wakeup(self) -> float:
         if self._record is None:
             return 0.0
-        due = self.record.next_wakeup()
+        due = min(self.record.next_wakeup(), self._steering.next_at)
         return due if self.core is None else min(due, self.core.next_wakeup())
 
     # ------------------------------------------------------------ who leads
@@ -216,6 +232,7 @@ class GroupMember:
         self._archive(now)
         self._compare_audience(now)
         self._say_who_leads(now)
+        self._steer(now)
         self._out += self.record.take()
 
     def _take_over(self, now: float) -> None:
@@ -229,6 +246,7 @@ class GroupMember:
             archived,
             standing.rolled_back_in,
             self._ladders,
+            standing.controls,
         )
         self._pending = None
         self._halting = self._halt_stands = False
@@ -327,6 +345,10 @@ class GroupMember:
                 self.record.propose(TermEntry(ballot, Term(term), rollback_to))
             case WriteRecord(decision):
                 self.record.propose(DecisionEntry(ballot, decision))
+            case WriteCommand(command):
+                self.record.propose(CommandEntry(ballot, command))
+            case AnswerControl():
+                self._answer(action)
             case Send(_, Halt(expelled=False)) if not self._halt_stands:
                 self._confirm_halt()  # it is repeated
             case Stop(reason, failed):
@@ -382,6 +404,45 @@ class GroupMember:
             case ArchivedEntry(version=version, term=term):
                 if mine:
                     self._tell_core(ArchiveStored(version, term), now)
+            case CommandEntry(command=command):
+                if mine:
+                    self._tell_core(CommandWritten(command), now)
+                elif self.core is not None:
+                    self._emit(given(command))  # who led before may have died before it could say so
+
+    # ------------------------------------------------------------ what the organiser commands
+
+    def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
+        match message:
+            case Steer(request, command, value, by, why):
+                if self.core is not None:  # else it is told again, to whoever leads then
+                    self._steering.ask(ControlRequested(request, command, value, by, why), sender, now)
+            case Steered(request, number, text, error):
+                if sender == self.leader:
+                    self._answer(AnswerControl(request, number, text, error))
+
+    def _steer(self, now: float) -> None:
+        """Tell whoever leads what it is asked, again and again until it answers."""
+        for request in self._steering.due(now):
+            if self.core is not None:
+                self._tell_core(request, now)
+            elif (leader := self.record.leader) is not None:
+                fields = (request.request, request.command, request.value, request.by, request.why)
+                self._out.append(Send(leader, Steer(*fields)))
+        reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
+        for request in self._steering.given_up(now):
+            error = f"no coordinator that leads has answered ({reached}); see later with `control status` if it counts"
+            self._answer(AnswerControl(request.request, error=error))
+
+    def _answer(self, answer: AnswerControl) -> None:
+        asked = self._steering.answered(answer.request)
+        if asked is None:
+            return
+        if asked.origin is None:
+            self._out.append(answer)
+        else:
+            steered = Steered(answer.request, answer.number, answer.text, answer.error)
+            self._out.append(Send(asked.origin, steered))
 
     # ------------------------------------------------------------ the archive
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from swarm.protocol.messages import ArchivedEntry, Decision, DecisionEntry, Entry, TermEntry
+from swarm.protocol.controls import Controls
+from swarm.protocol.messages import ArchivedEntry, CommandEntry, Decision, DecisionEntry, Entry, TermEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Standing:
     """The newest checkpoint that a majority holds."""
     since_archived: tuple[Decision, ...] = ()
     """Decisions from the one that made `archived` on: a rollback goes back to one of these, or to version 0."""
+    controls: Controls = field(default_factory=Controls)
+    """What the organiser has commanded. A rollback takes nothing of it back."""
 
     @property
     def version(self) -> int:
@@ -39,12 +42,14 @@ class Standing:
                 kept = tuple(decision for decision in self.since_archived if decision.step < version)
                 archived = self.archived if self.archived is not None and self.archived.version <= version else None
                 last = kept[-1] if kept else None
-                return Standing(term, last, term, archived, kept)
+                return Standing(term, last, term, archived, kept, self.controls)
             case DecisionEntry(decision=decision):
                 return replace(self, decision=decision, since_archived=(*self.since_archived, decision))
             case ArchivedEntry(version=version):
                 kept = tuple(decision for decision in self.since_archived if decision.step + 1 >= version)
                 return replace(self, archived=entry, since_archived=kept)
+            case CommandEntry(command=command):
+                return replace(self, controls=self.controls.after(command))
 
 
 @dataclass(frozen=True, slots=True)

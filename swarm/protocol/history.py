@@ -1,12 +1,14 @@
-"""Where a run stands: the term, the last decision, the version it leads to, and what is safe in the archive."""
+"""Where a run stands: the term, the last decision, the version it leads to, what is safe, and what is commanded."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
+from swarm.protocol.controls import Controls
 from swarm.protocol.ids import Term
 from swarm.protocol.messages import Decision
+from swarm.protocol.settings import Settings
 
 RECENT = 256
 """Decisions that are kept in mind."""
@@ -14,7 +16,7 @@ RECENT = 256
 
 @dataclass(slots=True)
 class History:
-    """Changed only by what is durable: a written term, a written decision, a stored checkpoint."""
+    """Changed only by what is durable: a written term, decision or command, a stored checkpoint."""
 
     term: Term
     decision: Decision | None
@@ -27,6 +29,10 @@ class History:
     """Steps decided: the version a training pass needs."""
     recent: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
     """The last decisions, in order: for peers that catch up."""
+    controls: Controls = field(default_factory=Controls)
+    """What the organiser has commanded."""
+    asked: int = -1
+    """The newest version that peers are asked to save, whatever the manifest says."""
 
     def __post_init__(self) -> None:
         if self.decision is not None:
@@ -47,6 +53,19 @@ class History:
         """
         return self.version == 0 or self.version == self.archived
 
+    def end(self, settings: Settings) -> int:
+        """After so many steps the run is done."""
+        return self.controls.end(settings)
+
+    def saves(self, version: int, settings: Settings) -> bool:
+        """Whether a checkpoint is made of this version."""
+        return settings.saves(version) or version == self.asked
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether peers are to save the present version, whatever the manifest says."""
+        return self.asked == self.version
+
     def decided(self, decision: Decision) -> None:
         self.decision = decision
         self.recent.append(decision)
@@ -56,6 +75,8 @@ class History:
         """`term`: in which it was ordered. A checkpoint of a history that was left is not taken for one of this."""
         if term >= self.rolled_back_in and version <= self.version:
             self.archived = max(version, -1 if self.archived is None else self.archived)
+            if self.archived >= self.asked:
+                self.asked = -1
 
     def rolled_back(self, version: int) -> None:
         """In the present term."""
@@ -63,6 +84,7 @@ class History:
         if self.archived is not None:
             self.archived = min(self.archived, version)
         self.rolled_back_in = self.term
+        self.asked = -1
         self.decision = None
         self.recent.clear()
 

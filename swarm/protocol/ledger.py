@@ -55,6 +55,9 @@ class Ledger:
         rolled_back_in: Term = NEVER,
         step_s: float = 0.0,
         probed: frozenset[Actor] = frozenset(),
+        rate: float = 1.0,
+        save: bool = False,
+        steps: int = 0,
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
         """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
@@ -71,7 +74,11 @@ class Ledger:
         self.rolled_back_in = rolled_back_in
         """As in Open."""
         self.step_s = step_s
-        """As in Open."""
+        """As in Open, like the next two."""
+        self.save = save
+        self.steps = steps
+        self.rate = rate
+        """As in Decision: the one in force when the pass opens."""
         self.probed = probed
         """Who is on probation, and given one microbatch at most."""
         self.served: set[Actor] = set()
@@ -383,6 +390,7 @@ class Ledger:
             outcomes=tuple(outcome for outcome in outcomes if outcome is not None),
             key_frames=self._key_frames(chosen),
             codecs=self.codecs,
+            rate=self.rate,
         )
 
     def answers(self, without: frozenset[Actor]) -> Answers:

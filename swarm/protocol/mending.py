@@ -319,6 +319,8 @@ class Mending:
                 ledger.listeners,
                 ledger.rolled_back_in,
                 ledger.step_s,
+                ledger.save,
+                ledger.steps,
             )
             self._openings[stages] = opening
         return opening

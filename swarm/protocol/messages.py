@@ -193,6 +193,8 @@ class Decision:
     """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: what the step crossed with. Empty where the manifest says it all."""
+    rate: float = 1.0
+    """What the learning rate of the schedule is multiplied by in this step."""
 
     @property
     def skip(self) -> bool:
@@ -254,6 +256,10 @@ class Open:
     """The term of the last rollback: a state from before it is of a history that does not stand."""
     step_s: float = 0.0
     """Seconds that a step takes of late; 0 while that is not known."""
+    save: bool = False
+    """The version that the pass needs is to be saved as a checkpoint, whatever the manifest says."""
+    steps: int = 0
+    """After so many steps the run ends; 0: after as many as the manifest says."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -288,6 +294,8 @@ class Decide:
     term: Term
     """Under which it is told: the decision may be of an older one."""
     finished: bool = False
+    save: bool = False
+    """As in Open: the version that it leads to is to be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +336,14 @@ class TakeSeats:
 @dataclass(frozen=True, slots=True)
 class LeaveSeat:
     """You were taken on for a stage that others hold now: leave, as if your owner asked. Repeated until you do."""
+
+    term: Term
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """The organiser lets you go: leave, as if your owner asked. Repeated until you do."""
 
     term: Term
     reason: str
@@ -507,6 +523,20 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """What the organiser has told the run to do. What the names mean: `controls`."""
+
+    number: int
+    """Commands of a run are counted from 1."""
+    name: str
+    value: str
+    by: str
+    why: str
+    request: str
+    """Of which it came: one that is repeated is one command."""
+
+
+@dataclass(frozen=True, slots=True)
 class TermEntry:
     """A leader takes a term. `rollback_to`: the history goes on from this version."""
 
@@ -534,7 +564,13 @@ class ArchivedEntry:
     """By stage, of the files."""
 
 
-Entry = TermEntry | DecisionEntry | ArchivedEntry
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    ballot: int
+    command: Command
+
+
+Entry = TermEntry | DecisionEntry | ArchivedEntry | CommandEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,6 +641,27 @@ class Adjourn:
     ballot: int
     reason: str
     failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """The organiser has told me this; you lead. Repeated until answered."""
+
+    request: str
+    command: str
+    value: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """The answer: it is in force, as a command of this number (`text` says what it does); or why not (`error`)."""
+
+    request: str
+    number: int
+    text: str
+    error: str
 
 
 # ---------------------------------------------------------------- anyone → anyone
@@ -684,6 +741,7 @@ Message = (
     | Dismiss
     | TakeSeats
     | LeaveSeat
+    | Excuse
     | Twin
     | Join
     | Prepared
@@ -698,6 +756,8 @@ Message = (
     | Append
     | Appended
     | Adjourn
+    | Steer
+    | Steered
     | Want
     | Pending
     | Frame

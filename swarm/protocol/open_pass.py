@@ -286,6 +286,7 @@ class OpenPass:
                 outcomes=[f"{o.number}:{o.digest}" for o in decision.outcomes],
                 without=sorted(str(actor) for actor in decided.without),
                 key_frames=[f"{bits:x}" for bits in decision.key_frames],
+                rate=decision.rate,
             )
         )
         seconds = max(now - ledger.opened_at, 1e-9)

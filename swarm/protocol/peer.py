@@ -60,6 +60,7 @@ from swarm.protocol.messages import (
     Decide,
     Decision,
     Dismiss,
+    Excuse,
     Failed,
     Fenced,
     Frame,
@@ -125,6 +126,8 @@ class PeerCore:
         self._applying: Decision | None = None
         self._saving: tuple[StageIndex, int, float] | None = None
         """(stage, version, when) of the last checkpoint that was ordered."""
+        self._to_save = -1
+        """The newest version that is to be saved, whatever the manifest says."""
         self._bases = Bases(visits, settings.steps, base_capacity)
         self._carry: Carry | None = None
         """The residuals of the last step applied, in a run that averages compressed gradients."""
@@ -255,6 +258,9 @@ class PeerCore:
             case TakeSeats() | LeaveSeat():
                 if self._obeys(sender, message, now):
                     self._on_seats(message, now)
+            case Excuse(reason=reason):
+                if self._obeys(sender, message, now) and not self._farewell.begun:
+                    self._leave(reason, now)
             case _:
                 pass
 
@@ -286,8 +292,10 @@ class PeerCore:
                     stint.fence(reason)
             case Decide(term=term) if term < self.holding.term:
                 pass  # told before the state held here was ordered: that history may have been rolled back
-            case Decide(decision=decision, finished=finished):
+            case Decide(decision=decision, finished=finished, save=save):
                 self.finished = self.finished or finished
+                if save:
+                    self._to_save = max(self._to_save, decision.step + 1)
                 self._apply_if_prepared(decision)
                 self._catching_up.decided(decision)
                 if finished and self._applying is None:
@@ -352,6 +360,8 @@ class PeerCore:
         self._reporter.takes_up(load.version)
         if self._saving is not None and self._saving[1] > load.version:
             self._saving = None
+        if self._to_save > load.version:
+            self._to_save = -1
         self._out.add(load)
 
     # ------------------------------------------------------------ from other peers
@@ -414,6 +424,9 @@ class PeerCore:
         pass_id, holding = message.pass_id, self.holding
         if pass_id.term < holding.term or len(message.tables) != self.settings.stages:
             return
+        if message.save:
+            self._to_save = max(self._to_save, pass_id.version)
+        self._bases.steps = message.steps or self.settings.steps
         mine = next((each for each in message.listeners if each.actor == self.actor), None)
         if mine is not None:
             self._on_listen(message, mine)
@@ -434,6 +447,8 @@ class PeerCore:
         if self._applying is None and holding.stands(message.rolled_back_in):
             holding.begun(pass_id)
             self._catching_up.told(message)
+        if message.save and not self._catching_up.behind:
+            self._save_if_due(now)
         self._begin_if_ready(now)
 
     def _on_listen(self, message: Open, mine: Listener) -> None:
@@ -602,7 +617,9 @@ class PeerCore:
     def _save_if_due(self, now: float) -> None:
         """Save the version held now if it is to be a checkpoint; again, if the last order came to nothing for long."""
         stage, version = self.holding.stage, self.holding.version
-        if stage is None or version is None or self._applying is not None or not self.settings.saves(version):
+        if stage is None or version is None or self._applying is not None:
+            return
+        if not self.settings.saves(version) and version != self._to_save:
             return
         if self._reporter.newest_saved(stage) >= version:
             return

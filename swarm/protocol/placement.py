@@ -155,7 +155,7 @@ class Placement:
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
             late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
             there = [m for m in crew if self._has(m)]
-            spared = history.version < self._settings.steps and any(m.actor not in late for m in there)
+            spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             for member in crew:
                 member.benched = spared and member.actor in late
 
@@ -212,7 +212,7 @@ class Placement:
         Not at the end, nor when a process of ours begins: then all are to begin together. But who has listened to an
         earlier one is not disturbed.
         """
-        if self._history.version == self._settings.steps:
+        if self._history.version == self._history.end(self._settings):
             return False
         return self._opened_any or member.has_heard_any
 
@@ -261,14 +261,15 @@ class Placement:
         if not needy:
             return []
         waiting = [m for m in needy if not m.given_up]
-        if self._history.version < self._settings.steps:
+        if self._history.version < self._history.end(self._settings):
             del waiting[max(0, self.rebalancing.most - held) :]
         return waiting + [m for m in needy if m.given_up]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
         """Tell who can apply the decision to do so, and who lacks the version where to get it. Repeated while open."""
         history = self._history
-        gaps = needy or self._handing_on or history.version == self._settings.steps
+        gaps = needy or self._handing_on or history.version == history.end(self._settings)
+        gaps = gaps or history.controls.paused is not None
         if gaps:
             self._ask_to_apply(coming, now)  # otherwise the next Open carries the decision
         for i, member in enumerate(needy):
@@ -296,7 +297,7 @@ class Placement:
         history = self._history
         for member in members:
             if history.decision is not None and self._tell(member, now):
-                self._out.send(member.actor, Decide(history.decision, history.term))
+                self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def ask_to_save(self, now: float) -> None:
         """Tell the last decision again to those who hold its version and have not saved it."""
@@ -305,7 +306,7 @@ class Placement:
             if history.decision is None or member.version != history.version or member.status is None:
                 continue
             if member.status.checkpoint_version < history.version and self._tell(member, now):
-                self._out.send(member.actor, Decide(history.decision, history.term))
+                self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def _tell(self, member: Member, now: float) -> bool:
         """Whether it is time to say it (again) to this member."""

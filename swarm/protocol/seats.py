@@ -126,7 +126,7 @@ class Seats:
 
         Then again until it says that it goes. Not at the end: then all go anyway.
         """
-        if self._history.version == self._settings.steps:
+        if self._history.version == self._history.end(self._settings):
             return None
         on_call = [m for m in self._members if m.seating is not None and m.seating.on_call]
         self._released = {m.actor: self._released[m.actor] for m in on_call if m.actor in self._released}

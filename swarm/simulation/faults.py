@@ -307,6 +307,11 @@ class Injector:
             self._world.crash(process)
         self._keep_staffed(away)
 
+    def keep_staffed(self, after: float) -> None:
+        """Somebody is sent away."""
+        self.quiet_at = max(self.quiet_at, self._world.now)
+        self._keep_staffed(after)
+
     def _keep_staffed(self, after: float) -> None:
         """A run goes on while volunteers come back: check later that every stage can be held by somebody."""
         self._world.at(self._world.now + after, None, (self._staff, None))
@@ -319,7 +324,7 @@ class Injector:
         idle = sum(p.stage is None for p in peers)
         lacking = sum(not any(p.stage == s for p in peers) for s in range(world.settings.stages))
         dead = [p for p in world.processes if isinstance(p, SimPeer) and not p.alive and not p.replaced]
-        dead = [p for p in dead if p.mates[0] is p]
+        dead = [p for p in dead if p.mates[0] is p and not world.watch.is_expelled(p.actor)]
         for process in dead[: max(0, lacking - idle)]:
             self._respawn(process, 0.0)
         if world.finished_at > world.now and world.now < self.quiet_at + 10.0:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from swarm.events import PeerFenced, PeerMoved, StepDecided
+from swarm.events import ControlGiven, PeerFenced, PeerMoved, StepDecided
 from swarm.protocol.actions import Begin, Stop, WriteTerm
 from swarm.protocol.allegiance import term_of
+from swarm.protocol.controls import Controls, check
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
 from swarm.protocol.messages import (
@@ -20,12 +21,15 @@ from swarm.protocol.messages import (
     ArchivedEntry,
     Assign,
     CodecPair,
+    Command,
+    CommandEntry,
     Contribution,
     Decide,
     Decision,
     DecisionEntry,
     Dismiss,
     Entry,
+    Excuse,
     Fenced,
     Halt,
     LeaveSeat,
@@ -62,9 +66,11 @@ INVARIANTS = (
     "bounded loss",
     "one record",
     "orderly leave",
+    "commands",
     "contract",
 )
-"""`orderly leave`: who is asked to leave, in a run in which nothing else happens, costs no work and no state.
+"""`commands`: those of the organiser are recorded once each, and what is opened and decided afterwards obeys them.
+`orderly leave`: who is asked to leave, in a run in which nothing else happens, costs no work and no state.
 `contract`: a core orders what no driver could carry out (backward without forward, apply without a buffer)."""
 
 
@@ -100,6 +106,13 @@ class Watch:
         self._absent: dict[int, set[str]] = defaultdict(set)
         """By step, who had died when it was decided."""
         self._codecs: dict[int, tuple[CodecPair, ...]] = {}
+        self.controls = Controls()
+        """After the commands that stand in the record."""
+        self._requests: set[str] = set()
+        self._rates: dict[int, float] = {}
+        """By step, as it was decided."""
+        self._rate_of: dict[PassId, float] = {}
+        """What was commanded when it opened."""
         self._crosses: dict[PassId, tuple[CodecPair, ...]] = {}
         """What everything in a pass is coded with."""
         self.ideal = self._ideal()
@@ -142,17 +155,41 @@ class Watch:
 
     def _ideal(self) -> Ideal:
         s, visits = self._world.settings, self._world.visits
-        run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
-        shares = tuple(self._contributions.get(step) for step in range(s.steps)) if s.averages_compressed else ()
+        steps = max(s.steps, self.steps)
+        run = (s.stages, s.microbatches, steps, s.tokens_per_step, s.clip_norm, self._skipped)
+        shares = tuple(self._contributions.get(step) for step in range(steps)) if s.averages_compressed else ()
+        rates = tuple(self._rates.get(step, 1.0) for step in range(steps)) if self._rates else ()
         if self._world.choosing:
-            chosen = tuple(self._codecs.get(step, ()) for step in range(s.steps))
-            return ideal_run(*run, codecs=chosen, ends_share=s.ends_share)
+            chosen = tuple(self._codecs.get(step, ()) for step in range(steps))
+            return ideal_run(*run, codecs=chosen, ends_share=s.ends_share, rates=rates)
         if visits is None:
-            return ideal_run(*run, contributions=shares, ends_share=s.ends_share)
-        visited = (visits.previous(step) for step in range(s.steps))
-        known = tuple(self._key_frames.get(step) for step in range(s.steps))
+            return ideal_run(*run, contributions=shares, ends_share=s.ends_share, rates=rates)
+        visited = (visits.previous(step) for step in range(steps))
+        known = tuple(self._key_frames.get(step) for step in range(steps))
         before = tuple(-1 if step is None else step for step in visited)
-        return ideal_run(*run, before, known, shares, ends_share=s.ends_share)
+        return ideal_run(*run, before, known, shares, ends_share=s.ends_share, rates=rates)
+
+    @property
+    def steps(self) -> int:
+        """After so many the run is to end, as commanded by now."""
+        return self.controls.end(self._world.settings)
+
+    def commanded(self, command: Command) -> None:
+        """`command` is durable."""
+        if command.number != self.controls.count + 1:
+            raise Violation("commands", f"number {command.number} comes after {self.controls.count}")
+        if command.request in self._requests:
+            raise Violation("commands", f"{command.request} is recorded twice")
+        self._requests.add(command.request)
+        check(command)
+        self.controls = self.controls.after(command)
+        if command.name in ("steps", "stop_after"):
+            if self.steps < len(self.decisions):
+                raise Violation("commands", f"the run is to end after {self.steps} of {len(self.decisions)} steps")
+            self.ideal = self._ideal()
+
+    def is_expelled(self, actor: Actor) -> bool:
+        return any(command.value == actor.peer for command in self.controls.expelled)
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """What the peers of `stage` find of their reduced gradient in this pass."""
@@ -275,7 +312,7 @@ class Watch:
         if stop.failed:
             self.gives_up("the coordinator", stop.reason)
             self.paused = stop.reason
-        elif len(self.decisions) != self._world.settings.steps:
+        elif len(self.decisions) != self.steps:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
@@ -290,6 +327,14 @@ class Watch:
             raise Violation("atomic", f"step {step} is decided again without a rollback (term {decision.term})")
         if step > 0 and step - 1 not in self.decisions:
             raise Violation("atomic", f"step {step} is decided before step {step - 1}")
+        if step >= self.steps:
+            raise Violation("commands", f"step {step} is decided, and the run ends after {self.steps}")
+        if decision.rate != self._rate_of.get(PassId(decision.term, step)):
+            opened = self._rate_of.get(PassId(decision.term, step))
+            raise Violation("commands", f"step {step} is decided with rate {decision.rate}, and opened under {opened}")
+        if decision.rate != self._rates.get(step, 1.0):
+            self._rates[step] = decision.rate
+            self.ideal = self._ideal()
         boundaries = self._world.settings.stages - 1 if self._world.visits is not None else 0
         if len(decision.key_frames) != boundaries:
             raise Violation("same answer", f"step {step} is decided with key frames of {len(decision.key_frames)} cuts")
@@ -383,9 +428,11 @@ class Watch:
                 held = sum(all((stage, version) in archive for stage in stages) for archive in archives)
                 if 2 * held <= len(archives):
                     raise Violation("bounded loss", f"checkpoint {version} counts, and {held} coordinators hold it")
+            case CommandEntry(command=command):
+                self.commanded(command)
 
     def coordinator_sends(self, sender: Actor, to: Actor, message: Message) -> None:
-        orders = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Halt
+        orders = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Excuse | Halt
         if self._terms and isinstance(message, orders):
             term = term_of(message)
             if self._terms.get(term) != sender:
@@ -397,12 +444,27 @@ class Watch:
             replaced = self._terms and pass_id.term < max(self._terms)  # and does not know it yet
             if message.kind is PassKind.TRAIN and pass_id.step in self.decisions and not replaced:
                 raise Violation("atomic", f"step {pass_id.step} is opened again after its decision")
+            if pass_id not in self._rate_of:
+                self._rate_of[pass_id] = self.controls.rate
+                if not replaced:
+                    self._obeys(message)
             for stage, table in enumerate(message.tables):
                 if table != UNTOLD:
                     self._table(pass_id, stage, table)
             self._opens(message)
         elif isinstance(message, Amend):
             self._table(message.pass_id, message.stage, message.table)
+
+    def _obeys(self, message: Open) -> None:
+        """A pass that opens is one that the commands allow."""
+        pass_id = message.pass_id
+        if self.controls.paused is not None:
+            raise Violation("commands", f"{pass_id} opens while the run is paused")
+        if message.kind is PassKind.TRAIN and pass_id.step >= self.steps:
+            raise Violation("commands", f"{pass_id} opens, and the run ends after {self.steps} steps")
+        void = [a for table in message.tables for a in table.roster if self.is_expelled(a)]
+        if void:
+            raise Violation("commands", f"{void[0]} is expelled, and has a part in {pass_id}")
 
     def _opens(self, message: Open) -> None:
         """Whoever is told of a pass, and however often, is told the same codecs."""
@@ -413,6 +475,8 @@ class Watch:
 
     def emitted(self, event: Any) -> None:
         """An event of the coordinator's log."""
+        if isinstance(event, ControlGiven) and event.number > self.controls.count:
+            raise Violation("commands", f"number {event.number} is in force, and not in the record")
         if isinstance(event, StepDecided):
             self._absent[event.step].update(event.without)
         if isinstance(event, PeerFenced):
@@ -463,7 +527,9 @@ class Watch:
 
     def at_the_end(self, peers: list[SimPeer]) -> None:
         """The run is done: every decided step is applied everywhere, and the answer is the ideal one."""
-        steps = self._world.settings.steps
+        steps = self.steps
+        if self.archived < self.controls.checkpoint:
+            raise Violation("commands", f"checkpoint {self.controls.checkpoint} is wanted, archived {self.archived}")
         for step in range(steps):
             if step not in self.decisions:
                 raise Violation("progress", f"the run ended without a decision of step {step}")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import Actor
@@ -22,6 +23,7 @@ from swarm.simulation.house import House, seat_name
 from swarm.simulation.invariants import Violation
 from swarm.simulation.lie import Lie
 from swarm.simulation.member_disk import MemberDisk
+from swarm.simulation.organiser import Organiser
 from swarm.simulation.scenario import Plan, plan_of, small_settings
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_member import SimMember
@@ -96,6 +98,7 @@ class Run:
             piece_s=plan.piece_s,
             spoils=plan.spoils,
             tracing=tracing,
+            steered=bool(plan.wishes),
         )
         self._incarnations: Counter[str] = Counter()
         self._disks: dict[str, Disk] = {}
@@ -113,6 +116,8 @@ class Run:
             self._found_group(record)
         else:
             self._start_coordinator(record)
+        staff, respawn = self.injector.keep_staffed, self.respawn
+        self.organiser = Organiser(self.world, plan.wishes, staff, respawn) if plan.wishes else None
         rng = self.world.random
         at_start = len(plan.speeds) - plan.spares
         for index, speed in enumerate(plan.speeds):
@@ -160,6 +165,7 @@ class Run:
             record.archived,
             record.rolled_back_in,
             LADDERS if self.plan.choosing else None,
+            Controls.of(record.commands),
         )
         world.watch.archived = record.archived or 0
         coordinator = SimCoordinator(world, _COORDINATOR, core, record)

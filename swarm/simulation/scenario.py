@@ -15,11 +15,12 @@ from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell
 from swarm.simulation.invariants import ENOUGH_TO_LEAVE_S
 from swarm.simulation.lie import Lie
 from swarm.simulation.network import Weather
+from swarm.simulation.organiser import Wish
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats"),
+    *("moves", "audited", "seats", "controls"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -33,7 +34,8 @@ step, one run in four each as in averaging, delta and tied;
 `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
 they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
 `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
-machines may come; otherwise faults of one kind."""
+machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
+coordinators; otherwise faults of one kind."""
 _MIXED = (
     "mixed",
     "storm",
@@ -47,6 +49,7 @@ _MIXED = (
     "moves",
     "audited",
     "seats",
+    "controls",
 )
 
 _FREQUENT = ("forward", "backward", "reduce")
@@ -90,6 +93,8 @@ class Plan:
     """Processes of peers take further ones on when they are asked to."""
     lies: tuple[Lie | None, ...] = ()
     """By peer in order of arrival, what it computes wrong; none of those who are not named."""
+    wishes: tuple[Wish, ...] = ()
+    """What the organiser commands, one after the other."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -103,9 +108,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
     delta = scenario == "delta" or (scenario == "tied" and seed % 2 == 1) or (joining and seed % 4 == 2)
     averaging = scenario == "averaging" or (joining and seed % 4 == 1)
     auto, election = scenario == "auto", scenario == "election"
-    group = scenario == "group" or election
+    controls = scenario == "controls"
+    group = scenario == "group" or election or (controls and seed % 2 == 1)
     moves = scenario == "moves"
     lasting = delta or averaging or auto or group  # what one step leaves matters in the next
+    longer = averaging or auto or group or controls
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or auto or tied or moves or (first is not None and first.role == "last"):
@@ -141,7 +148,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=4 if moves else rng.choice((2, 3, 4)),
-        steps=16 if moves else 10 if joining else 4 if averaging or auto or group else 3 if storm or delta else 2,
+        steps=16 if moves else 10 if joining else 4 if longer else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -164,6 +171,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         more, patience_s = rng.choice((1, 2)), rng.choice((0.05, 0.4))
         settings = replace(settings, replicas=replicas + more, max_replicas=replicas + more, start_timeout_s=patience_s)
     machines = stages * replicas
+    wishes = _wishes(Random(f"wishes/{seed}"), settings.steps) if controls else ()
+    spares += sum(wish.name == "expel" for wish in wishes)
     if scenario == "seats":
         stages, machines = rng.choice(((2, 1), (3, 1), (3, 2), (4, 2), (4, 3)))
         spares = rng.choice((0, 1, 3))
@@ -205,6 +214,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spoils=rng.choice((0.0, 0.3)) if joining else 0.0,
         uplinks=uplinks,
         grows=scenario == "seats",
+        wishes=wishes,
     )
 
 
@@ -281,6 +291,24 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
         delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
         seconds=_seconds(cell.kind, rng),
     )
+
+
+def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
+    """Up to six, in two virtual seconds or more; the last one resumes, if need be."""
+    names = ["pause", "rate", "rate", "checkpoint", "steps", "stop_after", "dismiss", rng.choice(("expel", "rate"))]
+    at, wishes, paused = 0.0, [], False
+    for name in rng.sample(names, rng.randrange(1, 6)):
+        at += 0.7 * rng.random()
+        value = ""
+        if name == "rate":
+            value = repr(rng.choice((0.5, 0.1, 2.0, 1.0, 0.3)))
+        elif name in ("steps", "stop_after"):
+            value = str(rng.randrange(1, steps + 4))
+        wishes.append(Wish(at, name, value))
+        paused = paused or name == "pause"
+    if paused:
+        wishes.append(Wish(at + 0.5 * rng.random(), "resume"))
+    return tuple(wishes)
 
 
 def _stands_by(first: Cell | None) -> bool:

@@ -9,7 +9,7 @@ from swarm.events import PeerMoved
 from swarm.protocol import actions as act
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, PassKind
-from swarm.protocol.messages import Decision, Frame
+from swarm.protocol.messages import Command, Decision, Frame
 from swarm.simulation.invariants import GOODBYE
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import state_digest, tokens_payload
@@ -29,6 +29,7 @@ class Record:
     archived: int | None = None
     rolled_back_in: int = 0
     decisions: list[Decision] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
 
     @property
     def last_decision(self) -> Decision | None:
@@ -43,7 +44,7 @@ class SimCoordinator(Process):
     def __init__(self, world: World, actor: Actor, core: Any, record: Record) -> None:
         super().__init__(world, actor, core)
         self.record = record
-        self._pending: list[act.WriteTerm | act.WriteRecord] = []
+        self._pending: list[act.WriteTerm | act.WriteRecord | act.WriteCommand] = []
         self._collecting = 0
         self._dispatch = {
             act.Send: self._send,
@@ -52,6 +53,8 @@ class SimCoordinator(Process):
             act.Feed: self._feed_tokens,
             act.WriteTerm: self._write,
             act.WriteRecord: self._write_record,
+            act.WriteCommand: self._write,
+            act.AnswerControl: lambda answer: self.world.answered(answer),
             act.PassClosed: self._pass_closed,
             act.CollectCheckpoint: self._collect,
         }
@@ -107,7 +110,7 @@ class SimCoordinator(Process):
         self._write(action)
         self.world.on_phase("deciding", self)
 
-    def _write(self, action: act.WriteTerm | act.WriteRecord) -> None:
+    def _write(self, action: act.WriteTerm | act.WriteRecord | act.WriteCommand) -> None:
         if isinstance(action, act.WriteTerm):
             self.world.watch.takes_term(self.record.term, action)
         self._pending.append(action)
@@ -118,13 +121,19 @@ class SimCoordinator(Process):
         self._durable(write)
         if isinstance(write, act.WriteTerm):
             self.feed(act.TermWritten(write.term))
+        elif isinstance(write, act.WriteCommand):
+            self.feed(act.CommandWritten(write.command))
         else:
             self.world.on_phase("decided", self)
             if self.alive:
                 self.feed(act.RecordWritten(write.decision))
 
-    def _durable(self, write: act.WriteTerm | act.WriteRecord) -> None:
+    def _durable(self, write: act.WriteTerm | act.WriteRecord | act.WriteCommand) -> None:
         record = self.record
+        if isinstance(write, act.WriteCommand):
+            record.commands.append(write.command)
+            self.world.watch.commanded(write.command)
+            return
         if isinstance(write, act.WriteRecord):
             record.decisions.append(write.decision)
             self.world.watch.decided(write.decision)

@@ -160,10 +160,11 @@ class SimPeer(Process):
         pass
 
     def _stop(self, action: act.Stop) -> None:
-        if action.failed and self.lie is None:
+        expelled = self.world.watch.is_expelled(self.actor)
+        if action.failed and self.lie is None and not expelled:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
-        self.finished = self.core.finished or not self.core.leaving
+        self.finished = self.core.finished or not (self.core.leaving or expelled)
         if not self.finished:
             self.world.watch.leaves(self)
         if self.house is not None and not self.leaving and not self.finished:
@@ -326,7 +327,7 @@ class SimPeer(Process):
         assert self.stage is not None and self.version is not None
         sums = self.reduce.sums(action.attempt)
         ordered = tuple(sums[bucket] for bucket in sorted(sums))
-        self.state = stepped_state(self.stage, self.state, ordered, action.decision.scale)
+        self.state = stepped_state(self.stage, self.state, ordered, action.decision.scale, action.decision.rate)
         self.version += 1
         self.reduce.settle(action, self.version)
         self.loans.applied(action.attempt, sums)

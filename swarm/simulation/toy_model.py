@@ -128,12 +128,12 @@ def loss_sum_of(stage: int, stages: int, sums: tuple[int, ...]) -> float:
     return float(mix(18, *sums) % 9973) if stage == stages - 1 else 0.0
 
 
-def stepped_state(stage: int, state: int, sums: tuple[int, ...], scale: float) -> int:
-    """The optimizer step. Scale 0 (SKIP) leaves the state as it is."""
+def stepped_state(stage: int, state: int, sums: tuple[int, ...], scale: float, rate: float = 1.0) -> int:
+    """The optimizer step. Scale 0 (SKIP) leaves the state as it is. `rate`: as in Decision."""
     if scale == 0.0:
         return state
-    numerator, denominator = scale.as_integer_ratio()
-    return mix(19, stage, state, numerator, denominator, *sums)
+    how = scale.as_integer_ratio() if rate == 1.0 else (*scale.as_integer_ratio(), *rate.as_integer_ratio())
+    return mix(19, stage, state, *how, *sums)
 
 
 def initial_state(stage: int) -> int:
@@ -222,13 +222,14 @@ def ideal_run(
     contributions: tuple[tuple[tuple[Contribution, ...], ...] | None, ...] = (),
     codecs: tuple[Chosen, ...] = (),
     ends_share: bool = False,
+    rates: tuple[float, ...] = (),
 ) -> Ideal:
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
 
     `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
     where nothing is built on earlier visits, or not decided yet. `contributions`: by step and stage, from the outcomes.
     `codecs`: by step, where they are chosen. `ends_share`: the first and the last of several stages hold some of the
-    same parameters.
+    same parameters. `rates`: by step, as in Decision; empty: 1 each.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []
@@ -264,6 +265,8 @@ def ideal_run(
         states.append(
             states[-1]
             if step in skipped
-            else tuple(stepped_state(s, states[-1][s], sums[s], scale) for s in range(stages))
+            else tuple(
+                stepped_state(s, states[-1][s], sums[s], scale, rates[step] if rates else 1.0) for s in range(stages)
+            )
         )
     return Ideal(tuple(states), tuple(done))

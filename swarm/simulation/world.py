@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from swarm.protocol.actions import AnswerControl
 from swarm.protocol.bases import Visits
 from swarm.protocol.settings import Settings
 from swarm.simulation.invariants import Watch
@@ -26,7 +27,9 @@ class World(Timeline):
         piece_s: float = 0.02,
         spoils: float = 0.0,
         tracing: bool = False,
+        steered: bool = False,
     ) -> None:
+        """`steered`: the organiser gives commands, and a step that is done again may be learned from otherwise."""
         super().__init__(seed, tracing=tracing)
         self.settings = settings
         self.piece_s = piece_s
@@ -39,9 +42,10 @@ class World(Timeline):
         """Given when the peers' codec builds on earlier visits."""
         self.choosing = choosing
         """Whether codecs are chosen from step to step."""
-        self.retraces = visits is None and not choosing and not settings.averages_compressed
+        self.retraces = visits is None and not choosing and not settings.averages_compressed and not steered
         """Whether a step that is done again, after a rollback, must come out the same."""
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
+        self.answered: Callable[[AnswerControl], None] = lambda answer: None
         self.coordinator: Process | None = None
         """In a group, the one that was the last to lead."""
         self.archive: dict[tuple[int, int], int] = {}

@@ -24,7 +24,7 @@ FORWARD: Direction
 BACKWARD: Direction
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin", "pending", "take_seats", "leave_seat")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "excuse", "steer", "steered", "dismiss", "twin", "pending", "take_seats", "leave_seat")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,9 @@ class Header(_message.Message):
     APPEND_FIELD_NUMBER: _ClassVar[int]
     APPENDED_FIELD_NUMBER: _ClassVar[int]
     ADJOURN_FIELD_NUMBER: _ClassVar[int]
+    EXCUSE_FIELD_NUMBER: _ClassVar[int]
+    STEER_FIELD_NUMBER: _ClassVar[int]
+    STEERED_FIELD_NUMBER: _ClassVar[int]
     DISMISS_FIELD_NUMBER: _ClassVar[int]
     TWIN_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
@@ -84,12 +87,15 @@ class Header(_message.Message):
     append: Append
     appended: Appended
     adjourn: Adjourn
+    excuse: Excuse
+    steer: Steer
+    steered: Steered
     dismiss: Dismiss
     twin: Twin
     pending: Pending
     take_seats: TakeSeats
     leave_seat: LeaveSeat
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ...) -> None: ...
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., excuse: _Optional[_Union[Excuse, _Mapping]] = ..., steer: _Optional[_Union[Steer, _Mapping]] = ..., steered: _Optional[_Union[Steered, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -236,7 +242,7 @@ class LinkRate(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames", "codecs")
+    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames", "codecs", "rate")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +252,7 @@ class Decision(_message.Message):
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     KEY_FRAMES_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
     term: int
     step: int
     scale: float
@@ -255,7 +262,8 @@ class Decision(_message.Message):
     outcomes: _containers.RepeatedCompositeFieldContainer[StageOutcome]
     key_frames: _containers.RepeatedScalarFieldContainer[bytes]
     codecs: _containers.RepeatedCompositeFieldContainer[CodecPair]
-    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ...) -> None: ...
+    rate: float
+    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., rate: _Optional[float] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("term", "stage", "version", "source", "from_archive", "move")
@@ -274,7 +282,7 @@ class Assign(_message.Message):
     def __init__(self, term: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., source: _Optional[int] = ..., from_archive: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in", "step_s")
+    __slots__ = ("pass_id", "kind", "tables", "decision", "codecs", "nonfinite", "listeners", "rolled_back_in", "step_s", "save", "steps")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +292,8 @@ class Open(_message.Message):
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_IN_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     pass_id: PassId
     kind: PassKind
     tables: _containers.RepeatedCompositeFieldContainer[StageTable]
@@ -293,7 +303,9 @@ class Open(_message.Message):
     listeners: _containers.RepeatedCompositeFieldContainer[Listener]
     rolled_back_in: int
     step_s: float
-    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ...) -> None: ...
+    save: bool
+    steps: int
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ..., save: _Optional[bool] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Listener(_message.Message):
     __slots__ = ("actor", "stage", "version", "loads", "move")
@@ -332,14 +344,16 @@ class Release(_message.Message):
     def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., number: _Optional[int] = ..., microbatches: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Decide(_message.Message):
-    __slots__ = ("decision", "finished", "term")
+    __slots__ = ("decision", "finished", "term", "save")
     DECISION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     decision: Decision
     finished: bool
     term: int
-    def __init__(self, decision: _Optional[_Union[Decision, _Mapping]] = ..., finished: _Optional[bool] = ..., term: _Optional[int] = ...) -> None: ...
+    save: bool
+    def __init__(self, decision: _Optional[_Union[Decision, _Mapping]] = ..., finished: _Optional[bool] = ..., term: _Optional[int] = ..., save: _Optional[bool] = ...) -> None: ...
 
 class Halt(_message.Message):
     __slots__ = ("reason", "term", "expelled")
@@ -381,15 +395,41 @@ class ArchivedEntry(_message.Message):
     digests: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, ballot: _Optional[int] = ..., version: _Optional[int] = ..., term: _Optional[int] = ..., digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Command(_message.Message):
+    __slots__ = ("number", "name", "value", "by", "why", "request")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    name: str
+    value: str
+    by: str
+    why: str
+    request: str
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., value: _Optional[str] = ..., by: _Optional[str] = ..., why: _Optional[str] = ..., request: _Optional[str] = ...) -> None: ...
+
+class CommandEntry(_message.Message):
+    __slots__ = ("ballot", "command")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ballot: int
+    command: Command
+    def __init__(self, ballot: _Optional[int] = ..., command: _Optional[_Union[Command, _Mapping]] = ...) -> None: ...
+
 class Entry(_message.Message):
-    __slots__ = ("term", "decision", "archived")
+    __slots__ = ("term", "decision", "archived", "command")
     TERM_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
     term: TermEntry
     decision: DecisionEntry
     archived: ArchivedEntry
-    def __init__(self, term: _Optional[_Union[TermEntry, _Mapping]] = ..., decision: _Optional[_Union[DecisionEntry, _Mapping]] = ..., archived: _Optional[_Union[ArchivedEntry, _Mapping]] = ...) -> None: ...
+    command: CommandEntry
+    def __init__(self, term: _Optional[_Union[TermEntry, _Mapping]] = ..., decision: _Optional[_Union[DecisionEntry, _Mapping]] = ..., archived: _Optional[_Union[ArchivedEntry, _Mapping]] = ..., command: _Optional[_Union[CommandEntry, _Mapping]] = ...) -> None: ...
 
 class Canvass(_message.Message):
     __slots__ = ("ballot", "last_index", "last_ballot", "binding")
@@ -465,6 +505,32 @@ class Adjourn(_message.Message):
     failed: bool
     def __init__(self, ballot: _Optional[int] = ..., reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
 
+class Steer(_message.Message):
+    __slots__ = ("request", "command", "value", "by", "why")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    command: str
+    value: str
+    by: str
+    why: str
+    def __init__(self, request: _Optional[str] = ..., command: _Optional[str] = ..., value: _Optional[str] = ..., by: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Steered(_message.Message):
+    __slots__ = ("request", "number", "text", "error")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    number: int
+    text: str
+    error: str
+    def __init__(self, request: _Optional[str] = ..., number: _Optional[int] = ..., text: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
 class Fenced(_message.Message):
     __slots__ = ("pass_id", "reason")
     PASS_ID_FIELD_NUMBER: _ClassVar[int]
@@ -490,6 +556,14 @@ class TakeSeats(_message.Message):
     def __init__(self, term: _Optional[int] = ..., seats: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaveSeat(_message.Message):
+    __slots__ = ("term", "reason")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    reason: str
+    def __init__(self, term: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Excuse(_message.Message):
     __slots__ = ("term", "reason")
     TERM_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]

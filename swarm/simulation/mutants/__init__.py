@@ -4,6 +4,7 @@
 said next to it.
 """
 
+from swarm.simulation.mutants.commands import COMMANDS
 from swarm.simulation.mutants.coordinators import COORDINATORS
 from swarm.simulation.mutants.crossing import CROSSING
 from swarm.simulation.mutants.membership import MEMBERSHIP
@@ -11,6 +12,6 @@ from swarm.simulation.mutants.mutant import Mutant
 from swarm.simulation.mutants.reducing import REDUCING
 from swarm.simulation.mutants.steps import STEPS
 
-MUTANTS: tuple[Mutant, ...] = (*STEPS, *CROSSING, *REDUCING, *MEMBERSHIP, *COORDINATORS)
+MUTANTS: tuple[Mutant, ...] = (*STEPS, *CROSSING, *REDUCING, *MEMBERSHIP, *COORDINATORS, *COMMANDS)
 
 __all__ = ["MUTANTS", "Mutant"]

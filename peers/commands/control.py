@@ -1,0 +1,55 @@
+"""`swarm-peer control`: steer a run that is coordinated on this machine."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from peers.home import COORDINATOR_HOME
+from peers.options import Home, Json
+
+
+def command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="COMMAND",
+            help="pause, resume, expel PEER, dismiss PEER (let it go politely), checkpoint, stop_after STEP, steps N, "
+            "rate X, or status.",
+        ),
+    ],
+    value: Annotated[str, typer.Argument(metavar="[VALUE]", help="A peer, a number of steps, or a rate.")] = "",
+    home: Home = COORDINATOR_HOME,
+    why: Annotated[str, typer.Option("--why", help="Your reason; it stands in the record and is shown.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who you are; default: your user name.")] = "",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")] = 45.0,
+    as_json: Json = False,
+) -> None:
+    """Steer a run: pause it, send a peer away, save it now, move its end, change its learning rate.
+
+    Each command stands in the decision record, with who gave it and why, before it takes effect. `steps` and
+    `stop_after` leave the learning rate's schedule as it was; `rate` multiplies it, from the next step that opens.
+    Exit code 2: it is not in force, and the line says why.
+    """
+    from peers.control_client import send
+    from peers.event_text import printable
+
+    reply = send(home, name.replace("-", "_"), value, by or _user(), why, timeout)
+    if as_json:
+        shown = {"ok": True, "number": reply.number, "text": reply.text}
+        print(json.dumps(shown | ({"state": reply.state} if reply.state else {})))
+    elif reply.number:
+        print(printable(f"command {reply.number}: {reply.text}"))
+    else:
+        print(printable(reply.text))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"user {os.getuid()}"

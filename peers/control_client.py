@@ -1,0 +1,167 @@
+"""Tells the coordinator that runs in a home on this machine what to do, through its control socket.
+
+Request and reply are one line of JSON each; what the commands mean is in docs/control.md. Used by `swarm-peer control`
+and by the dashboard; needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import socket
+import stat
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+MAX_LINE = 64 << 10
+"""Bytes of a request or a reply."""
+LONGEST_PATH = 107
+"""Bytes of a socket's path."""
+TIMEOUT_S = 45.0
+MOST_TIMEOUT_S = 600.0
+
+
+class ControlError(ValueError):
+    """The command was not given, or nobody knows whether it was: the text says why."""
+
+
+class NoCoordinator(ControlError):
+    """No coordinator runs in that home."""
+
+
+class NotPermitted(ControlError):
+    """This user may not steer that coordinator."""
+
+
+class Unanswered(ControlError):
+    """It may come into force yet, or not."""
+
+
+class Refused(ControlError):
+    """The coordinator refuses it, and it is not in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    command: str
+    value: str = ""
+    by: str = ""
+    why: str = ""
+    timeout: float = TIMEOUT_S
+    """Seconds to wait for an answer."""
+    request: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Its name: one that is sent again is one command."""
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Self:
+        """Raises ValueError. Unknown fields are passed over."""
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ValueError("a request is one line of JSON") from None
+        if not isinstance(fields, dict):
+            raise ValueError("a request is a JSON object")
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if fields.get(name) is not None}
+        timeout = known.pop("timeout", TIMEOUT_S)
+        if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT_S:
+            raise ValueError(f"`timeout` is {str(timeout)[:80]!r}: give seconds, at most {MOST_TIMEOUT_S:g}")
+        for name, value in known.items():
+            if not isinstance(value, str) or len(value) > 4096:
+                raise ValueError(f"`{name}` must be a text of at most 4096 characters")
+        if "command" not in known or not 0 < len(known.get("request", "x")) <= 64:
+            raise ValueError("a request needs a `command`, and a name (`request`) of at most 64 characters, if any")
+        return cls(**known, timeout=float(timeout))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    number: int
+    """Of the command in the record; 0 for `status`, which is none."""
+    text: str
+    """What it does."""
+    state: dict[str, Any]
+    """How the run stands: of `status` alone."""
+
+
+def pointer(home: Path) -> Path:
+    """Names the socket where it does not lie in the home."""
+    return home / "control.path"
+
+
+def socket_path(home: Path) -> Path:
+    """Where the socket of a home is, or would be."""
+    try:
+        return Path(pointer(home).read_text().strip())
+    except (OSError, ValueError):
+        return home / "control.sock"
+
+
+def send(home: Path, command: str, value: str = "", by: str = "", why: str = "", timeout: float = TIMEOUT_S) -> Reply:
+    """Have the coordinator of `home` do something; returns when that is in force. Raises ControlError."""
+    if not (0 < timeout <= MOST_TIMEOUT_S and math.isfinite(timeout)):
+        raise ControlError(f"a timeout of {timeout} s: give more than 0, at most {MOST_TIMEOUT_S:g}")
+    request = Request(command, value, by, why, timeout)
+    reply = _exchange(home, request)
+    if reply.get("ok") is not True:
+        raise Refused(str(reply.get("error", "no reason is given")))
+    number, state = reply.get("number", 0), reply.get("state")
+    number = number if isinstance(number, int) else 0
+    return Reply(number, str(reply.get("text", "")), state if isinstance(state, dict) else {})
+
+
+def _exchange(home: Path, request: Request) -> dict[str, Any]:
+    path = socket_path(home)
+    deadline = time.monotonic() + request.timeout + 1.0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(request.timeout + 1.0)
+        try:
+            connection.connect(str(path))
+        except PermissionError:
+            raise NotPermitted(f"you may not use {path}: only the user that runs the coordinator may") from None
+        except OSError:
+            raise _nobody(home, path) from None
+        try:
+            connection.sendall(request.encode())
+            line = _line(connection, deadline)
+        except OSError as error:
+            why = "no answer in time" if isinstance(error, TimeoutError) else "it ended before it could answer"
+            raise Unanswered(
+                f"the coordinator of {home}: {why}; the command may be in force nevertheless: see `swarm-peer control "
+                "status`"
+            ) from None
+    try:
+        reply = json.loads(line)
+    except ValueError:
+        reply = None
+    if not isinstance(reply, dict):
+        raise Unanswered(f"the coordinator of {home} has answered {line[:80]!r}, which is no reply: is it as new?")
+    return reply
+
+
+def _line(connection: socket.socket, deadline: float) -> bytes:
+    """Raises OSError."""
+    received = b""
+    while not received.endswith(b"\n"):
+        if (left := deadline - time.monotonic()) <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        chunk = connection.recv(MAX_LINE)
+        if not chunk or len(received) > MAX_LINE:
+            raise ConnectionResetError
+        received += chunk
+    return received
+
+
+def _nobody(home: Path, path: Path) -> NoCoordinator:
+    if not home.is_dir():
+        return NoCoordinator(f"{home} is no home: name the --home that `swarm-peer coordinate` runs with")
+    there = path.exists() and stat.S_ISSOCK(os.lstat(path).st_mode)
+    why = "its socket is left over from one that died" if there else "there is no socket"
+    return NoCoordinator(f"no coordinator runs in {home} ({why}): start it, or name the --home of one that runs")

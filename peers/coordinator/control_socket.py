@@ -1,0 +1,155 @@
+"""The control socket: where the organiser's programs on this machine tell the coordinator what to do.
+
+One connection, one line of JSON each way (`peers/control_client.py` writes them). Whoever connects must be the user of
+this process, or root: the kernel says who it is. The socket lies in the home; where the home's path is too long for a
+socket, or its file system knows none, in a folder of its own among the user's temporary files, which a file in the home
+names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import stat
+import struct
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from peers.control_client import LONGEST_PATH, MAX_LINE, Request, pointer, socket_path
+from swarm.atomic import atomic_file, write_whole
+
+REQUEST_S = 10.0
+"""In which a request must have come whole."""
+MOST = 16
+"""Connections at a time."""
+
+Answer = Callable[[Request], Awaitable[dict[str, Any]]]
+
+
+class ControlSocketError(ValueError):
+    """There can be no socket here; the text says what to change."""
+
+
+class ControlSocket:
+    """`open`, then `answer(request)` is called for every request of the organiser's, until `close`."""
+
+    def __init__(self, home: Path, answer: Answer) -> None:
+        self.path = home / "control.sock"
+        self._home = home
+        self._answer = answer
+        self._folder: Path | None = None
+        """Made for a socket that cannot lie in the home."""
+        self._server: asyncio.Server | None = None
+        self._open = 0
+
+    async def open(self) -> None:
+        """What an earlier process left is removed: the home's lock is ours. Raises ControlSocketError."""
+        _remove(socket_path(self._home))
+        _remove(self.path)
+        pointer(self._home).unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, sock=self._bound(), limit=MAX_LINE)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        _remove(self.path)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            pointer(self._home).unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ where
+
+    def _bound(self) -> socket.socket:
+        if len(os.fsencode(self.path)) <= LONGEST_PATH:
+            try:
+                return _bind(self.path)
+            except OSError:
+                pass  # a file system without sockets
+        self._folder = Path(tempfile.mkdtemp(prefix="swarm-peer-", dir=os.environ.get("XDG_RUNTIME_DIR")))
+        self.path = self._folder / "control.sock"
+        try:
+            bound = _bind(self.path)
+        except OSError as error:
+            raise ControlSocketError(
+                f"no control socket at {self.path}: {error}; set XDG_RUNTIME_DIR to a folder with a short path"
+            ) from None
+        with atomic_file(pointer(self._home)) as file:
+            write_whole(file, f"{self.path}\n".encode())
+        return bound
+
+    # ------------------------------------------------------------ one connection
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            reply = await self._reply(reader, writer)
+            writer.write(json.dumps(reply).encode() + b"\n")
+            await asyncio.wait_for(writer.drain(), REQUEST_S)
+        except (OSError, TimeoutError):
+            pass  # it has gone
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        user = _user(writer.get_extra_info("socket"))
+        if user not in (0, os.geteuid()):
+            return _error(f"user {user} may not steer this run: ask the organiser, whose coordinator it is")
+        if self._open > MOST:
+            return _error(f"{MOST} other programs are asking just now: try again")
+        try:
+            line = await asyncio.wait_for(reader.readuntil(b"\n"), REQUEST_S)
+            request = Request.decode(line)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return _error(f"a request is one line of JSON, of at most {MAX_LINE} bytes")
+        except TimeoutError:
+            return _error(f"no request came within {REQUEST_S:g} s")
+        except ValueError as error:
+            return _error(str(error))
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await self._answer(request)
+        except TimeoutError:
+            return _error(
+                f"no answer within {request.timeout:g} s: it may come into force yet; see with `control status`"
+            )
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"ok": False, "error": text}
+
+
+def _bind(path: Path) -> socket.socket:
+    """Nobody else may connect, not even for a moment."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        bound.bind(str(path))
+    except BaseException:
+        bound.close()
+        raise
+    finally:
+        os.umask(before)
+    return bound
+
+
+def _remove(path: Path) -> None:
+    """A socket that is left over. Raises ControlSocketError for anything else."""
+    try:
+        kind = path.lstat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise ControlSocketError(f"{path} is in the way, and no socket: move it elsewhere")
+    path.unlink(missing_ok=True)
+
+
+def _user(connection: Any) -> int:
+    """Who is at the other end, as the kernel knows."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])

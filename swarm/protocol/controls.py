@@ -1,0 +1,114 @@
+"""What the organiser has told a run to do: the commands of the decision record, and what they amount to.
+
+A command is durable before it takes effect, and what it does is a function of the record alone: a coordinator that
+starts again, or takes over, goes on as commanded. What changes the result stands in each step's decision too (`rate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from swarm.protocol.messages import Command
+from swarm.protocol.settings import Settings
+
+NAMES = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
+MOST_STEPS = 2**31 - 1
+MOST_RATE = 1e6
+REQUESTS = 64
+"""Requests that are remembered, so that one that is repeated is one command."""
+EXCUSED = 256
+"""Peers that were let go and are remembered: who has not left by then was never there again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """After some commands, in the order of the record."""
+
+    count: int = 0
+    """Commands given; they are numbered from 1."""
+    steps: int | None = None
+    """After so many steps the run ends; None: after as many as the manifest says."""
+    rate: float = 1.0
+    """What the learning rate's schedule is multiplied by, in steps that open from now on."""
+    paused: Command | None = None
+    """Why no pass opens."""
+    checkpoint: int = 0
+    """This version or a later one is to be in the archive; 0: none but what the manifest says."""
+    expelled: tuple[Command, ...] = ()
+    """`value`: the peer id of who has no part in the run any more."""
+    excused: tuple[Command, ...] = ()
+    """`value`: as `excused_name`, of who is to leave."""
+    requests: tuple[tuple[str, int], ...] = ()
+    """The newest requests and the numbers of their commands."""
+
+    @classmethod
+    def of(cls, commands: Iterable[Command]) -> Controls:
+        return reduce(cls.after, commands, cls())
+
+    def after(self, command: Command) -> Controls:
+        """`command` has passed `check`."""
+        requests = (*self.requests, (command.request, command.number))[-REQUESTS:]
+        controls = replace(self, count=command.number, requests=requests)
+        match command.name:
+            case "pause":
+                return replace(controls, paused=command)
+            case "resume":
+                return replace(controls, paused=None)
+            case "expel":
+                return replace(controls, expelled=(*self.expelled, command))
+            case "dismiss":
+                return replace(controls, excused=(*self.excused, command)[-EXCUSED:])
+            case "checkpoint":
+                return replace(controls, checkpoint=int(command.value))
+            case "stop_after" | "steps":
+                return replace(controls, steps=int(command.value))
+            case _:
+                return replace(controls, rate=float(command.value))
+
+    def end(self, settings: Settings) -> int:
+        """After so many steps the run is done."""
+        return settings.steps if self.steps is None else self.steps
+
+    def number_of(self, request: str) -> int | None:
+        """The command that a request has become; None: none that is remembered."""
+        return dict(self.requests).get(request)
+
+
+def excused_name(peer: str, incarnation: int) -> str:
+    """Whom a `dismiss` lets go: this life of it; it may come again."""
+    return f"{peer}.{incarnation}"
+
+
+def check(command: Command) -> None:
+    """Raises ValueError for a command that no coordinator writes down."""
+    if command.number < 1 or command.name not in NAMES:
+        raise ValueError(f"no command is {command.name!r}, number {command.number}")
+    match command.name:
+        case "rate":
+            read_rate(command.value)
+        case "steps" | "stop_after" | "checkpoint":
+            read_steps(command.value)
+
+
+def read_rate(value: str) -> float:
+    """Raises ValueError."""
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = math.nan
+    if not 0.0 < rate <= MOST_RATE:
+        raise ValueError(
+            f"{value!r} is no rate: give a number above 0, at most {MOST_RATE:g}, that the learning rate is multiplied "
+            "by; 1 is the manifest's own"
+        )
+    return rate
+
+
+def read_steps(value: str) -> int:
+    """Raises ValueError."""
+    if not (value.isascii() and value.isdigit() and 1 <= len(value) <= 10 and 1 <= int(value) <= MOST_STEPS):
+        raise ValueError(f"{value!r} is no number of steps: give a whole number from 1 to {MOST_STEPS}")
+    return int(value)

@@ -1,0 +1,163 @@
+"""The organiser steers a real swarm: each command counts from when it is in the record, whoever dies afterwards.
+
+Two stages, paced so that a step takes a good tenth of a second. What the swarm ends with equals what the reference
+makes of the record.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from conftest import MakeGroup, MakeSwarm
+from swarm_processes import Process, Swarm
+
+from peers.control_client import NoCoordinator, Refused, Reply, send
+from peers.verdict import archived_digests
+from swarm.events import (
+    CheckpointArchived,
+    ControlGiven,
+    LeadershipTaken,
+    PeerExpelled,
+    PeerLeaving,
+    ProcessStopped,
+    RunFinished,
+    StepDecided,
+)
+
+PACE = "--pace=0.005,0.005"
+TWO = {"p0": (PACE,), "p1": (PACE,)}
+
+
+def told(process: Process, command: str, value: str = "") -> Reply:
+    return send(process.home, command, value, by="the test", why="to see it", timeout=30.0)
+
+
+def paused(process: Process) -> int:
+    """Pause, and wait until nothing is open; returns the steps decided."""
+    told(process, "pause")
+    process.wait(lambda: told(process, "status").state["phase"] == "between steps", "the end of the open pass")
+    return int(told(process, "status").state["steps_decided"])
+
+
+def again(swarm: Swarm) -> None:
+    """The coordinator is killed and comes back."""
+    swarm.coordinator.kill()
+    swarm.coordinator.wait_end()
+    swarm.coordinate()
+
+
+def ends_at(swarm: Swarm, version: int) -> None:
+    """The run is over after so many steps, and they are what the record says."""
+    swarm.finish()
+    found, _ = archived_digests(swarm.coordinator.home, swarm.manifest)
+    assert found == version, swarm.words()
+    decided = [event.step for event in swarm.coordinator.of(StepDecided)]
+    assert len(set(decided)) == len(decided) and set(decided) <= set(range(version))
+    swarm.assert_command_says_equal()
+
+
+def test_rate_and_end_are_changed_while_it_is_paused_and_the_coordinator_killed(make_swarm: MakeSwarm) -> None:
+    swarm = make_swarm("none", "run.steps=30", "checkpoint.every=100", "swarm.replicas=1")
+    swarm.coordinate()
+    organiser = swarm.coordinator
+    assert told(organiser, "pause").number == 1, "before anybody has come"
+    swarm.join_stages(tuple(TWO), TWO)
+    again(swarm)
+    assert told(organiser, "status").state["paused"] == {"by": "the test", "why": "to see it", "number": 1}
+    time.sleep(1.5)
+    assert not organiser.of(StepDecided), "the pause has outlived the coordinator"
+    told(organiser, "resume")
+    organiser.wait_for(StepDecided, step=1)
+    decided = paused(organiser)
+    told(organiser, "rate", "0.25")
+    told(organiser, "steps", str(decided + 6))
+    told(organiser, "checkpoint")
+    organiser.wait_for(CheckpointArchived, version=decided)
+    with pytest.raises(Refused, match=rf"{decided - 1} steps are too few"):
+        told(organiser, "stop_after", str(decided - 1))
+    again(swarm)
+    told(organiser, "resume")
+    organiser.wait_for(StepDecided, step=decided + 1)
+    told(organiser, "rate", "1")
+    told(organiser, "steps", "33")
+    ends_at(swarm, 33)
+    rates = {event.step: event.rate for event in organiser.of(StepDecided)}
+    assert all(rates[step] == 1.0 for step in range(decided))
+    assert rates[decided] == rates[decided + 1] == 0.25 and rates[32] == 1.0
+    numbers = [event.number for event in organiser.of(ControlGiven)]
+    assert numbers == list(range(1, 10)), "each once, and none twice after a restart"
+
+
+def test_a_checkpoint_of_a_step_in_between_outlives_a_kill(make_swarm: MakeSwarm) -> None:
+    """A peer of each stage is killed when it is told to save."""
+    swarm = make_swarm("none", "run.steps=40", "checkpoint.every=100", "swarm.replicas=2")
+    swarm.coordinate()
+    names = ("p0", "p1", "p2", "p3")
+    swarm.join_stages(names, dict.fromkeys(names, (PACE,)))
+    organiser = swarm.coordinator
+    organiser.wait_for(StepDecided, step=1)
+    told(organiser, "checkpoint")
+    swarm.peers["p0"].kill()
+    archived = organiser.wait_for(CheckpointArchived)
+    assert 2 <= archived.version < 40
+    told(organiser, "stop_after", str(told(organiser, "status").state["steps_decided"] + 3))
+    organiser.wait_for(RunFinished)
+    end = organiser.of(RunFinished)[-1].step + 1
+    assert end < 40
+    swarm.peers["p0"].wait_end()
+    ends_at(swarm, end)
+
+
+def test_who_is_expelled_stays_out_and_who_is_dismissed_goes_politely(make_swarm: MakeSwarm) -> None:
+    swarm = make_swarm("none", "run.steps=60", "checkpoint.every=100", "swarm.replicas=2")
+    swarm.coordinate()
+    names = ("p0", "p1", "p2", "p3")
+    swarm.join_stages(names, dict.fromkeys(names, (PACE,)))
+    organiser = swarm.coordinator
+    organiser.wait_for(StepDecided, step=1)
+    told(organiser, "expel", swarm.peers["p2"].actor)
+    assert swarm.peers["p2"].wait_end() == 4
+    assert "expelled from the run by the test: to see it" in swarm.peers["p2"].of(ProcessStopped)[-1].reason
+    told(organiser, "dismiss", swarm.peers["p3"].actor)
+    assert swarm.peers["p3"].wait_end() == 0
+    assert swarm.peers["p3"].of(PeerLeaving)[-1].reason == "let go by the test: to see it"
+    assert "others hold stage 1" in swarm.peers["p3"].of(ProcessStopped)[-1].reason
+    again(swarm)
+    swarm.join("p2", PACE)
+    assert swarm.peers["p2"].wait_end() == 4, "the record remembers it"
+    with pytest.raises(Refused, match="is expelled already"):
+        told(organiser, "expel", str(told(organiser, "status").state["expelled"][0]))
+    told(organiser, "stop_after", str(told(organiser, "status").state["steps_decided"] + 3))
+    organiser.wait_for(RunFinished)
+    assert len(organiser.of(PeerExpelled)) == 1
+    ends_at(swarm, organiser.of(RunFinished)[-1].step + 1)
+
+
+def test_without_a_coordinator_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NoCoordinator, match=r"no coordinator runs in .* \(there is no socket\)"):
+        send(tmp_path, "status")
+
+
+def test_what_a_follower_is_told_the_leader_does_and_the_next_leader_too(make_group: MakeGroup) -> None:
+    swarm = make_group("run.steps=60", "swarm.replicas=1", "timing.step_budget_s=15", "timing.recruit_after_s=30")
+    leader = swarm.start_group()
+    follower, other = swarm.followers()
+    assert told(follower, "pause").number == 1
+    swarm.join_stages(tuple(TWO), TWO)
+    assert told(other, "rate", "0.5").number == 2
+    leader.kill()
+    leader.wait_end()
+    follower.wait(lambda: bool(follower.of(LeadershipTaken) or other.of(LeadershipTaken)), "another leader")
+    state = told(swarm.coordinator, "status").state
+    assert (state["rate"], state["paused"]["number"]) == (0.5, 1)
+    time.sleep(2.0)
+    assert not swarm.coordinator.of(StepDecided)
+    there = follower if swarm.coordinator is other else other
+    assert told(there, "resume").number == 3
+    assert told(there, "stop_after", "6").number == 4
+    swarm.finish_group(but=(leader,))
+    decided = swarm.coordinator.of(StepDecided)
+    assert [(event.step, event.rate) for event in decided] == [(step, 0.5) for step in range(6)]
+    swarm.assert_command_says_equal()
