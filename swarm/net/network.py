@@ -434,7 +434,7 @@ class Network:
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
     """The actor a message speaks for. What comes over a sibling is taken on the sibling's word."""
     match message:
-        case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor):
+        case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):
             return actor
         case m.ReducePart(key=key):
             return key.contributor
