@@ -397,6 +397,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Span, "microbatch"): _bounded(-1, MAX_MICROBATCHES - 1),
     (m.LinkUse, "sent"): _many(_LARGE, len(m.LINK_KINDS)),
     (m.LogWant, "log"): _text(MAX_DIGEST),
+    (m.LogWant, "before"): _text(MAX_DIGEST),
     (m.LogChunk, "log"): _text(MAX_DIGEST),
     (m.LogChunk, "lines"): _bytes(m.MAX_LOG_BYTES),
     (m.Relay, "message"): _RELAYED,

@@ -690,6 +690,8 @@ class LogWant:
     log: str
     """The name of the log that is known here (LogChunk); empty: none."""
     offset: int
+    before: str
+    """A hash of the last bytes in front of it."""
 
 
 @dataclass(frozen=True, slots=True)

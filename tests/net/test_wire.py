@@ -167,7 +167,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Failed: st.builds(m.Failed, passes, none | microbatches, text),
     m.Leave: st.builds(m.Leave, actors, text),
     m.Telemetry: st.builds(m.Telemetry, actors, many(st.builds(m.Trait, label, label, none | positive)), work),
-    m.LogWant: st.builds(m.LogWant, text, large),
+    m.LogWant: st.builds(m.LogWant, text, large, text),
     m.LogChunk: st.builds(m.LogChunk, text, large, st.binary(max_size=100)),
     m.Ping: st.builds(m.Ping, large),
     m.Pong: st.builds(m.Pong, large),

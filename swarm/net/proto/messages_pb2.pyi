@@ -760,12 +760,14 @@ class Pong(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class LogWant(_message.Message):
-    __slots__ = ("log", "offset")
+    __slots__ = ("log", "offset", "before")
     LOG_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     log: str
     offset: int
-    def __init__(self, log: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    before: str
+    def __init__(self, log: _Optional[str] = ..., offset: _Optional[int] = ..., before: _Optional[str] = ...) -> None: ...
 
 class LogChunk(_message.Message):
     __slots__ = ("log", "offset", "lines")
