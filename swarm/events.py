@@ -330,7 +330,8 @@ class PeerWorked(Event):
     links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
     """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
 
-    Kinds: forward, backward, sums, state, control. Keys that are not known are missing.
+    Kinds: forward, backward, sums, state, control. Keys that are not known are missing. `rate` is that to the other, as
+    the other measures it: a peer's own log has none.
     """
 
 
