@@ -270,7 +270,11 @@ class PassOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Event):
-    """The coordinator's state in one word, and the core's own reason for it. Told when either changes."""
+    """The coordinator's state in one word, and the core's own reason for it. Told when either changes.
+
+    `starting` is the first that a coordinator tells in its life, or each time that it begins to lead a group: nobody is
+    a member yet, and no table is told.
+    """
 
     state: str
     """starting, waiting, training, evaluating, sampling, pausing, paused, finishing, finished or stopping."""
@@ -326,7 +330,8 @@ class PeerWorked(Event):
     links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
     """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
 
-    Kinds: forward, backward, sums, state, control. Keys that are not known are missing.
+    Kinds: forward, backward, sums, state, control. Keys that are not known are missing. `rate` is that to the other, as
+    the other measures it: a peer's own log has none.
     """
 
 
