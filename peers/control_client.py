@@ -75,8 +75,9 @@ class Request:
         for name, value in known.items():
             if not isinstance(value, str) or len(value) > 4096:
                 raise ValueError(f"`{name}` must be a text of at most 4096 characters")
-        if "command" not in known or not 0 < len(known.get("request", "x")) <= 64:
-            raise ValueError("a request needs a `command`, and a name (`request`) of at most 64 characters, if any")
+        name = known.get("request", "x")
+        if "command" not in known or not (0 < len(name) <= 64 and name.isascii() and name.isalnum()):
+            raise ValueError("a request needs a `command`; its name, if it has one, is 1 to 64 letters and digits")
         return cls(**known, timeout=float(timeout))
 
 

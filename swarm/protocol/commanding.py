@@ -18,7 +18,7 @@ from swarm.protocol.settings import Settings
 MOST_VALUE = 128
 MOST_BY = 64
 MOST_WHY = 500
-"""Characters of what a command says."""
+"""Bytes of what a command says."""
 SHORT_NAME = 6
 """So many characters of a peer id's end name it, if no other's are the same."""
 _WHOLE_ID = 40
@@ -84,14 +84,13 @@ class Commanding:
         try:
             if over:
                 raise ValueError(over)
-            _check_words(request)
+            check_words(request)
             value = self._value(request.command, request.value.strip(), controls, under_way)
         except ValueError as error:
-            reason = str(error)
-            self._refused[request.request] = reason
+            reason = self._refused[request.request] = str(error)
             while len(self._refused) > _REFUSED:
                 del self._refused[next(iter(self._refused))]
-            self._out.emit(ControlRefused(request.command[:MOST_VALUE], request.value[:MOST_VALUE], request.by, reason))
+            self._out.emit(refused(request, reason))
             self._out.add(AnswerControl(request.request, error=reason))
             return
         command = Command(controls.count + 1, request.command, value, request.by, request.why.strip(), request.request)
@@ -195,19 +194,25 @@ def given(command: Command) -> ControlGiven:
     return ControlGiven(command.number, command.name, command.value, command.by, command.why)
 
 
+def refused(request: ControlRequested, reason: str) -> ControlRefused:
+    return ControlRefused(request.command[:MOST_VALUE], request.value[:MOST_VALUE], request.by[:MOST_BY], reason)
+
+
 def signed(what: str, command: Command) -> str:
     """With who wants it, and why."""
     return f"{what} by {command.by}" + (f": {command.why}" if command.why else "")
 
 
-def _check_words(request: ControlRequested) -> None:
+def check_words(request: ControlRequested) -> None:
+    """Whatever it wants, that can be written down. Raises ValueError."""
     for name, text, most in (
         ("command", request.command, MOST_VALUE),
         ("value", request.value, MOST_VALUE),
         ("by", request.by, MOST_BY),
         ("why", request.why, MOST_WHY),
     ):
-        if len(text) > most or not text.isprintable():
-            raise ValueError(f"`{name}` must be one line of at most {most} characters, and has {len(text)}")
+        size = len(text.encode(errors="replace"))
+        if size > most or not text.isprintable():
+            raise ValueError(f"`{name}` must be one line of at most {most} bytes, and has {size}")
     if not request.by.strip():
         raise ValueError("`by` is empty: say who gives the command")

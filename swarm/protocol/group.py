@@ -47,7 +47,7 @@ from swarm.protocol.actions import (
     WriteRecord,
     WriteTerm,
 )
-from swarm.protocol.commanding import given
+from swarm.protocol.commanding import check_words, given, refused
 from swarm.protocol.consensus import Consensus, GroupMessage
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group_log import Standing, Stored
@@ -202,7 +202,7 @@ class GroupMember:
             case LeaveRequested(reason):
                 self._out.append(Stop(reason))
             case ControlRequested():
-                self._steering.ask(event, None, now)
+                self._on_request(event, now)
             case Tick() | Transferring():
                 self._tell_core(event, now)
         self._follow_up(now)
@@ -411,6 +411,15 @@ class GroupMember:
                     self._emit(given(command))  # who led before may have died before it could say so
 
     # ------------------------------------------------------------ what the organiser commands
+
+    def _on_request(self, request: ControlRequested, now: float) -> None:
+        try:
+            check_words(request)  # before it is told to anybody
+        except ValueError as error:
+            self._emit(refused(request, str(error)))
+            self._out.append(AnswerControl(request.request, error=str(error)))
+            return
+        self._steering.ask(request, None, now)
 
     def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
         match message:

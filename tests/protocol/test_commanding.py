@@ -190,7 +190,7 @@ def test_a_request_that_comes_again_is_one_command() -> None:
         ("dismiss", "12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm", "is in the run now"),
         ("fly", "", "no command is called 'fly': there are pause, resume, "),
         ("rate", "1\n2", "`value` must be one line"),
-        ("rate", "1" * 200, "`value` must be one line of at most 128 characters"),
+        ("rate", "1" * 200, "`value` must be one line of at most 128 bytes"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_value_and_the_fix(command: str, value: str, why: str) -> None:
