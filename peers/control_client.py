@@ -65,7 +65,7 @@ class Request:
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
-            raise ValueError("a request is one line of JSON") from None
+            raise ValueError(f"a request is one line of JSON, of at most {MAX_LINE} bytes") from None
         if not isinstance(fields, dict):
             raise ValueError("a request is a JSON object")
         known = {name: fields[name] for name in cls.__dataclass_fields__ if fields.get(name) is not None}
@@ -111,7 +111,8 @@ def send(home: Path, command: str, value: str = "", by: str = "", why: str = "",
     request = Request(command, value, by, why, timeout)
     reply = _exchange(home, request)
     if reply.get("ok") is not True:
-        raise Refused(str(reply.get("error", "no reason is given")))
+        error = str(reply.get("error", "no reason is given"))
+        raise Unanswered(error) if reply.get("unsure") is True else Refused(error)
     number, state = reply.get("number", 0), reply.get("state")
     number = number if isinstance(number, int) else 0
     return Reply(number, str(reply.get("text", "")), state if isinstance(state, dict) else {})

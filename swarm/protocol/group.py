@@ -248,6 +248,7 @@ class GroupMember:
             self._ladders,
             standing.controls,
         )
+        self._steering.again()
         self._pending = None
         self._halting = self._halt_stands = False
         self._emit(LeadershipTaken(str(self.actor), record.ballot, record.reached(now), len(self._group)))
@@ -441,7 +442,7 @@ class GroupMember:
         reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
         for request in self._steering.given_up(now):
             error = f"no coordinator that leads has answered ({reached}); see later with `control status` if it counts"
-            self._answer(AnswerControl(request.request, error=error))
+            self._answer(AnswerControl(request.request, error=error, unsure=True))
 
     def _answer(self, answer: AnswerControl) -> None:
         asked = self._steering.answered(answer.request)
