@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from swarm.events import ControlGiven, ControlRefused
 from swarm.protocol.actions import AnswerControl, ControlRequested, WriteCommand
-from swarm.protocol.controls import NAMES, Controls, excused_name, read_rate, read_steps
+from swarm.protocol.controls import NAMES, Controls, life, read_life, read_rate, read_steps
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
@@ -40,6 +40,11 @@ class Commanding:
         self._refused: dict[str, str] = {}
 
     @property
+    def waiting(self) -> bool:
+        """Something is asked that nobody has looked at."""
+        return bool(self._asked)
+
+    @property
     def busy(self) -> bool:
         """A command is being written."""
         return bool(self._pending)
@@ -69,11 +74,6 @@ class Commanding:
         self._out.emit(given(command))
         self._answer(command.request, command.number, self._meaning(command))
         return True
-
-    def excuses(self, member: Member) -> str:
-        """Why a member is to leave; empty: it is not."""
-        name = excused_name(member.actor.peer, member.actor.incarnation)
-        return next((signed("let go", c) for c in self._history.controls.excused if c.value == name), "")
 
     # ------------------------------------------------------------ judging
 
@@ -111,8 +111,7 @@ class Commanding:
             case "expel":
                 return self._peer(value, controls)
             case "dismiss":
-                actor = self._member(value).actor
-                return excused_name(actor.peer, actor.incarnation)
+                return life(self._member(value).actor)
             case "checkpoint":
                 return str(self._checkpoint(current))
             case "stop_after" | "steps":
@@ -188,6 +187,11 @@ class Commanding:
                 return f"steps that open from now on are learned from at {command.value} times the schedule"
             case _:
                 return f"the run ends after step {end}"
+
+
+def excused(controls: Controls) -> dict[Actor, str]:
+    """Who is to leave, and why."""
+    return {read_life(command.value): signed("let go", command) for command in controls.excused}
 
 
 def given(command: Command) -> ControlGiven:

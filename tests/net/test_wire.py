@@ -83,7 +83,7 @@ decisions = st.builds(
 commands = st.builds(
     m.Command,
     st.integers(1, 2**63 - 1),
-    st.sampled_from(("pause", "resume", "expel", "dismiss")),
+    st.sampled_from(("pause", "resume", "expel")),
     text,
     text,
     text,
