@@ -74,7 +74,7 @@ EVENTS: dict[str, str] = {
     "RouteChanged": "Frames to `other` go through `via`, because the two cannot talk.",
     "StepAborted": "The open step is void and will be run again under a new term.",
     "StepAudited": "A step was computed again by other peers, and came out the same (`agreed`) or each time otherwise.",
-    "PeerExpelled": "A peer whose numbers are not those of its siblings has no part in the run any more.",
+    "PeerExpelled": "Out for good: its numbers are not those of its siblings, or the organiser sends it away.",
     "RolledBack": "All stages went back to a checkpoint, because a stage's last copy was lost.",
     "RecordOutdated": "Peers have heard of terms that the decision record does not know: it is an older copy. "
     "`term` is the record's, `next_term` the one that is taken now.",

@@ -65,7 +65,7 @@ class Request:
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
-            raise ValueError("a request is one line of JSON") from None
+            raise ValueError(f"a request is one line of JSON, of at most {MAX_LINE} bytes") from None
         if not isinstance(fields, dict):
             raise ValueError("a request is a JSON object")
         known = {name: fields[name] for name in cls.__dataclass_fields__ if fields.get(name) is not None}
@@ -75,8 +75,9 @@ class Request:
         for name, value in known.items():
             if not isinstance(value, str) or len(value) > 4096:
                 raise ValueError(f"`{name}` must be a text of at most 4096 characters")
-        if "command" not in known or not 0 < len(known.get("request", "x")) <= 64:
-            raise ValueError("a request needs a `command`, and a name (`request`) of at most 64 characters, if any")
+        name = known.get("request", "x")
+        if "command" not in known or not (0 < len(name) <= 64 and name.isascii() and name.isalnum()):
+            raise ValueError("a request needs a `command`; its name, if it has one, is 1 to 64 letters and digits")
         return cls(**known, timeout=float(timeout))
 
 
@@ -110,7 +111,8 @@ def send(home: Path, command: str, value: str = "", by: str = "", why: str = "",
     request = Request(command, value, by, why, timeout)
     reply = _exchange(home, request)
     if reply.get("ok") is not True:
-        raise Refused(str(reply.get("error", "no reason is given")))
+        error = str(reply.get("error", "no reason is given"))
+        raise Unanswered(error) if reply.get("unsure") is True else Refused(error)
     number, state = reply.get("number", 0), reply.get("state")
     number = number if isinstance(number, int) else 0
     return Reply(number, str(reply.get("text", "")), state if isinstance(state, dict) else {})

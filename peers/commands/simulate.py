@@ -22,7 +22,7 @@ def command(
         typer.Option(
             "--scenario",
             help="mixed, calm, storm, imported, delta, averaging, auto, tied, group, election, joining, moves, "
-            "audited, seats, or a kind of fault (a wrong name: all).",
+            "audited, seats, controls, or a kind of fault (a wrong name: all).",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,

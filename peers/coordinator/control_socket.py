@@ -26,7 +26,9 @@ from swarm.atomic import atomic_file, write_whole
 REQUEST_S = 10.0
 """In which a request must have come whole."""
 MOST = 16
-"""Connections at a time."""
+"""Requests at a time."""
+_MOST_READ = 1 << 20
+"""Bytes of a line that is too long."""
 
 Answer = Callable[[Request], Awaitable[dict[str, Any]]]
 
@@ -97,27 +99,39 @@ class ControlSocket:
             writer.close()
 
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(REQUEST_S):  # all of it, whoever sends it: else our reply is lost with the rest
+                line = await _line(reader)
+        except TimeoutError:
+            return _error(f"no request came within {REQUEST_S:g} s")
         user = _user(writer.get_extra_info("socket"))
         if user not in (0, os.geteuid()):
             return _error(f"user {user} may not steer this run: ask the organiser, whose coordinator it is")
         if self._open > MOST:
             return _error(f"{MOST} other programs are asking just now: try again")
         try:
-            line = await asyncio.wait_for(reader.readuntil(b"\n"), REQUEST_S)
             request = Request.decode(line)
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return _error(f"a request is one line of JSON, of at most {MAX_LINE} bytes")
-        except TimeoutError:
-            return _error(f"no request came within {REQUEST_S:g} s")
         except ValueError as error:
             return _error(str(error))
         try:
             async with asyncio.timeout(request.timeout):
                 return await self._answer(request)
         except TimeoutError:
-            return _error(
-                f"no answer within {request.timeout:g} s: it may come into force yet; see with `control status`"
-            )
+            late = f"no answer within {request.timeout:g} s: it may come into force yet; see with `control status`"
+            return {**_error(late), "unsure": True}
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Empty for what is no line, or too long a one."""
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError:
+        return b""
+    except asyncio.LimitOverrunError:
+        for _ in range(_MOST_READ // MAX_LINE):
+            if (await reader.read(MAX_LINE)).endswith(b"\n") or reader.at_eof():
+                break
+        return b""
 
 
 def _error(text: str) -> dict[str, Any]:

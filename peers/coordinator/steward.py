@@ -25,7 +25,7 @@ class Steward:
         asked = ControlRequested(request.request, request.command, request.value, request.by, request.why)
         answer = await self._driver.command(asked)
         if answer.error:
-            return {"ok": False, "error": answer.error}
+            return {"ok": False, "error": answer.error, "unsure": answer.unsure}
         return {"ok": True, "number": answer.number, "text": answer.text}
 
     def _state(self) -> dict[str, Any]:

@@ -611,6 +611,8 @@ class AnswerControl:
     number: int = 0
     text: str = ""
     error: str = ""
+    unsure: bool = False
+    """Nobody has answered: it may come into force yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from swarm.events import ControlGiven, ControlRefused
 from swarm.protocol.actions import AnswerControl, ControlRequested, WriteCommand
-from swarm.protocol.controls import NAMES, Controls, excused_name, read_rate, read_steps
+from swarm.protocol.controls import NAMES, Controls, life, read_life, read_rate, read_steps
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
@@ -18,7 +18,7 @@ from swarm.protocol.settings import Settings
 MOST_VALUE = 128
 MOST_BY = 64
 MOST_WHY = 500
-"""Characters of what a command says."""
+"""Bytes of what a command says."""
 SHORT_NAME = 6
 """So many characters of a peer id's end name it, if no other's are the same."""
 _WHOLE_ID = 40
@@ -38,6 +38,11 @@ class Commanding:
         self._asked: list[ControlRequested] = []
         self._pending: list[Command] = []
         self._refused: dict[str, str] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Something is asked that nobody has looked at."""
+        return bool(self._asked)
 
     @property
     def busy(self) -> bool:
@@ -70,11 +75,6 @@ class Commanding:
         self._answer(command.request, command.number, self._meaning(command))
         return True
 
-    def excuses(self, member: Member) -> str:
-        """Why a member is to leave; empty: it is not."""
-        name = excused_name(member.actor.peer, member.actor.incarnation)
-        return next((signed("let go", c) for c in self._history.controls.excused if c.value == name), "")
-
     # ------------------------------------------------------------ judging
 
     def _judge(self, request: ControlRequested, under_way: bool, over: str) -> None:
@@ -84,14 +84,13 @@ class Commanding:
         try:
             if over:
                 raise ValueError(over)
-            _check_words(request)
+            check_words(request)
             value = self._value(request.command, request.value.strip(), controls, under_way)
         except ValueError as error:
-            reason = str(error)
-            self._refused[request.request] = reason
+            reason = self._refused[request.request] = str(error)
             while len(self._refused) > _REFUSED:
                 del self._refused[next(iter(self._refused))]
-            self._out.emit(ControlRefused(request.command[:MOST_VALUE], request.value[:MOST_VALUE], request.by, reason))
+            self._out.emit(refused(request, reason))
             self._out.add(AnswerControl(request.request, error=reason))
             return
         command = Command(controls.count + 1, request.command, value, request.by, request.why.strip(), request.request)
@@ -112,8 +111,7 @@ class Commanding:
             case "expel":
                 return self._peer(value, controls)
             case "dismiss":
-                actor = self._member(value).actor
-                return excused_name(actor.peer, actor.incarnation)
+                return life(self._member(value).actor)
             case "checkpoint":
                 return str(self._checkpoint(current))
             case "stop_after" | "steps":
@@ -191,8 +189,17 @@ class Commanding:
                 return f"the run ends after step {end}"
 
 
+def excused(controls: Controls) -> dict[Actor, str]:
+    """Who is to leave, and why."""
+    return {read_life(command.value): signed("let go", command) for command in controls.excused}
+
+
 def given(command: Command) -> ControlGiven:
     return ControlGiven(command.number, command.name, command.value, command.by, command.why)
+
+
+def refused(request: ControlRequested, reason: str) -> ControlRefused:
+    return ControlRefused(request.command[:MOST_VALUE], request.value[:MOST_VALUE], request.by[:MOST_BY], reason)
 
 
 def signed(what: str, command: Command) -> str:
@@ -200,14 +207,16 @@ def signed(what: str, command: Command) -> str:
     return f"{what} by {command.by}" + (f": {command.why}" if command.why else "")
 
 
-def _check_words(request: ControlRequested) -> None:
+def check_words(request: ControlRequested) -> None:
+    """Whatever it wants, that can be written down. Raises ValueError."""
     for name, text, most in (
         ("command", request.command, MOST_VALUE),
         ("value", request.value, MOST_VALUE),
         ("by", request.by, MOST_BY),
         ("why", request.why, MOST_WHY),
     ):
-        if len(text) > most or not text.isprintable():
-            raise ValueError(f"`{name}` must be one line of at most {most} characters, and has {len(text)}")
+        size = len(text.encode(errors="replace"))
+        if size > most or not text.isprintable():
+            raise ValueError(f"`{name}` must be one line of at most {most} bytes, and has {size}")
     if not request.by.strip():
         raise ValueError("`by` is empty: say who gives the command")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 
+from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Command
 from swarm.protocol.settings import Settings
 
@@ -40,7 +41,7 @@ class Controls:
     expelled: tuple[Command, ...] = ()
     """`value`: the peer id of who has no part in the run any more."""
     excused: tuple[Command, ...] = ()
-    """`value`: as `excused_name`, of who is to leave."""
+    """`value`: as `life`, of who is to leave."""
     requests: tuple[tuple[str, int], ...] = ()
     """The newest requests and the numbers of their commands."""
 
@@ -77,9 +78,9 @@ class Controls:
         return dict(self.requests).get(request)
 
 
-def excused_name(peer: str, incarnation: int) -> str:
-    """Whom a `dismiss` lets go: this life of it; it may come again."""
-    return f"{peer}.{incarnation}"
+def life(actor: Actor) -> str:
+    """Whom a `dismiss` lets go: this life of a peer; it may come again."""
+    return f"{actor.peer}.{actor.incarnation}"
 
 
 def check(command: Command) -> None:
@@ -91,6 +92,16 @@ def check(command: Command) -> None:
             read_rate(command.value)
         case "steps" | "stop_after" | "checkpoint":
             read_steps(command.value)
+        case "dismiss":
+            read_life(command.value)
+
+
+def read_life(value: str) -> Actor:
+    """Raises ValueError."""
+    peer, _, incarnation = value.rpartition(".")
+    if not (peer and incarnation.isascii() and incarnation.isdigit() and len(incarnation) < 20):
+        raise ValueError(f"{value!r} is no peer with its incarnation")
+    return Actor(peer, int(incarnation))
 
 
 def read_rate(value: str) -> float:

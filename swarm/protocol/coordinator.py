@@ -158,7 +158,7 @@ class CoordinatorCore:
         self._collection = Collection(settings, self.history, self.members, self._out)
         self._silence = Silence(settings)
         self._commanding = Commanding(actor, settings, self.history, self.members, self._out)
-        self._departures = Departures(settings, self.history, self.members, self._seats, self._commanding, self._out)
+        self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
@@ -260,7 +260,7 @@ class CoordinatorCore:
                 self._commanding.ask(event)
             case CommandWritten(command):
                 self._on_command_written(command, now)
-        if self._started:
+        if self._started and self._commanding.waiting:
             self._commanding.attend(self._trains, self._over)
         if self._stopped:
             return
@@ -507,7 +507,7 @@ class CoordinatorCore:
             self._wait_for_archive(now)
         elif paused is not None:
             self._pause(signed("paused", paused))
-            if self.history.is_asked:
+            if (self.history.archived or 0) < self.history.controls.checkpoint:
                 self._placement.ask_to_save(now)
         elif survey.ready and now < self._experience.rest_until:
             self._pause(f"step {version} failed {self._experience.failed_attempts} times: the next attempt waits")

@@ -7,7 +7,7 @@ in the pass is decided, and when somebody else holds its stage, or nobody will i
 from __future__ import annotations
 
 from swarm.events import PeerLeaving
-from swarm.protocol.commanding import Commanding
+from swarm.protocol.commanding import excused
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor
 from swarm.protocol.members import Member, Members
@@ -19,20 +19,11 @@ from swarm.protocol.settings import Settings
 
 
 class Departures:
-    def __init__(
-        self,
-        settings: Settings,
-        history: History,
-        members: Members,
-        seats: Seats,
-        commanding: Commanding,
-        out: Outbox,
-    ) -> None:
+    def __init__(self, settings: Settings, history: History, members: Members, seats: Seats, out: Outbox) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._seats = seats
-        self._commanding = commanding
         self._out = out
         self._leaving: dict[Actor, float] = {}
         """Who has said so and is still here, and when it was dismissed last."""
@@ -70,13 +61,13 @@ class Departures:
     def _excuse(self, open_pass: OpenPass | None, now: float) -> None:
         """Ask those to leave whom the organiser lets go."""
         self._excuse_at = now + self._settings.heartbeat_s
-        for member in self._members:
-            said = member.status is not None and member.status.leaving
-            if said or not (reason := self._commanding.excuses(member)):
+        for actor, reason in excused(self._history.controls).items():
+            member = self._members.get(actor)
+            if member is None or (member.status is not None and member.status.leaving):
                 continue
             if self.announced(member, reason, now) and open_pass is not None:
                 open_pass.drain(now)
-            self._out.send(member.actor, Excuse(self._history.term, reason))
+            self._out.send(actor, Excuse(self._history.term, reason))
 
     def _free(self, member: Member, open_pass: OpenPass | None, now: float) -> str:
         """Why a member without a part in the open pass may go. Empty: it is to stay."""

@@ -47,7 +47,7 @@ from swarm.protocol.actions import (
     WriteRecord,
     WriteTerm,
 )
-from swarm.protocol.commanding import given
+from swarm.protocol.commanding import check_words, given, refused
 from swarm.protocol.consensus import Consensus, GroupMessage
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group_log import Standing, Stored
@@ -202,7 +202,7 @@ class GroupMember:
             case LeaveRequested(reason):
                 self._out.append(Stop(reason))
             case ControlRequested():
-                self._steering.ask(event, None, now)
+                self._on_request(event, now)
             case Tick() | Transferring():
                 self._tell_core(event, now)
         self._follow_up(now)
@@ -248,6 +248,7 @@ class GroupMember:
             self._ladders,
             standing.controls,
         )
+        self._steering.again()
         self._pending = None
         self._halting = self._halt_stands = False
         self._emit(LeadershipTaken(str(self.actor), record.ballot, record.reached(now), len(self._group)))
@@ -412,6 +413,15 @@ class GroupMember:
 
     # ------------------------------------------------------------ what the organiser commands
 
+    def _on_request(self, request: ControlRequested, now: float) -> None:
+        try:
+            check_words(request)  # before it is told to anybody
+        except ValueError as error:
+            self._emit(refused(request, str(error)))
+            self._out.append(AnswerControl(request.request, error=str(error)))
+            return
+        self._steering.ask(request, None, now)
+
     def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
         match message:
             case Steer(request, command, value, by, why):
@@ -432,7 +442,7 @@ class GroupMember:
         reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
         for request in self._steering.given_up(now):
             error = f"no coordinator that leads has answered ({reached}); see later with `control status` if it counts"
-            self._answer(AnswerControl(request.request, error=error))
+            self._answer(AnswerControl(request.request, error=error, unsure=True))
 
     def _answer(self, answer: AnswerControl) -> None:
         asked = self._steering.answered(answer.request)

@@ -42,6 +42,11 @@ class Steering:
         elif len(self._asked) < MOST:
             self._asked[event.request] = Asked(event, origin, now)
 
+    def again(self) -> None:
+        """Somebody else leads: all is to be told at once."""
+        for asked in self._asked.values():
+            asked.told_at = -math.inf
+
     def due(self, now: float) -> list[ControlRequested]:
         """What is to be told now."""
         those = [asked for asked in self._asked.values() if now >= asked.told_at + self._again_s]

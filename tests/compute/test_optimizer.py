@@ -134,3 +134,20 @@ def test_the_rate_warms_up_then_falls_to_its_floor():
     assert rates[2:] == sorted(rates[2:], reverse=True)
     assert rates[10] == rates[11] == pytest.approx(0.02)
     assert learning_rate(OptimizerSection(learning_rate=1.0, warmup_steps=0), 0, 1) == 1.0
+
+
+def test_a_rate_multiplies_the_schedule_in_one_step_and_is_in_the_chain():
+    (of_plain, plain), (of_half, half) = make(), make()
+    before = {name: p.detach().clone() for name, p in of_plain.items()}
+    plain.apply(reduced(0), 1.0)
+    half.apply(reduced(0), 1.0, 0.5)
+    for name, start in before.items():
+        whole, part = of_plain[name].detach() - start, of_half[name].detach() - start
+        torch.testing.assert_close(part, whole / 2, rtol=1e-4, atol=1e-8)
+    assert plain.chain != half.chain and (half.version, half.updates) == (1, 1)
+    assert plain.state().tensors["exp_avg/layer.weight"].equal(half.state().tensors["exp_avg/layer.weight"])
+
+
+def test_beyond_its_steps_the_schedule_stays_at_its_minimum():
+    least = SECTION.learning_rate * SECTION.min_ratio
+    assert [learning_rate(SECTION, step, 10) for step in (10, 11, 1000)] == [pytest.approx(least)] * 3

@@ -32,9 +32,10 @@ from swarm.manifest import (
 )
 from swarm.protocol import actions as act
 from swarm.protocol.catching_up import is_whole
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, Direction, PassKind
-from swarm.protocol.messages import Decision, Frame, Leave, Open, StageTable
+from swarm.protocol.messages import Command, Decision, Frame, Leave, Open, StageTable
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.settings import Settings
 
@@ -238,6 +239,7 @@ class Swarm:
         self.frames: list[Frame] = []
         """Activations of training passes that were sent."""
         self.decisions: dict[int, Decision] = {}
+        self.commands: list[Command] = []
         self.losses: list[float] = []
         self.tables: tuple[StageTable, ...] = ()
         """Of the pass that was opened last."""
@@ -278,7 +280,15 @@ class Swarm:
         """Another life, which finds the decisions on its disk."""
         last = self.decisions[max(self.decisions)] if self.decisions else None
         term = self._core.history.term
-        self._core = CoordinatorCore(COORDINATOR, self.settings, term, last, None, ladders=ladders(self.manifest))
+        self._core = CoordinatorCore(
+            COORDINATOR,
+            self.settings,
+            term,
+            last,
+            None,
+            ladders=ladders(self.manifest),
+            controls=Controls.of(self.commands),
+        )
         self._queue.append((COORDINATOR, act.Tick()))
 
     def kill(self, actor: Actor, *, back: bool = False, farewell: bool = False) -> None:
@@ -302,7 +312,7 @@ class Swarm:
         """Of the state of each stage, which all its replicas agree on."""
         found: dict[int, set[str]] = {}
         for peer in self.peers.values():
-            if peer.engine is not None and peer.engine.version == self.settings.steps:
+            if peer.engine is not None and peer.engine.version == len(self.decisions):
                 digest = peer.engine.snapshot().result(WAIT_S).digest()
                 assert peer.core.holding.stage is not None
                 found.setdefault(peer.core.holding.stage, set()).add(digest)
@@ -315,7 +325,7 @@ class Swarm:
     def reference(self) -> tuple[str, ...]:
         """Of the run in one process that does what was decided."""
         replay = {step: StepReplay.of(decision) for step, decision in self.decisions.items()}
-        return train_reference(self.manifest, self._corpus, replay=replay).digests
+        return train_reference(self.manifest, self._corpus, replay=replay, stop_after=len(replay)).digests
 
     def plain(self) -> tuple[str, ...]:
         """Of the run in one process that knows of no decision."""
@@ -377,6 +387,9 @@ class Swarm:
             case act.WriteRecord(decision):
                 self.decisions[decision.step] = decision
                 done = act.RecordWritten(decision)
+            case act.WriteCommand(command):
+                self.commands.append(command)
+                done = act.CommandWritten(command)
             case act.PassClosed(_, kind, loss_sum, _) if kind is PassKind.EVALUATE:
                 self.losses.append(loss_sum / self.manifest.batch.tokens_per_microbatch)
             case act.CollectCheckpoint(version, term, holders, _):

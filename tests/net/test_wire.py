@@ -78,12 +78,23 @@ decisions = st.builds(
     many(st.builds(m.StageOutcome, small, text, many(contributions))),
     many(bits),
     many(pairs),
+    st.floats(0, 1e6, exclude_min=True),
 )
+commands = st.builds(
+    m.Command,
+    st.integers(1, 2**63 - 1),
+    st.sampled_from(("pause", "resume", "expel")),
+    text,
+    text,
+    text,
+    text,
+) | st.builds(m.Command, st.just(7), st.sampled_from(("steps", "checkpoint")), st.just("12"), text, text, text)
 none = st.none()
 entries = (
     st.builds(m.TermEntry, large, large.map(Term), none | large)
     | st.builds(m.DecisionEntry, large, decisions)
     | st.builds(m.ArchivedEntry, large, large, large.map(Term), many(text))
+    | st.builds(m.CommandEntry, large, commands)
 )
 offers = st.builds(m.Offer, large, large.map(Term), many(text))
 lineages = none | st.builds(m.Lineage, large, large, st.booleans(), large)
@@ -122,15 +133,20 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         many(tables()),
         none | decisions,
         many(pairs),
+        save=st.booleans(),
+        steps=large,
     ),
     m.Amend: st.builds(m.Amend, passes, stages, tables(), text),
     m.Release: st.builds(m.Release, passes, small, many(microbatches)),
-    m.Decide: st.builds(m.Decide, decisions, large.map(Term), st.booleans()),
+    m.Decide: st.builds(m.Decide, decisions, large.map(Term), st.booleans(), st.booleans()),
     m.Halt: st.builds(m.Halt, text, large.map(Term), st.booleans()),
     m.Fenced: st.builds(m.Fenced, passes, text),
     m.Dismiss: st.builds(m.Dismiss, large.map(Term), text),
     m.TakeSeats: st.builds(m.TakeSeats, large.map(Term), st.integers(0, m.MAX_SEATS), text),
     m.LeaveSeat: st.builds(m.LeaveSeat, large.map(Term), text),
+    m.Excuse: st.builds(m.Excuse, large.map(Term), text),
+    m.Steer: st.builds(m.Steer, text, text, text, text, text),
+    m.Steered: st.builds(m.Steered, text, large, text, text),
     m.Twin: st.builds(m.Twin, large),
     m.Join: st.builds(m.Join, actors, none | stages, positive, large, seating=seatings),
     m.Prepared: prepared,
@@ -242,7 +258,7 @@ def decode_or_refuse(decoder: Decoder, header: bytes, payload: bytes) -> None:
 
 PASS = pb.PassId(term=1, step=2)
 KEY = pb.FrameKey(pass_id=PASS, boundary=1, microbatch=0)
-DECISION = pb.Decision(term=1, step=2, scale=0.5, tokens=10)
+DECISION = pb.Decision(term=1, step=2, scale=0.5, tokens=10, rate=1.0)
 
 
 def header(introduce: list[pb.Actor] | None = None, **body: Any) -> bytes:
@@ -260,6 +276,11 @@ def decision(**changes: float) -> bytes:
 def telemetry(**changes: Any) -> bytes:
     fields: dict[str, Any] = {"pass_id": PASS, "seconds": [1.0] * 6, **changes}
     return header(telemetry=pb.Telemetry(work=pb.Work(**fields)))
+
+
+def commanded(**changes: Any) -> bytes:
+    command = pb.Command(**{"number": 1, "name": "rate", "value": "2.0", "by": "Ann", "request": "r"} | changes)
+    return header(append=pb.Append(entries=[pb.Entry(command=pb.CommandEntry(ballot=1, command=command))]))
 
 
 def want(count: int) -> bytes:
@@ -302,6 +323,14 @@ def want(count: int) -> bytes:
         (header(open=pb.Open(pass_id=PASS, codecs=[pb.CodecPair(forward="x" * 65)])), b"", "a text of 65 bytes"),
         (header(open=pb.Open(pass_id=PASS, codecs=[pb.CodecPair()] * 1025)), b"", "1025 entries; at most 1024"),
         (decision(scale=math.nan), b"", "a scale of nan"),
+        (decision(rate=0.0), b"", "a rate of 0.0; it must be above 0 and at most 1e+06"),
+        (decision(rate=math.nan), b"", "a rate of nan"),
+        (decision(rate=2e6), b"", "a rate of 2000000.0"),
+        (commanded(name="fly"), b"", "no command is 'fly', number 1"),
+        (commanded(number=0), b"", "no command is 'rate', number 0"),
+        (commanded(value="nan"), b"", "'nan' is no rate"),
+        (commanded(name="steps"), b"", "'2.0' is no number of steps"),
+        (header(steer=pb.Steer(why="x" * 1025)), b"", "a text of 1025 bytes"),
         (decision(scale=-1.0), b"", "a scale of -1.0"),
         (decision(loss_sum=math.nan), b"", "a decision to apply with loss sum"),
         (

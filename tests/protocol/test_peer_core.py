@@ -489,3 +489,45 @@ def test_only_who_is_to_send_a_frame_can_say_that_it_is_yet_to_be_made() -> None
     pending = [m.Pending((tokens,))]
     assert asked_again_after(pending, LAST) == pytest.approx(2 * silent, rel=0.2), "it doubles in silence"
     assert asked_again_after(pending, COORDINATOR) == pytest.approx(silent, rel=0.2), "as after one answer"
+
+
+def test_a_version_is_saved_that_the_manifest_does_not_name_when_the_coordinator_asks() -> None:
+    core = PeerCore(ME, COORDINATOR, small_settings(stages=1, microbatches=2, steps=9, replicas=2, checkpoint_every=9))
+    core.handle(Received(COORDINATOR, m.Assign(Term(1), StageIndex(0), 3)), 0.0)
+    core.handle(StateLoaded(StageIndex(0), 3, 1), 0.1)
+    table = m.StageTable(0, (ME, OTHER), (0, 1))
+    opening = m.Open(PassId(Term(1), StepNumber(3)), PassKind.TRAIN, (table,), None)
+    assert SaveCheckpoint(3) not in core.handle(Received(COORDINATOR, opening), 0.2)
+    later = replace(opening, pass_id=PassId(Term(2), StepNumber(3)), save=True)
+    assert SaveCheckpoint(3) in core.handle(Received(COORDINATOR, later), 0.3)
+    assert SaveCheckpoint(3) not in core.handle(Received(COORDINATOR, later), 0.4), "one order is enough"
+    before = m.Decision(Term(1), StepNumber(2), 1.0, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
+    core.handle(CheckpointSaved(3, "file"), 0.5)
+    assert SaveCheckpoint(3) not in core.handle(Received(COORDINATOR, m.Decide(before, Term(2), save=True)), 9.0)
+
+
+def test_told_between_steps_a_peer_saves_what_it_holds() -> None:
+    core = PeerCore(ME, COORDINATOR, small_settings(stages=1, microbatches=2, steps=9, replicas=2, checkpoint_every=9))
+    core.handle(Received(COORDINATOR, m.Assign(Term(1), StageIndex(0), 3)), 0.0)
+    core.handle(StateLoaded(StageIndex(0), 3, 1), 0.1)
+    before = m.Decision(Term(1), StepNumber(2), 1.0, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
+    assert SaveCheckpoint(3) not in core.handle(Received(COORDINATOR, m.Decide(before, Term(1))), 0.2)
+    assert SaveCheckpoint(3) in core.handle(Received(COORDINATOR, m.Decide(before, Term(1), save=True)), 0.3)
+
+
+def test_whom_the_organiser_lets_go_leaves_as_if_its_owner_had_asked() -> None:
+    core = PeerCore(ME, COORDINATOR, small_settings(stages=1, microbatches=2, steps=2, replicas=2))
+    core.handle(Received(COORDINATOR, m.Assign(Term(1), StageIndex(0), 0)), 0.0)
+    core.handle(StateLoaded(StageIndex(0), 0, 1), 0.1)
+    excuse = m.Excuse(Term(1), "let go by Ann")
+    core.handle(Received(OTHER, excuse), 0.2)
+    assert not core.leaving, "only a coordinator lets anybody go"
+    core.handle(Received(COORDINATOR, excuse), 0.3)
+    orders = core.handle(Received(COORDINATOR, excuse), 0.4)
+    assert core.leaving and not [a for a in orders if isinstance(a, Stop)], "told again is not asked twice"
+    (stop,) = [
+        a
+        for a in core.handle(Received(COORDINATOR, m.Dismiss(Term(1), "others hold stage 0")), 0.5)
+        if isinstance(a, Stop)
+    ]
+    assert stop == Stop("let go by Ann: others hold stage 0")

@@ -1,0 +1,73 @@
+"""Commands in the decision record: kept through rollbacks, in the order they were given, of one run alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from peers.coordinator.group_record import GroupRecord
+from peers.coordinator.record import DecisionRecord
+from peers.home import Home
+from peers.replay import read_replay
+from swarm.protocol.actions import WriteGroup
+from swarm.protocol.controls import Controls
+from swarm.protocol.ids import StepNumber, Term
+from swarm.protocol.messages import Command, CommandEntry, Decision, StageOutcome, TermEntry
+
+RUN = "ab" * 32
+PAUSE = Command(1, "pause", "", "Ann", "a “reason”", "r1")
+RATE = Command(2, "rate", "0.1", "Bob", "", "r2")
+
+
+def decision(step: int, rate: float = 1.0) -> Decision:
+    return Decision(Term(1), StepNumber(step), 0.5, 1.0, 64, 1.0, (StageOutcome(0, "x"),), rate=rate)
+
+
+def test_commands_outlive_restarts_and_rollbacks(tmp_path: Path) -> None:
+    record = DecisionRecord(Home(tmp_path).decisions, RUN)
+    assert record.commands == []
+    record.write_command(PAUSE)
+    record.write_decision(decision(0))
+    record.write_command(RATE)
+    record.write_term(2, rollback_to=0)
+    record.close()
+    again = DecisionRecord(Home(tmp_path).decisions, RUN)
+    assert again.commands == [PAUSE, RATE] and again.last_decision is None
+    assert Controls.of(again.commands).rate == 0.1 and Controls.of(again.commands).paused == PAUSE
+    with pytest.raises(sqlite3.IntegrityError):
+        again.write_command(RATE)
+    again.close()
+
+
+def test_the_rate_of_a_step_is_kept_to_the_last_bit(tmp_path: Path) -> None:
+    record = DecisionRecord(Home(tmp_path).decisions, RUN)
+    for step, rate in enumerate((1.0, 0.1 + 0.2, 5e-324)):
+        record.write_decision(decision(step, rate))
+    assert record.last_decision == decision(2, 5e-324)
+    record._db.execute("UPDATE decision SET body = json_remove(body, '$.rate') WHERE step = 0")
+    record.close()
+    assert [replay.rate for replay in read_replay(Home(tmp_path), RUN).values()] == [1.0, 0.1 + 0.2, 5e-324]
+
+
+def test_another_run_is_not_paused_by_what_this_one_was_told(tmp_path: Path) -> None:
+    record = DecisionRecord(Home(tmp_path).decisions, RUN)
+    record.write_command(PAUSE)
+    record.close()
+    other = DecisionRecord(Home(tmp_path).decisions, "cd" * 32)
+    assert other.commands == []
+    other.close()
+
+
+def test_a_member_of_a_group_has_them_in_its_log_and_for_readers_once_they_stand(tmp_path: Path) -> None:
+    record = GroupRecord(Home(tmp_path).decisions, RUN)
+    entries = (TermEntry(1, Term(1)), CommandEntry(1, PAUSE), CommandEntry(1, RATE))
+    record.write_group(WriteGroup(1, 1, "me", 1, entries, 2))
+    assert record.commands == [PAUSE]
+    stored = record.stored()
+    assert stored.standing.controls == Controls.of([PAUSE]) and stored.tail == (CommandEntry(1, RATE),)
+    record.write_group(WriteGroup(2, 2, "", 3, (dataclasses.replace(entries[2], ballot=2),), 3))
+    assert record.commands == [PAUSE, RATE]
+    record.close()
