@@ -299,7 +299,7 @@ class TableChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class PassProgress(Event):
-    """How far the open training pass is. Told once a heartbeat, if something has changed."""
+    """How far the open training pass is. Told once a heartbeat, if something has changed; in large swarms seldom."""
 
     pass_id: str
     stages: list[list[int]]
