@@ -2,8 +2,9 @@
 
     python -m benchmarks.generated_log HOME --peers 100 --stages 4 --hours 168 --step-seconds 60 --spans
 
-A run of steps with what happens on the way: peers join, some are killed in the middle of a step and come back, the model
-is evaluated, says something, is archived. The same seed makes the same log. For benchmarks and tests of what reads logs.
+A run of steps with what happens on the way: peers join, some are killed in the middle of a step and come back, the
+model is evaluated, says something, is archived. The same seed makes the same log. For benchmarks and tests of whatever
+reads logs.
 """
 
 from __future__ import annotations
@@ -180,12 +181,12 @@ class _Story:
         if victim is not None:
             extra = again / sum(peer.rate for peer in self.crews[victim.stage])
             self.at += extra
-        yield from self.decide(step, seconds + extra)
         if victim is not None:
             tokens = int(extra * self.microbatches * shape.tokens_per_microbatch / seconds)
             reason = f"{victim.actor} was lost, its connection broke"
             cost = {"microbatches": again, "seconds": extra, "usual_s": self.usual_s, "tokens": tokens}
             yield self.line("FaultCosted", pass_id=pass_id, step=step, actors=[victim.actor], reason=reason, **cost)
+        yield from self.decide(step, seconds + extra)
         yield from self.works(step, seconds, extra, victim)
         self.at += max(0.0, shape.step_seconds - seconds)
         if victim is not None:

@@ -58,7 +58,7 @@ class Faults:
     pending: list[int] = field(default_factory=list)
     """Ids of those whose step is not decided."""
     unpaid: list[int] = field(default_factory=list)
-    """Ids of those whose step was decided last: their cost is told next."""
+    """Ids of those whose step was decided last: their cost may be told next."""
     waiting_since: float | None = None
     waiting_for: str = ""
     back: int = 0
@@ -107,11 +107,13 @@ class Faults:
         for number in self.pending:
             fault = self.get(number)
             if fault is not None and fault.recovered_at is None:
-                hung_on_it = bool(fault.pass_id or fault.kind in ("rolled back", "expelled"))
+                hung_on_it = bool(fault.pass_id or fault.costed or fault.kind in ("rolled back", "expelled"))
                 fault.recovered_at, fault.decided = at if hung_on_it else fault.at, True
-        self.unpaid, self.pending = self.pending, []
+        disturbed = bool(self.pending)
+        self.unpaid = [number for number in self.pending if (f := self.get(number)) is not None and not f.costed]
+        self.pending = []
         last = state.work.steps[-1]
-        if not self.unpaid and last.seconds:
+        if not disturbed and last.seconds:
             self.usual.append(last.tokens / last.seconds)
             del self.usual[:-8]
 
@@ -132,7 +134,8 @@ class Faults:
         if back is not None:
             back.recovered_at = at
             self.charge(back, max(0.0, at - back.at), self._tokens(at - back.at))
-        elif since is not None and at > since:
+        elif since is not None and at > since and not (state.run.told and self.pending):
+            # else a loss came before it: its cost, told with the step, counts from there
             reason, step = self.waiting_for, state.run.step + 1
             fault = self.add(state, Fault(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
             self.charge(fault, at - since, self._tokens(at - since))
@@ -190,12 +193,14 @@ def lost(state: RunState, record: Record, at: float, source: str) -> None:
         return
     if reason.startswith(LEFT):
         return
-    if opened is None or opened.kind != "train":
-        faults.add(state, Fault(0, at, "lost", actor, stage, state.run.step + 1, "", reason, recovered_at=at))
-        return
+    training = opened is not None and opened.kind == "train"
     inside = stage is not None and stage < len(state.pipeline.stages) and actor in state.pipeline.stages[stage].roster
-    fault = Fault(0, at, "lost", actor, stage, opened.step, opened.pass_id if inside else "", reason)
-    _pend(faults, faults.add(state, fault))  # that it is fenced may be told next
+    pass_id = opened.pass_id if training and inside and opened is not None else ""
+    fault = faults.add(state, Fault(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
+    if training or (stage is not None and state.run.step >= 0):
+        _pend(faults, fault)  # that it is fenced may be told next, or what it cost with the step
+    else:
+        fault.recovered_at = at
 
 
 def expelled(state: RunState, record: Record, at: float, source: str) -> None:
@@ -237,8 +242,9 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     microbatches, tokens = reading.count(record, "microbatches"), reading.count(record, "tokens")
     seconds = max(0.0, reading.number(record, "seconds"))
     faults = state.faults
-    found = [fault for number in faults.unpaid if (fault := faults.get(number)) is not None]
-    found = [fault for fault in found if fault.step == step and fault.kind != "rolled back"]
+    numbers = {*faults.unpaid, *faults.pending}  # it is told just before the decision, or just after it
+    found = [fault for number in sorted(numbers) if (fault := faults.get(number)) is not None]
+    found = [fault for fault in found if fault.step == step and fault.kind != "rolled back" and not fault.costed]
     found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
     known = {fault.actor for fault in found}
     for actor in actors[:64]:
@@ -262,9 +268,10 @@ def frame_recovered(state: RunState, record: Record, at: float, source: str) -> 
     """From a peer's own log: the first frame of this pass that had to be moved is there."""
     pass_id = reading.name(record, "key").partition("/")[0]
     for fault in state.faults.items[-16:]:
-        if fault.pass_id == pass_id and at >= fault.at and (fault.recovered_at is None or fault.decided):
-            if fault.recovered_at is None or at < fault.recovered_at:
-                fault.recovered_at, fault.decided = at, False
+        if fault.pass_id != pass_id or at < fault.at:
+            continue
+        if fault.recovered_at is None or (fault.decided and at < fault.recovered_at):
+            fault.recovered_at, fault.decided = at, False
 
 
 def _pend(faults: Faults, fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""People: what each peer has given, over all its starts. One entry a peer id, for as long as the run's log goes back."""
+"""People: what each peer has given, over all its starts. One entry a peer id."""
 
 from __future__ import annotations
 

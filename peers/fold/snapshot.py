@@ -6,7 +6,6 @@ Fields may be str, int, float, bool, lists and mappings (by text) of these, data
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Callable
@@ -36,13 +35,25 @@ def load(kind: type[T], raw: Any) -> T:
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
-@functools.cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+_NAMES: dict[type, tuple[str, ...]] = {}
+_LOADERS: dict[Any, Callable[[Any], Any]] = {}
 
 
-@functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    found = _NAMES.get(kind)
+    if found is None:
+        found = _NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return found
+
+
 def _loader(kind: Any) -> Callable[[Any], Any]:
+    found = _LOADERS.get(kind)
+    if found is None:
+        found = _LOADERS[kind] = _make_loader(kind)
+    return found
+
+
+def _make_loader(kind: Any) -> Callable[[Any], Any]:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _dataclass(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

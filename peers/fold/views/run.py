@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -128,7 +129,7 @@ def _eta(state: RunState, facts: RunFacts | None) -> float | None:
     if steps is None or run.finished:
         return 0.0 if run.finished else None
     recent = state.work.steps[-RECENT_STEPS:]
-    between = [b.decided_at - a.decided_at for a, b in zip(recent, recent[1:], strict=False)]
+    between = [b.decided_at - a.decided_at for a, b in itertools.pairwise(recent)]
     between = [seconds for seconds in between if seconds > 0]
     if not between:
         between = [step.seconds for step in recent if step.seconds]
