@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "import": "Make a run that begins with a pretrained model.",
     "prepare": "Turn text into a tokenizer and hashed token shards.",
     "status": "What a peer or coordinator is doing, from its home.",
+    "dashboard": "Show a run in the browser, live or afterwards.",
+    "report": "Write a run as one HTML file.",
     "events": "Read or follow an event log.",
     "export": "Write a trained model as files that other programs read.",
     "generate": "Continue a text with a trained model.",
