@@ -1,0 +1,44 @@
+// Who may look, and who may steer: the token of the printed address becomes a cookie that no script can read.
+import { tools } from "./view.js";
+import { post, refusal } from "./answers.js";
+import { redial } from "./stream.js";
+
+const { html, signal, useState } = tools;
+
+/** Counts the sessions begun here: answers that depend on one are asked for again. */
+export const sessions = signal(0);
+
+/** Exchange a token for the session's cookie. Raises the server's Error when it is not the right one. */
+export async function begin(token) {
+  await post("session", { token });
+  refusal.value = null;
+  sessions.value += 1;
+  redial();
+}
+
+/** The printed address ends in `#token=…`: use it and take it out of the address, so that nobody passes it on. */
+export async function beginFromAddress() {
+  const found = location.hash.match(/^#token=([^&]+)/);
+  if (!found) return;
+  history.replaceState(null, "", "#/run");
+  dispatchEvent(new HashChangeEvent("hashchange"));
+  await begin(decodeURIComponent(found[1])).catch((error) => (refusal.value = { status: 401, text: error.message }));
+}
+
+/** Asks for the token. */
+export function TokenForm({ why }) {
+  const [token, setToken] = useState("");
+  const [failure, setFailure] = useState("");
+  const send = async (event) => {
+    event.preventDefault();
+    setFailure("");
+    await begin(token.trim()).catch((error) => setFailure(error.message));
+  };
+  return html`<form class="card form" onSubmit=${send}>
+    <h2>${why}</h2>
+    <p>The coordinator printed an address that ends in <code>#token=…</code>. Open that, or paste what follows the equals sign.</p>
+    <label>Token <input type="password" autocomplete="off" required value=${token} onInput=${(e) => setToken(e.target.value)} /></label>
+    <div class="buttons"><button class="primary">Go on</button></div>
+    ${failure && html`<p class="failure" role="alert">▲ ${failure}</p>`}
+  </form>`;
+}
