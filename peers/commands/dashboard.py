@@ -66,7 +66,10 @@ def command(
 
     def ready(addresses: Addresses) -> None:
         if as_json:
-            print(json.dumps({"address": addresses.plain, "organiser": addresses.organiser, "reader": addresses.reader}), flush=True)
+            print(
+                json.dumps({"address": addresses.plain, "organiser": addresses.organiser, "reader": addresses.reader}),
+                flush=True,
+            )
             return
         print(f"dashboard: {addresses.organiser}", flush=True)
         if addresses.reader is not None:

@@ -10,7 +10,18 @@ import typer
 from rich.console import Console
 
 from peers.home import PEER_HOME
-from peers.options import Announce, Bootstrap, Dashboard, Device, Json, MaxMemory, MaxRate, Threads, parse_bytes, parse_pace
+from peers.options import (
+    Announce,
+    Bootstrap,
+    Dashboard,
+    Device,
+    Json,
+    MaxMemory,
+    MaxRate,
+    Threads,
+    parse_bytes,
+    parse_pace,
+)
 from peers.options import Home as HomeOption
 from peers.stage.patience import DEFAULT_PATIENCE_S
 from swarm.compute.least_pace import LeastPace

@@ -24,10 +24,13 @@ _Key = tuple[str, Query, Access, str]
 
 
 class Answers:
-    """`additions`: by topic, what no log says, such as whether the run lives. Asked in the event loop."""
+    """`additions`: by topic, what no log says, such as whether the run lives. Given the answer, in the event loop."""
 
     def __init__(
-        self, reader: Reader, topics: Mapping[str, Topic], additions: Mapping[str, Callable[[], dict[str, Any]]]
+        self,
+        reader: Reader,
+        topics: Mapping[str, Topic],
+        additions: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
     ) -> None:
         self._reader = reader
         self._topics = topics
@@ -59,7 +62,7 @@ class Answers:
 
         answer, seconds = await self._reader.ask(timed)
         added = self._additions.get(topic)
-        return answer if added is None else answer | added(), seconds
+        return answer if added is None else answer | added(answer), seconds
 
     async def _make(self, key: _Key) -> Body:
         topic, query, access, _ = key

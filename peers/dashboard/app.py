@@ -1,13 +1,13 @@
 """The application: which route asks for what access, and what it answers with.
 
-    /                      the pages, and /static/… their files
-    /api/v1/TOPIC          one answer of `topics.py`; `?at=` for a moment
-    /api/v1/session        a token for a cookie
-    /api/v1/control        a command of the organiser's
-    /api/v1/exports        a model for others, made by a process of its own
-    /downloads/…           checkpoints and exports
-    /events                what changes
-    /metrics /openapi.json for programs
+/                      the pages, and /static/… their files
+/api/v1/TOPIC          one answer of `topics.py`; `?at=` for a moment
+/api/v1/session        a token for a cookie
+/api/v1/control        a command of the organiser's
+/api/v1/exports        a model for others, made by a process of its own
+/downloads/…           checkpoints and exports
+/events                what changes
+/metrics /openapi.json for programs
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -94,7 +95,7 @@ def application(parts: Parts) -> ASGIApp:
             get("/favicon.ico", routes.icon),
             get("/", routes.page),
         ],
-        exception_handlers={Denied: _denied, 404: _status, 405: _status, 500: _broken},
+        exception_handlers={Denied: _denied, HTTPException: _status, 500: _broken},
         lifespan=lifespan,
     )
     return Guard(app, parts.hosts)
@@ -251,7 +252,8 @@ async def _denied(request: Request, error: Exception) -> Response:
 
 
 async def _status(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "there is nothing here"}, getattr(error, "status_code", 404))
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _broken(request: Request, error: Exception) -> Response:

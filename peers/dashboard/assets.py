@@ -33,9 +33,7 @@ class Assets:
     @property
     def packed_bytes(self) -> int:
         """What a browser downloads at its first visit if it reads everything; licences are not read."""
-        return sum(
-            len(body.packed or body.raw) for name, body in self._bodies.items() if not name.endswith(".txt")
-        )
+        return sum(len(body.packed or body.raw) for name, body in self._bodies.items() if not name.endswith(".txt"))
 
     def response(self, request: Request, name: str) -> Response:
         body = self._bodies.get(name)

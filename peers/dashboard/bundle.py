@@ -19,7 +19,9 @@ from peers.dashboard.body import to_json
 _IMPORT = re.compile(r'^import\s*(?:\{([^}]*)\}\s*from\s*)?"(\.[^"]+)"\s*;?', re.MULTILINE)
 _EXPORTED = re.compile(r"^export\s+((?:async\s+)?function\*?|class|const|let)\s+([\w$]+)", re.MULTILINE)
 _LIST = re.compile(r"\bexport\s*\{([^}]*)\}\s*;?")
-_TAG = re.compile(r'<script\s+src="/static/([^"]+)"([^>]*)>\s*</script>|<link\s+rel="(\w+)"\s+href="/static/([^"]+)"\s*/?>')
+_TAG = re.compile(
+    r'<script\s+src="/static/([^"]+)"([^>]*)>\s*</script>|<link\s+rel="(\w+)"\s+href="/static/([^"]+)"\s*/?>'
+)
 
 ELEMENT = "embedded"
 
@@ -61,8 +63,11 @@ def bundle(folder: Path, answers: dict[str, Any]) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {hashes}; {rest}"
 
 
 def _joined(folder: Path, entry: str) -> str:

@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 
 class Companion:
-    """A context manager. `tell` is called in its thread: with the line that says where it is, and with what went wrong."""
+    """A context manager. `tell` is called in its thread: with where the dashboard is, and with what went wrong."""
 
     def __init__(self, words: Sequence[str], tell: Tell) -> None:
         """`words`: arguments of `swarm-peer dashboard`."""

@@ -1,7 +1,7 @@
 """The guard stands before all routes: it refuses what no page of ours sends, and adds the headers that bind browsers.
 
-* A foreign Host: by DNS rebinding a site makes its own name lead to this machine, and would be read as our page. Numbers
-  and localhost cannot be rebound; other names have to be given.
+* A foreign Host: by DNS rebinding a site makes its own name lead to this machine, and would be read as our page.
+  Numbers and localhost cannot be rebound; other names have to be given.
 * Requests that another site has a browser make (Sec-Fetch-Site), save following a link to a page.
 * Bodies of more than 16 kB; nothing we take is longer.
 """
@@ -12,11 +12,14 @@ import ipaddress
 from collections.abc import Collection
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BODY = 16_384
 _MOST_PATH = 2_048
+_MOST_HEADERS = 16_384
+_TOO_LONG = "the request is too long"
 
 CONTENT_POLICY = "; ".join(
     (
@@ -44,10 +47,6 @@ _HEADERS = {
 }
 
 
-class BodyTooLong(Exception):
-    """More than MOST_BODY bytes have come."""
-
-
 class Guard:
     """ASGI middleware. `hosts`: names that lead here, in lower case."""
 
@@ -64,12 +63,8 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = False
-
         async def guarded_send(message: Message) -> None:
-            nonlocal began
             if message["type"] == "http.response.start":
-                began = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -86,14 +81,10 @@ class Guard:
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise BodyTooLong
+                raise HTTPException(413, _TOO_LONG)
             return message
 
-        try:
-            await self._app(scope, bounded_receive, guarded_send)
-        except BodyTooLong:
-            if not began:
-                await JSONResponse({"error": "the request is too long"}, 413)(scope, receive, guarded_send)
+        await self._app(scope, bounded_receive, guarded_send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
@@ -106,9 +97,11 @@ class Guard:
                 return 403, "this request comes from another site"
         if len(scope["raw_path"]) + len(scope["query_string"]) > _MOST_PATH:
             return 414, "the address is too long"
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _MOST_HEADERS:
+            return 431, "the headers are too long"
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length[:12]) > MOST_BODY:
-            return 413, "the request is too long"
+            return 413, _TOO_LONG
         return None
 
     def _leads_here(self, given: list[str]) -> bool:

@@ -13,6 +13,8 @@ def join_lines(home: Home) -> dict[str, Any]:
     try:
         invite = home.invite.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        raise Denied(404, "there is no invite in this home: only a coordinator's has one, once it has started") from None
+        raise Denied(
+            404, "there is no invite in this home: only a coordinator's has one, once it has started"
+        ) from None
     line = f"swarm-peer join {invite}"
     return {"line": line, "lines": {"linux": line, "macos": line, "windows": f"wsl {line}"}}

@@ -11,7 +11,7 @@ DATABASE = "dashboard.sqlite"
 
 
 class Keep:
-    """In the home, or in a folder that goes with the process if the home cannot be written: a copy on a read-only disk."""
+    """In the home; if that cannot be written (a copy on a read-only disk), in a folder that goes with the process."""
 
     def __init__(self, home: Path, database: Path | None, token_file: Path | None) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None

@@ -12,10 +12,10 @@ from pydantic.json_schema import models_json_schema
 from peers.dashboard import schema
 
 _REF = "#/components/schemas/{model}"
-_TEXT = {"type": "string"}
-_NUMBER = {"type": "number"}
-_WHOLE = {"type": "integer", "minimum": 0}
-_PARAMETERS = {
+_TEXT: dict[str, Any] = {"type": "string"}
+_NUMBER: dict[str, Any] = {"type": "number"}
+_WHOLE: dict[str, Any] = {"type": "integer", "minimum": 0}
+_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "at": (_NUMBER, "Unix seconds: the answer of that moment; absent: now"),
     "offset": (_WHOLE, "Entries to leave out"),
     "limit": ({**_WHOLE, "maximum": 200}, "Entries at most"),
@@ -50,7 +50,9 @@ OPERATIONS = (
     Operation("/api/v1/pipeline", schema.Pipeline, "Stages and the peers that serve them", _PAGED),
     Operation("/api/v1/peers", schema.Peers, "All peers, here and gone", (*_PAGED, "sort", "q")),
     Operation("/api/v1/peers/{actor}", schema.PeerPage, "One peer, by actor or peer id", ("at",)),
-    Operation("/api/v1/timeline", schema.Timeline, "What each peer did in at most 16 steps", (*_PAGED, "first", "last")),
+    Operation(
+        "/api/v1/timeline", schema.Timeline, "What each peer did in at most 16 steps", (*_PAGED, "first", "last")
+    ),
     Operation("/api/v1/trace", None, "The same as Chrome trace JSON, for Perfetto", (*_PAGED, "first", "last")),
     Operation("/api/v1/links", schema.Links, "Pairs of peers", _PAGED),
     Operation("/api/v1/faults", schema.Faults, "Faults and what they cost, newest first", _PAGED),
@@ -64,13 +66,22 @@ OPERATIONS = (
     Operation("/api/v1/session", schema.Session, "A token for a cookie", method="post", body=schema.Token),
     Operation("/api/v1/join", schema.Join, "The line that peers join with", organiser=True),
     Operation(
-        "/api/v1/control", schema.Done, "A command to the coordinator", method="post", body=schema.Command, organiser=True
+        "/api/v1/control",
+        schema.Done,
+        "A command to the coordinator",
+        method="post",
+        body=schema.Command,
+        organiser=True,
     ),
     Operation("/api/v1/exports", schema.Exports, "Exports"),
+    Operation("/api/v1/exports", schema.Ordered, "Order one", method="post", body=schema.Order, organiser=True),
     Operation(
-        "/api/v1/exports", schema.Ordered, "Order one", method="post", body=schema.Order, organiser=True
+        "/downloads/checkpoints/{version}/{stage}",
+        None,
+        "A checkpoint",
+        kind="application/octet-stream",
+        organiser=True,
     ),
-    Operation("/downloads/checkpoints/{version}/{stage}", None, "A checkpoint", kind="application/octet-stream", organiser=True),
     Operation("/downloads/exports/{name}", None, "An export as tar", kind="application/x-tar", organiser=True),
     Operation("/events", None, "Server-sent events: snapshot, then change", ("topics",), kind="text/event-stream"),
     Operation("/metrics", None, "Prometheus", kind="text/plain"),

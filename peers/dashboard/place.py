@@ -29,7 +29,9 @@ class Place:
         """
         if not text:
             return cls()
-        found = re.fullmatch(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+|localhost))?:?(?P<port>[0-9]{1,5})?", text)
+        found = re.fullmatch(
+            r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+|localhost))?:?(?P<port>[0-9]{1,5})?", text
+        )
         if text.isdigit():
             address, port = ADDRESS, text
         elif found is not None:

@@ -59,7 +59,7 @@ class DashboardOptions:
     token_file: Path | None = None
     public: bool = False
     hosts: tuple[str, ...] = ()
-    """Names by which others reach it, through a proxy for example: it is then as open as one that is not on loopback."""
+    """Names by which others reach it, through a proxy for example: then it is as one that is not on loopback."""
     tensorboard: Path | None = None
     ends_with_parent: bool = False
     """It was started by a process of the run, and ends when that closes our standard input."""
@@ -144,14 +144,19 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
         facts.update(live=live())
         return f"{facts['live']} {control.there} {exports.revision}"
 
-    facts: dict[str, Any] = {"live": False}
+    def about_run(answer: dict[str, Any]) -> dict[str, Any]:
+        reading = [] if reader.caught_up else ["the logs are still being read: this is the past"]
+        told = {"live": facts["live"], "control": facts["live"] and control.there}
+        return told | {"warnings": [*answer["warnings"], *reading]}
+
+    facts = {"live": False}
     reader = Reader(lambda: History(list(options.homes), database), circumstances)
     answers = Answers(
         reader,
         topics.by_name(),
         {
-            "run": lambda: {"live": facts["live"], "control": facts["live"] and control.there},
-            "checkpoints": lambda: {"exports": exports.listed()},
+            "run": about_run,
+            "checkpoints": lambda _: {"exports": exports.listed()},
         },
     )
     hub = Hub(lambda topic: _look(answers, topic))
@@ -188,7 +193,7 @@ async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
 
 
 async def _or_end(job: Any) -> None:
-    """A part that breaks ends the process, for its supervisor to start it again: half a dashboard is worse than none."""
+    """A part that breaks ends the process, for its supervisor to start it again: half a dashboard shows the past."""
     try:
         await job
     except Exception:
@@ -201,7 +206,7 @@ def _end_with_parent(server: uvicorn.Server) -> None:
 
     def watch() -> None:
         with contextlib.suppress(OSError):
-            while sys.stdin.buffer.raw.read(4096):  # type: ignore[attr-defined]
+            while os.read(sys.stdin.fileno(), 4096):
                 pass
         server.should_exit = True
 

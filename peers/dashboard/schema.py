@@ -123,15 +123,17 @@ class Stage(_Answer):
     codec_in: dict[str, str] | None
     slowest: bool
     why: str
-    accumulated: int
-    forwarded: int
-    microbatches: int
+    accumulated: int | None
+    forwarded: int | None
+    microbatches: int | None
     reduce: str | None
+    reason: str = Field(description="Why its table changed last")
     cells: list[Cell]
 
 
 class Planned(_Answer):
     actor: str
+    name: str
     source: int
     stage: int
     gain: float
@@ -141,6 +143,7 @@ class Planned(_Answer):
 class Pipeline(_Answer):
     stages: list[Stage]
     standby: list[Cell]
+    standby_total: int
     planned: Planned | None
 
 
@@ -330,6 +333,7 @@ class Samples(_Answer):
 
 
 class Series(_Answer):
+    name: str
     t: list[float]
     min: list[float | None]
     max: list[float | None]

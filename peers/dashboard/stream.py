@@ -8,6 +8,7 @@ at all is dropped. Streams are packed as a whole, so what resembles the last mes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 import zlib
@@ -58,7 +59,7 @@ class Hub:
         self._epoch = secrets.token_hex(4)
         self._number = 0
         self._stale = {*TOPICS}
-        self._news = asyncio.Condition()
+        self._news = asyncio.Event()  # a new one after each
         self.streams = 0
 
     def invalidate(self) -> None:
@@ -97,8 +98,8 @@ class Hub:
             if key not in topic.keys or topic.keys[key][1] != text:
                 topic.keys[key] = (number, text)
                 topic.changed = self._number = number
-        async with self._news:
-            self._news.notify_all()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def _id(self, number: int, topics: Iterable[str]) -> str:
         return f"{self._epoch}-{number}-{''.join(str(TOPICS.index(name)) for name in topics)}"
@@ -151,11 +152,10 @@ class _Viewer:
             await asyncio.sleep(min(pause, _PING_EVERY_S))
             if self._behind():
                 return
-        async with self._hub._news:
-            try:
-                await asyncio.wait_for(self._hub._news.wait_for(self._behind), _PING_EVERY_S)
-            except TimeoutError:
-                return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PING_EVERY_S):
+                while not self._behind():
+                    await self._hub._news.wait()
 
     def _behind(self) -> bool:
         return any(self._hub._topics[name].changed > seen for name, seen in self._seen.items())

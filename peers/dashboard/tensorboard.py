@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 NAME = "events.out.tfevents.0000000000.swarm-peer"
 """TensorBoard looks for `tfevents` in a name, and reads files in the order of their names."""
@@ -32,8 +33,8 @@ class TensorBoard:
         self.path = folder / NAME
         self.last_step, whole = -1, 0
         if self.path.exists():
-            for _, step, _, whole in read_scalars(self.path):
-                self.last_step = max(self.last_step, step)
+            for _, step, _, end in read_scalars(self.path):
+                self.last_step, whole = max(self.last_step, step), end
             os.truncate(self.path, whole)
         self._file = self.path.open("ab")
         if not whole:
@@ -126,7 +127,7 @@ def _text(number: int, text: str) -> bytes:
     return _field(number, text.encode())
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, object]]:  # (number, value) in the order of the message
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:  # (number, value) in the order of the message
     position = 0
     while position < len(data):
         key, position = _read_varint(data, position)

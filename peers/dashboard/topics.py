@@ -70,13 +70,17 @@ class Topics:
         answer = views.peer_view(_state(history, query), self.facts, query.actor)
         if answer is None:
             raise Denied(404, "this run has no such peer")
-        return answer
+        return answer | {"steps": history.steps_of(answer["actor"])}
 
     def links(self, history: History, query: Query) -> dict[str, Any]:
         return views.links_view(_state(history, query), offset=query.offset, limit=query.limit)
 
     def faults(self, history: History, query: Query) -> dict[str, Any]:
-        return views.faults_view(_state(history, query), offset=query.offset, limit=query.limit)
+        """The state holds the last ones; older ones are in the history."""
+        answer = views.faults_view(_state(history, query), offset=query.offset, limit=query.limit)
+        if query.at is None and answer["ever"] > answer["total"]:
+            answer |= {"total": answer["ever"], "faults": history.faults(query.offset, query.limit)}
+        return answer
 
     def people(self, history: History, query: Query) -> dict[str, Any]:
         return views.people_view(_state(history, query), self.facts, offset=query.offset, limit=query.limit)

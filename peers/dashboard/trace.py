@@ -17,7 +17,8 @@ def chrome_trace(timeline: dict[str, Any]) -> dict[str, Any]:
     start = min((step["opened_at"] for step in steps.values()), default=0.0)
     events = [_named("process_name", _COORDINATOR, 0, "coordinator")]
     for step in steps.values():
-        events.append(_slice(f"step {step['step'] + 1}", "step", _COORDINATOR, 0, step["opened_at"] - start, step["seconds"]))
+        label, begins = f"step {step['step'] + 1}", step["opened_at"] - start
+        events.append(_slice(label, "step", _COORDINATOR, 0, begins, step["seconds"]))
     for number, row in enumerate(timeline["rows"]):
         process, thread = (row["stage"] + 1 if row["stage"] is not None else 1 << 16), number + 1
         events.append(_named("process_name", process, 0, f"stage {row['stage']}"))

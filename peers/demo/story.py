@@ -160,8 +160,10 @@ class _Story:
         home = self._coordinator_home.path
         coordinator = self._children.start(
             "coordinator",
-            ["coordinate", str(self._run_toml), "--home", str(home), "--invite-file", str(invite)]
-            + ["--no-dashboard", "--json"],
+            [
+                *("coordinate", str(self._run_toml), "--home", str(home), "--invite-file", str(invite)),
+                *("--no-dashboard", "--json"),
+            ],
             home / "output.txt",
         )
         self._children.wait_for(invite.exists, "the coordinator's invite", self._options.start_timeout_s)
