@@ -16,6 +16,7 @@ const { signal, useEffect, useRef, useState, useMemo } = tools;
 export const refusal = signal(null);
 
 const NOTHING = signal(null);
+const underway = new Map(); // path → promise of its answer
 
 /** {data, error}: `data` is null before the first answer and stays the old one while a new one is fetched. */
 export function useAnswer(path, params = {}, { topic = null, every = 5, skip = false, timeless = false } = {}) {
@@ -55,8 +56,12 @@ export async function ask(full) {
     if (found === null) throw new Error("This report does not hold that part of the run.");
     return found;
   }
-  const reply = await fetch(full, { headers: { Accept: "application/json" } });
-  return read(reply);
+  // Two components that ask the same at once share the answer.
+  if (!underway.has(full)) {
+    const answer = fetch(full, { headers: { Accept: "application/json" } }).then(read);
+    underway.set(full, answer.finally(() => underway.delete(full)));
+  }
+  return underway.get(full);
 }
 
 /** POST as the organiser. The header cannot be sent by a foreign page without being asked first. */

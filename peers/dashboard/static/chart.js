@@ -83,7 +83,7 @@ function options(element, curves, log, from, to) {
     scales: { x: { time: true, range: from === null ? undefined : () => [from, to] }, y: log ? { distr: 3 } : { range: roomy } },
     axes: [
       { ...axis, size: 30, space: 70, values: [[86400 * 365, "{YYYY}", ...Array(6).fill(null), 1], [86400, "{MMM} {D}", ...Array(6).fill(null), 1], [60, "{HH}:{mm}", "\n{MMM} {D}", null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", ...Array(6).fill(null), 1]] },
-      { ...axis, size: 62, values: (_, ticks) => ticks.map((v) => (v === null ? "" : (curves[0].tick ?? curves[0].show)(v))) },
+      { ...axis, size: (_, texts) => 16 + 7 * Math.max(3, ...(texts ?? []).map((text) => text.length)), values: (_, ticks) => ticks.map((v) => (v === null ? "" : (curves[0].tick ?? curves[0].show)(v))) },
     ],
     series: [{}, ...lines],
     bands,

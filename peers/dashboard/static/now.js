@@ -12,8 +12,8 @@ const skew = signal(0); // the server's clock less ours, seconds
 /** Unix seconds; a second's steps while live. */
 export const now = computed(() => moment.value ?? ticking.value + skew.value);
 
-/** Ages are only told while they go on growing: live, and not in a report. */
-export const agesGrow = computed(() => moment.value === null && embedded === null);
+/** Ages are only told while they go on growing: of a run that is live, not of a moment of it or of its report. */
+export const agesGrow = computed(() => moment.value === null && embedded === null && topicData("run").value?.live === true);
 
 setInterval(() => {
   if (!document.hidden && agesGrow.peek()) ticking.value = Date.now() / 1000;

@@ -9,7 +9,7 @@ const { html, useEffect, useLayoutEffect, useRef, useState } = tools;
 
 const ROW = 24; // pixels of a row,
 const BAR = 18; // and of the bar in it
-const TOP = 38; // where the steps and the seconds are written
+const TOP = 54; // where the steps, the seconds and the faults are written
 const STAGE_GAP = 10;
 
 /** `onLook` is called as soon as somebody zooms or moves: what follows the run then has to stand still. */
@@ -205,9 +205,9 @@ function draw(canvas, { data, rows, faults, from, to, zero, height, picked }) {
   for (const fault of faults) {
     const left = x(fault.at - zero);
     pen.fillStyle = colour("--lost");
-    pen.fillRect(left - 1, TOP - 10, 2, height - TOP + 10);
+    pen.fillRect(left - 1, TOP - 18, 2, height - TOP + 18);
     pen.font = "bold 13px system-ui, sans-serif";
-    pen.fillText("✕ " + fault.word, left + 4, TOP - 8);
+    pen.fillText("✕ " + fault.word, left + 4, TOP - 11);
   }
   if (picked?.box) {
     const { actor, start, length } = picked.box;
@@ -224,8 +224,8 @@ function drawScale(pen, { x, from, to, width, colour }) {
   const every = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least);
   pen.fillStyle = colour("--muted");
   for (let second = Math.ceil(from / every) * every; second < to; second += every) {
-    pen.fillRect(x(second), TOP - 8, 1, 4);
-    pen.fillText(duration(Number(second.toPrecision(6))), x(second) + 3, TOP - 14);
+    pen.fillRect(x(second), TOP - 24, 1, 4);
+    pen.fillText(duration(Number(second.toPrecision(6))), x(second) + 3, TOP - 30);
   }
 }
 

@@ -25,7 +25,7 @@ export function When({ at }) {
   if (!Number.isFinite(at)) return html`<span>${NONE}</span>`;
   const age = at_now - at;
   const text = grows && age < 86_400 ? duration(Math.max(0, Math.round(age))) + " ago" : clock(at);
-  return html`<time datetime=${new Date(1000 * at).toISOString()} title=${new Date(1000 * at).toString()}>${text}</time>`;
+  return html`<time class="num" datetime=${new Date(1000 * at).toISOString()} title=${new Date(1000 * at).toString()}>${text}</time>`;
 }
 
 /** How long something has lasted, for a sentence: "for 40 s". */

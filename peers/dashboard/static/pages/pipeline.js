@@ -74,13 +74,13 @@ function Boundary({ stage }) {
 }
 
 function Cell({ cell, mine, processName, linked, onProcess }) {
-  const known = Number.isFinite(cell.share) && cell.share > 0;
+  const own = assigned(cell);
   return html`<li class=${`cell ${stateClass(cell.symbol)}${mine ? " mine" : ""}${linked ? " linked" : ""}`}>
     <div class="cell-head"><${State} symbol=${cell.symbol} word=${cell.word} />
       ${mine && html`<span class="mine-word">★ mine</span>`}
       ${processName && html`<button class="seat" title="Seats of one process: one machine serves several stages" onMouseEnter=${() => onProcess(cell.seat_of)} onMouseLeave=${() => onProcess(null)} onFocus=${() => onProcess(cell.seat_of)} onBlur=${() => onProcess(null)}>process ${processName}</button>`}</div>
     <${PeerLink} ...${cell} />
-    ${known && html`<div class="cell-progress"><${Meter} share=${cell.done / cell.share} label=${`${cell.done} of its ${cell.share} microbatches`} /><span class="num small">${cell.done}/${cell.share}</span></div>`}
+    ${own > 0 && html`<div class="cell-progress"><${Meter} share=${cell.done / own} label=${`${cell.done} of its ${own} microbatches`} /><span class="num small">${cell.done}/${own}</span></div>`}
     <p class="num small quiet">${Number.isFinite(cell.seconds_per_microbatch) ? duration(cell.seconds_per_microbatch) + " a microbatch" : "speed not known"}${Number.isFinite(cell.weight) ? " · weight " + plain(cell.weight, 2) : ""}</p>
   </li>`;
 }
@@ -98,7 +98,8 @@ function AsTable({ data }) {
     { label: "peer", cell: (r) => html`<${PeerLink} ...${r} />` },
     { label: "state", cell: (r) => html`<${State} ...${r} />` },
     { label: "done", number: true, cell: (r) => r.done ?? NONE },
-    { label: "share", number: true, cell: (r) => r.share ?? NONE, help: "Microbatches of this step that are its own" },
+    { label: "of its own", number: true, cell: (r) => assigned(r) || NONE, help: "Microbatches of the open step that are its own" },
+    { label: "share", number: true, cell: (r) => percent(r.share), help: "Of its stage's microbatches, by weight" },
     { label: "a microbatch takes", number: true, cell: (r) => duration(r.seconds_per_microbatch) },
     { label: "weight", number: true, cell: (r) => plain(r.weight, 2) },
     { label: "cores", number: true, cell: (r) => plain(r.usage?.cpu, 1) },
@@ -106,6 +107,9 @@ function AsTable({ data }) {
   ];
   return html`<${Table} caption="Stages and their replicas" columns=${columns} rows=${rows} rowKey=${(r) => r.actor} />`;
 }
+
+/** Microbatches of the open step that are this peer's; 0 when that is not known. */
+const assigned = (cell) => (cell.done ?? 0) + (cell.left ?? 0);
 
 const isMine = (cell, text) => [cell.name, cell.actor, cell.peer].some((t) => String(t ?? "").toLowerCase().includes(text.toLowerCase()));
 

@@ -36,11 +36,13 @@ export function RunPage() {
     <section class="card" aria-labelledby="run-samples">
       <header><h2 id="run-samples">What the model writes</h2><${Help} text="The same prompt after each evaluation, by the model of that step." />
         <div class="buttons"><a class="button" href=${href("results")}>All samples</a></div></header>
-      ${samples.data?.samples.length ? html`<${SampleCards} samples=${samples.data.samples.slice(-3).reverse()} />` : html`<${Status} answer=${samples} empty="No sample yet: the first comes with the first evaluation." />`}
+      ${samples.data?.samples.length ? html`<${SampleCards} samples=${newest(samples.data.samples, 3)} />` : html`<${Status} answer=${samples} empty="No sample yet: the first comes with the first evaluation." />`}
     </section>
     <${LogLines} title="What happened lately" limit=${12} />
   `;
 }
+
+const newest = (samples, most) => samples.slice().sort((a, b) => b.version - a.version).slice(0, most);
 
 function Headline({ run }) {
   const look = STATES[run.state.word] ?? { symbol: "○", kind: "idle" };
@@ -59,7 +61,7 @@ function Headline({ run }) {
 
 /** The three questions that everybody has, answered in a sentence each. */
 function Glance({ run, pipeline, faults }) {
-  const slow = pipeline?.stages.find((s) => s.slowest);
+  const slow = pipeline && slowestStage(pipeline.stages);
   const slowest = slow && slow.cells.filter((c) => !"✕◇".includes(c.symbol)).sort((a, b) => (b.seconds_per_microbatch ?? 0) - (a.seconds_per_microbatch ?? 0))[0];
   const fault = faults?.faults[0];
   return html`<section class="glance" aria-label="At a glance">
@@ -71,9 +73,11 @@ function Glance({ run, pipeline, faults }) {
         : html`<p class="quiet">${pipeline === null ? "Loading…" : "Not known yet: no step has been decided at this moment."}</p>`}
     </div>
     <div class="card"><h2>What did faults cost?</h2>
-      ${run.faults > 0
+      ${run.faults > 0 && fault && !faults.faults.some((f) => f.costed)
+        ? html`<p><b class="big">Not known yet.</b> <a href=${href("faults")}>${run.faults} ${run.faults === 1 ? "fault" : "faults"}</a>. ${lastFault(fault)}</p>`
+        : run.faults > 0
         ? html`<p><b class="num big">${duration(run.lost.seconds)}</b> and <b class="num">${count(run.lost.tokens)}</b> tokens, in <a href=${href("faults")}>${run.faults} ${run.faults === 1 ? "fault" : "faults"}</a>.</p>
-          ${fault && html`<p class="quiet">The last: <${PeerLink} ...${fault} /> ${fault.word}, <${Foreign} text=${fault.reason} most=${90} />. ${costOf(fault)}</p>`}`
+          ${fault && html`<p class="quiet">${lastFault(fault)}</p>`}`
         : html`<p><b class="big">Nothing</b> so far: no fault${run.finished ? " in this run" : ""}.</p>`}
     </div>
     <div class="card"><h2>When did it recover?</h2>
@@ -87,9 +91,16 @@ function Glance({ run, pipeline, faults }) {
   </section>`;
 }
 
-function costOf(fault) {
-  if (!fault.costed) return "Its cost is known when the step is decided.";
-  return html`It cost <b class="num">${duration(fault.seconds)}</b>${fault.microbatches ? `, ${fault.microbatches} microbatches done again` : ""}.`;
+/** As the planner says; until it has looked, the one with the least rate. */
+function slowestStage(stages) {
+  const rated = stages.filter((s) => Number.isFinite(s.rate)).sort((a, b) => a.rate - b.rate);
+  return stages.find((s) => s.slowest) ?? rated[0];
+}
+
+function lastFault(fault) {
+  const again = fault.microbatches ? `${fault.microbatches} microbatches done again` : "";
+  const cost = fault.costed ? html` It cost <b class="num">${duration(fault.seconds)}</b>${again && ", " + again}.` : Number.isFinite(fault.recovered_at) ? again && ` ${again}; the log does not tell its cost.` : " Its cost is known when the step is decided.";
+  return html`The last: <${PeerLink} ...${fault} /> ${fault.word}, <${Foreign} text=${fault.reason} most=${90} />.${cost}`;
 }
 
 function Numbers({ run }) {
@@ -118,7 +129,7 @@ const MORE = {
   step_seconds: ["Step time", "Seconds from a step's opening to its decision.", duration],
   efficiency: ["Efficiency", "Share of the replicas' time that went into microbatches.", percent],
   gradient_norm: ["Gradient norm", "Of the mean gradient over tokens, before clipping.", (v) => (Number.isFinite(v) ? v.toPrecision(3) : NONE)],
-  peers: ["Peers", "Peers that serve a stage.", count],
+  peers: ["Peers", "Peers that serve a stage.", count, (v) => (Number.isInteger(v) ? count(v) : "")],
   bytes_per_s: ["Traffic", "Bytes a second that all peers together sent.", (v) => (Number.isFinite(v) ? bytes(v) + "/s" : NONE)],
 };
 
@@ -126,10 +137,10 @@ function MoreCurves({ span }) {
   const [names, setNames] = useState(["step_seconds", "peers"]);
   const choose = (n) => (event) => setNames(names.map((name, m) => (m === n ? event.target.value : name)));
   return html`<div class="grid two">${names.map((name, n) => {
-    const [title, help, show] = MORE[name];
+    const [title, help, show, tick] = MORE[name];
     return html`<div class="choosable" key=${n}>
       <label class="chooser"><span class="only-read">Curve</span><select onChange=${choose(n)}>${Object.entries(MORE).map(([key, [label]]) => html`<option value=${key} selected=${key === name}>${label}</option>`)}</select></label>
-      <${Chart} key=${name} id=${"chart-more-" + n} title=${title} help=${help} span=${span} curves=${[{ name, label: title.toLowerCase(), show }]} />
+      <${Chart} key=${name} id=${"chart-more-" + n} title=${title} help=${help} span=${span} curves=${[{ name, label: title.toLowerCase(), show, tick }]} />
     </div>`;
   })}</div>`;
 }

@@ -50,6 +50,7 @@ export function TimelinePage() {
     <${Picture} id="timeline-picture" title="What each peer did"
       help=${html`<${Help} label="the timeline" text="Each row is a peer. Time runs from the coordinator's opening of a step; a peer's own clock is not used. Blank: it waited for input. The dark line below a row is the critical path: what the step's end waited for." />`}
       table=${() => html`<${AsTable} data=${data} />`}>
+      ${data.rows.length === 0 && html`<p class="failure">No peer has told what it did in these steps: they were trained by an older release, or before the peers' reports.</p>`}
       <${KindKey} />
       <p class="key-note quiet">▁ critical path · ✕ fault, shaded until its step was decided · half-height bars: sums only, the peer sent no spans</p>
       <${Canvas} data=${data} faults=${shownFaults} onLook=${() => !chosen && at === null && show(first, last)} />
@@ -61,7 +62,7 @@ export function TimelinePage() {
 function FaultStrip({ fault }) {
   return html`<p class="strip lost"><span aria-hidden="true">✕</span> <b><${PeerLink} ...${fault} /></b> of ${stageName(fault.stage)} ${fault.word} <${When} at=${fault.at} />: <${Foreign} text=${fault.reason} most=${120} />.
     ${fault.costed ? html` Cost <b>${duration(fault.seconds)}</b>, ${count(fault.tokens)} tokens, ${fault.microbatches} microbatches done again.` : ""}
-    ${Number.isFinite(fault.recovered_at) ? html` Recovered after <b>${duration(fault.recovered_at - fault.at)}</b>.` : " Not recovered yet."}
+    ${Number.isFinite(fault.recovered_at) ? html` Recovered after <b>${duration(fault.recovered_at - fault.at)}</b>.` : " Not recovered yet."}${" "}
     <a href=${href("faults")}>All faults</a></p>`;
 }
 
