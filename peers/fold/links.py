@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from peers.fold.reading import MOST_NAME, Malformed, Record, a_count, a_number
+from peers.fold.reading import LARGEST, MOST_NAME, Malformed, Record, a_count, a_number
 
 if TYPE_CHECKING:
     from peers.fold.state import RunState
 
-KINDS = frozenset(("forward", "backward", "sums", "state", "control"))
+KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "control")}
+"""Of bytes. To themselves: so that a million of them in memory are these five."""
 MOST_PAIRS = 16_384
 """Of a larger swarm the totals are kept, and the first pairs that told of themselves."""
 MOST_TOLD = 32
@@ -56,46 +57,59 @@ class Links:
         self.number -= len(self.pairs.pop(actor, ()))
 
 
-def told(state: RunState, sender: str, links: list[Any]) -> int:
-    """What a peer says of its links in `PeerWorked.links`; returns bytes that it has sent. Raises Malformed."""
-    store, total = state.links, 0
-    checked: list[tuple[str, Record, dict[str, int]]] = []
+def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
+    """What a peer says of its links in `PeerWorked.links`; returns the bytes it has sent, by kind. Raises Malformed."""
     for link in links:
-        if type(link) is not dict:
-            raise Malformed("links")
-        other = link.get("other")
-        if type(other) is not str or len(other) > MOST_NAME:
-            raise Malformed("other")
-        sent = link.get("sent") or {}
-        if type(sent) is not dict:
-            raise Malformed("sent")
-        checked.append((other, link, {kind: a_count(sent[kind]) for kind in sent if kind in KINDS}))
+        _check(link)
+    store, here, everybody = state.links, state.members.here, not state.run.coordinated
+    totals: dict[str, int] = {}
     of_sender = store.pairs.get(sender)
     if of_sender is None:
         of_sender = store.pairs[sender] = {}
-    for other, link, sent in checked:
-        pair = of_sender.get(other)
-        if pair is None and store.number < MOST_PAIRS and (other in state.members.here or not state.run.coordinated):
-            pair = of_sender[other] = Pair(sender, other)
+    for link in links:
+        other = link["other"]
+        receiver, pair = here.get(other), of_sender.get(other)
+        if pair is None and store.number < MOST_PAIRS and (receiver is not None or everybody):
+            pair = of_sender[receiver.actor if receiver is not None else other] = Pair(sender, other)
             store.number += 1
         subtotal = 0
-        for kind, nbytes in sent.items():
-            store.sent[kind] = store.sent.get(kind, 0) + nbytes
-            subtotal += nbytes
-            if pair is not None:
-                pair.sent[kind] = pair.sent.get(kind, 0) + nbytes
-        total += subtotal
-        receiver = state.members.here.get(other)
+        for kind, nbytes in (link.get("sent") or {}).items():
+            if (known := KINDS.get(kind)) is not None:
+                subtotal += nbytes
+                totals[known] = totals.get(known, 0) + nbytes
+                if pair is not None:
+                    pair.sent[known] = pair.sent.get(known, 0) + nbytes
         if receiver is not None:
             state.people.of(receiver.peer).received += subtotal
         if pair is not None:
-            pair.rate, pair.rtt_s = _number(link.get("rate")), _number(link.get("rtt_s"))
-            via = link.get("via")
-            pair.via = via if type(via) is str and 0 < len(via) <= MOST_NAME else None
-    for other in [other for other in of_sender if other not in state.members.here] if state.run.coordinated else ():
-        del of_sender[other]
-        store.number -= 1
-    return total
+            pair.rate, pair.rtt_s = link.get("rate"), link.get("rtt_s")
+            pair.via = link.get("via") or None
+    for kind, nbytes in totals.items():
+        store.sent[kind] = store.sent.get(kind, 0) + nbytes
+    if len(of_sender) > len(links) and not everybody:
+        for other in [other for other in of_sender if other not in here]:
+            del of_sender[other]
+            store.number -= 1
+    return totals
+
+
+def _check(link: Any) -> None:
+    if type(link) is not dict:
+        raise Malformed("links")
+    other, sent, via = link.get("other"), link.get("sent"), link.get("via")
+    if type(other) is not str or len(other) > MOST_NAME:
+        raise Malformed("other")
+    if via is not None and (type(via) is not str or len(via) > MOST_NAME):
+        raise Malformed("via")
+    for value in (link.get("rate"), link.get("rtt_s")):
+        if value is not None:
+            a_number(value)
+    if sent:
+        if type(sent) is not dict or len(sent) > 64:
+            raise Malformed("sent")
+        for nbytes in sent.values():
+            if type(nbytes) is not int or not 0 <= nbytes < LARGEST:
+                raise Malformed("sent")
 
 
 def traffic_measured(state: RunState, record: Record, at: float, source: str) -> None:
@@ -120,7 +134,3 @@ def _channels(value: object) -> dict[str, int]:
     if type(value) is not dict or len(value) > 64:
         raise Malformed("channels")
     return {str(channel)[:MOST_NAME]: a_count(nbytes) for channel, nbytes in value.items()}
-
-
-def _number(value: object) -> float | None:
-    return None if value is None else a_number(value)

@@ -6,6 +6,7 @@ A record whose fields are not what they should be is passed over whole (`Malform
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 Record = dict[str, Any]
@@ -113,9 +114,9 @@ def flat(value: object, keys: int) -> dict[str, str | float]:
         if type(key) is not str or len(key) > 40:
             continue
         if type(item) is str:
-            kept[key] = item[:MOST_NAME]
+            kept[sys.intern(key)] = sys.intern(item[:MOST_NAME])  # thousands have the same ones
         elif (type(item) is int and abs(item) < LARGEST) or (type(item) is float and math.isfinite(item)):
-            kept[key] = item
+            kept[sys.intern(key)] = item
     return kept
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -37,8 +38,14 @@ class RunState:
     """Records that could not be what their kind says, and were passed over."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values that share nothing with this state."""
+        """JSON values. They share lists and mappings with this state: write them before the next event."""
         return {"format": FORMAT, "state": snapshot.dump(self)}
+
+    def json_pieces(self) -> Iterator[str]:
+        """The text of `to_json`, part by part."""
+        yield f'{{"format":{FORMAT},"state":'
+        yield from snapshot.pieces(self)
+        yield "}"
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -215,21 +216,18 @@ def peer_worked(state: RunState, record: Record, at: float, source: str) -> None
     usage = record.get("usage") or {}
     if type(links) is not list or len(links) > 64 or type(usage) is not dict or len(usage) > USAGE_KEYS:
         raise Malformed("links or usage")
-    usage = {str(key)[:40]: a_number(value) for key, value in usage.items()}
+    usage = {sys.intern(str(key)[:40]): a_number(value) for key, value in usage.items()}
     member = state.members.here.get(actor)
     if member is None:
         return
-    sent = told(state, actor, links) if links else 0
     member.last_at, member.seconds = at, seconds
     if usage:
         member.usage = usage
-    if sent:
-        member.sent += sent
+    if links and (sent := told(state, actor, links)):
+        member.sent += sum(sent.values())
         totals = state.people.of(member.peer).sent
-        for link in links:
-            for kind, nbytes in (link.get("sent") or {}).items():
-                if kind in KINDS_OF_BYTES:
-                    totals[kind] = totals.get(kind, 0) + nbytes
+        for kind, nbytes in sent.items():
+            totals[kind] = totals.get(kind, 0) + nbytes
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
@@ -248,9 +246,6 @@ def back_to(state: RunState, version: int) -> None:
     work.tokens = max(0, work.tokens - undone)
     state.people.undone += undone
     run.step = version - 1
-
-
-KINDS_OF_BYTES = frozenset(("forward", "backward", "sums", "state", "control"))
 
 
 def _shares(assignment: object) -> dict[int, int]:

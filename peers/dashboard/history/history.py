@@ -381,7 +381,7 @@ class History:
         began = time.thread_time()
         state = self._state
         if state.events != self._snapshot_events:
-            self._store.add_snapshot(state.run.last_at, state.events, self._logs.to_json(), state.to_json())
+            self._store.add_snapshot(state.run.last_at, state.events, self._logs.to_json(), state.json_pieces())
             self._snapshot_events = state.events
         now = time.thread_time()
         self._snapshot_after = now + (now - began) / SNAPSHOT_SHARE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from peers.dashboard.history.store import Store
@@ -31,7 +32,7 @@ def series(store: Store, name: str, start: float, end: float, points: int) -> di
     if name == "bytes_per_s":
         rows = [
             (at, (sent - before) / (at - then))
-            for (then, before), (at, sent) in zip(rows, rows[1:], strict=False)
+            for (then, before), (at, sent) in itertools.pairwise(rows)
             if at > then and sent >= before
         ]
     return {"name": name} | _buckets(rows, start, end, max(1, min(points, MOST_POINTS)))

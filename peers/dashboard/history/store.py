@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,10 @@ class Store:
             self._base.rollback()
             raise
 
-    def add_snapshot(self, at: float, events: int, logs: dict[str, Any], state: dict[str, Any]) -> None:
-        """Written at once, with all that waits."""
-        blob = zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 1)
+    def add_snapshot(self, at: float, events: int, logs: dict[str, Any], pieces: Iterator[str]) -> None:
+        """Written at once, with all that waits. `pieces`: of the state's JSON text."""
+        squeeze = zlib.compressobj(1)
+        blob = b"".join(squeeze.compress(piece.encode()) for piece in pieces) + squeeze.flush()
         values = at, self._next_line - 1, events, json.dumps(logs), blob
         self.add("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
         self.commit()

@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 class Tail:
-    """`offset`: up to there its lines have been taken; whoever takes one moves it on. `source`: who speaks in it now."""
+    """`offset`: up to there its lines have been taken; whoever takes one moves it on. `source`: who speaks in it."""
 
     def __init__(self, path: Path, source: str) -> None:
         self.path = path

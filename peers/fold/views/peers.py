@@ -42,9 +42,9 @@ def peers_view(
     """`sort`: a key of _SORTS, with `-` before it the other way round; unknown ones are `stage`. `query`: part of an
     actor, of a machine's words, or a stage as `stage 2`.
     """
-    words = words_of(state)
-    rows = [_row(state, facts, member, words[member.actor]) for member in state.members.here.values()]
-    rows += [_row(state, facts, gone, word_of(state, gone)) for gone in state.members.gone.values()]
+    words, shares = words_of(state), shares_of(state)
+    rows = [_row(state, facts, each, words[each.actor], shares) for each in state.members.here.values()]
+    rows += [_row(state, facts, gone, word_of(state, gone), shares) for gone in state.members.gone.values()]
     wanted = query.strip().lower()
     if wanted:
         rows = [row for row in rows if _matches(row, wanted)]
@@ -58,7 +58,7 @@ def peer_view(state: RunState, facts: RunFacts | None, wanted: str) -> dict[str,
     found = _find(state, wanted)
     if found is None:
         return None
-    row = _row(state, facts, found, word_of(state, found))
+    row = _row(state, facts, found, word_of(state, found), shares_of(state))
     here = found if isinstance(found, Member) else None
     of_it = [fault for fault in state.faults.items if fault.actor == found.actor]
     history = [{"at": at, "text": text} for at, text in here.history] if here is not None else []
@@ -88,7 +88,9 @@ def _find(state: RunState, wanted: str) -> Member | Gone | None:
     return None
 
 
-def _row(state: RunState, facts: RunFacts | None, member: Member | Gone, word: str) -> dict[str, Any]:
+def _row(
+    state: RunState, facts: RunFacts | None, member: Member | Gone, word: str, shares: dict[str, float]
+) -> dict[str, Any]:
     here = member if isinstance(member, Member) else None
     end = state.run.last_at if isinstance(member, Member) else member.left_at
     return {
@@ -101,7 +103,7 @@ def _row(state: RunState, facts: RunFacts | None, member: Member | Gone, word: s
         "joined_at": (here.joined_at or here.seen_at) if here is not None else member.seen_at,
         "last_at": here.last_at if here is not None else end,
         "left_at": None if isinstance(member, Member) else member.left_at,
-        "share": _share(state, member),
+        "share": shares.get(member.actor) if here is not None else None,
         "tokens": tokens_layers(state, member.tokens, facts) if state.people.assigned else None,
         "hours": max(0.0, end - member.seen_at) / 3600,
         "bytes_sent": member.sent,
@@ -111,16 +113,13 @@ def _row(state: RunState, facts: RunFacts | None, member: Member | Gone, word: s
     }
 
 
-def _share(state: RunState, member: Member | Gone) -> float | None:
-    """Of its stage's microbatches, by the table told last."""
-    stages = state.pipeline.stages
-    if isinstance(member, Gone) or member.stage is None or member.stage >= len(stages):
-        return None
-    stage = stages[member.stage]
-    if member.actor not in stage.roster or sum(stage.weights) <= 0:
-        return None
-    position = stage.roster.index(member.actor)
-    return stage.weights[position] / sum(stage.weights) if position < len(stage.weights) else None
+def shares_of(state: RunState) -> dict[str, float]:
+    """Of its stage's microbatches, by the tables told last."""
+    found = {}
+    for stage in state.pipeline.stages:
+        if (total := sum(stage.weights)) > 0:
+            found.update({actor: weight / total for actor, weight in zip(stage.roster, stage.weights, strict=False)})
+    return found
 
 
 def _matches(row: dict[str, Any], wanted: str) -> bool:

@@ -31,7 +31,9 @@ def pipeline_view(
         stage = pipeline.stages[index] if index < len(pipeline.stages) else Stage()
         cells = _actors(stage, by_stage.get(index, []))
         told = stage.told or ([0, 0, pipeline.open.microbatches] if pipeline.open is not None else [])
-        shown = [_cell(state, stage, actor, words) for actor in page(cells, offset, limit)]
+        places = {actor: position for position, actor in enumerate(stage.roster)}
+        total = sum(stage.weights)
+        shown = [_cell(state, stage, actor, words, places.get(actor), total) for actor in page(cells, offset, limit)]
         stages.append(
             {
                 "stage": index,
@@ -52,7 +54,7 @@ def pipeline_view(
     planned = pipeline.planned
     return {
         "stages": stages,
-        "standby": [_cell(state, None, member.actor, words) for member in page(standby, offset, limit)],
+        "standby": [_cell(state, Stage(), member.actor, words, None, 0.0) for member in page(standby, offset, limit)],
         "standby_total": len(standby),
         "planned": None
         if planned is None or not planned.actor
@@ -99,15 +101,17 @@ def _codec(stage: Stage, index: int, facts: RunFacts | None) -> dict[str, str] |
     return {"forward": forward, "backward": backward} if forward or backward else None
 
 
-def _cell(state: RunState, stage: Stage | None, actor: str, words: dict[str, str]) -> dict[str, Any]:
+def _cell(
+    state: RunState, stage: Stage, actor: str, words: dict[str, str], position: int | None, total: float
+) -> dict[str, Any]:
+    """`position`: in the roster, whose weights are `total` together."""
     member = state.members.here.get(actor)
     word = words.get(actor, "lost")
-    position = stage.roster.index(actor) if stage is not None and actor in stage.roster else None
     weight = rate = share = done = left = None
-    if stage is not None and position is not None:
+    if position is not None:
         weight = stage.weights[position] if position < len(stage.weights) else None
         rate = stage.rates[position] if position < len(stage.rates) else None
-        share = weight / sum(stage.weights) if weight is not None and sum(stage.weights) > 0 else None
+        share = weight / total if weight is not None and total > 0 else None
         if position < len(stage.shares):
             accumulated, _, assigned = stage.shares[position]
             done, left = accumulated, max(0, assigned - accumulated)
