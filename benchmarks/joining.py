@@ -213,7 +213,7 @@ def _incumbents() -> list[str]:
 
 def _spawned_at(report: Report, coordinator: Log) -> float:
     """When the joiners' processes were started, Unix seconds."""
-    first = next(at for at, event in coordinator if isinstance(event, PassOpened))
+    first = next(at for at, event in coordinator if isinstance(event, PassOpened) and event.pass_kind == "train")
     return float(first + next(episode["at_s"] for episode in report["episodes"] if episode["fault"] == "join"))
 
 
@@ -245,7 +245,9 @@ def _parts(log: Log, coordinator: Log, spawned_at: float) -> dict[str, float]:
 def _step_seconds(coordinator: Log, logs: dict[str, Log], before: int) -> tuple[float, float, float | None]:
     """Medians: of the steps before anybody joined, of those that were open while a state was on its way, and of those
     that began when all were of use, if any did."""
-    opened = {e.pass_id.rsplit(":", 1)[1]: at for at, e in coordinator if isinstance(e, PassOpened)}
+    opened = {
+        e.pass_id.rsplit(":", 1)[1]: at for at, e in coordinator if isinstance(e, PassOpened) and e.pass_kind == "train"
+    }
     steps = [(e.step, opened[str(e.step)], at) for at, e in coordinator if isinstance(e, StepDecided)]
     gathered = [(at, e) for log in logs.values() for at, e in log if isinstance(e, Gathered) and _is_state(e)]
     began = min(at - e.index_s - e.pieces_s for at, e in gathered)

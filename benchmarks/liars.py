@@ -96,7 +96,7 @@ def _run(folder: Path, options: argparse.Namespace, lies: list[str], every: int)
     with LocalSwarm(folder / "swarm", path, commands) as swarm:
         swarm.finish(1800, failing=range(len(lies)))
         events = swarm.events()
-    opened = [at for at, event in events if isinstance(event, PassOpened)]
+    opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
     decided = [at for at, event in events if isinstance(event, StepDecided)]
     (loss,) = [event.loss for _, event in events if isinstance(event, Evaluated)]
     return {

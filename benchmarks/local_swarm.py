@@ -105,7 +105,7 @@ class LocalSwarm:
     def step_seconds(self, steps: int, first: int = 1) -> float:
         """From opening to decision, the median of the steps from `first` on. Every one of `steps` was run once."""
         events = self.events()
-        opened = [at for at, event in events if isinstance(event, PassOpened)]
+        opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
         decided = [at for at, event in events if isinstance(event, StepDecided)]
         assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
         return statistics.median(b - a for a, b in zip(opened[first:], decided[first:], strict=True))

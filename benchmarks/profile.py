@@ -45,7 +45,7 @@ def _profile(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     join = ["join", "--threads", "1", "--capacity", "1", "--max-memory", "4GB"]
     with LocalSwarm(folder / "swarm", path, [[*words, str(note), *join] for note in notes]) as swarm:
         swarm.finish(3600)
-        opened = [at for at, event in swarm.events() if isinstance(event, PassOpened)]
+        opened = [at for at, event in swarm.events() if isinstance(event, PassOpened) and event.pass_kind == "train"]
         logs = [swarm.events(f"peer-{number}") for number in range(len(notes))]
     assert len(opened) == options.steps, "a step was run twice: not a measurement"
     applied = [[at for at, event in log if isinstance(event, StepApplied)] for log in logs]

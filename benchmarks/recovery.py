@@ -81,7 +81,7 @@ def _kill(folder: Path) -> dict[str, float]:
         victim = swarm.events("peer-0")
         others = [entry for number in (1, 2, 3) for entry in swarm.events(f"peer-{number}")]
     died = victim[-1][0]
-    opened = [at for at, event in events if isinstance(event, PassOpened)]
+    opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
     decided = [at for at, event in events if isinstance(event, StepDecided)]
     seconds = [b - a for a, b in zip(opened, decided, strict=True)]
     fenced = min(at for at, event in events if isinstance(event, PeerFenced))

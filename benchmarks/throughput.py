@@ -131,10 +131,14 @@ class _Swarm:
 
     def opened(self) -> list[float]:
         """Unix seconds at which its steps began."""
-        return [at for at, event in self.swarm.events() if isinstance(event, PassOpened)]
+        return [at for at, event in self.swarm.events() if isinstance(event, PassOpened) and event.pass_kind == "train"]
 
     def pairs(self, references: list[_Reference], options: argparse.Namespace) -> list[dict[str, float]]:
-        passes = [event.pass_id for _, event in self.swarm.events() if isinstance(event, PassOpened)]
+        passes = [
+            event.pass_id
+            for _, event in self.swarm.events()
+            if isinstance(event, PassOpened) and event.pass_kind == "train"
+        ]
         assert passes == [f"1:{step}" for step in range(len(passes))], "a step was run twice: not a measurement"
         opened = self.opened()[1 : options.pairs + 2]
         tokens = options.microbatches * TOKENS

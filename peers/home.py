@@ -68,6 +68,11 @@ class Home:
         return self.path / "events.jsonl"
 
     @property
+    def mirrors(self) -> Path:
+        """Copies of the event logs of the other coordinators of a group."""
+        return self.path / "mirrors"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

@@ -14,7 +14,7 @@ from swarm.net.network import Network
 from swarm.net.uplink import Uplink
 from swarm.protocol.actions import LinkLost, LinkUp, Received, Undelivered
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Message, WithPayload
+from swarm.protocol.messages import LogChunk, LogWant, Message, WithPayload
 from swarm.protocol.settings import Settings
 
 
@@ -34,16 +34,22 @@ def run_network(
     ending: Callable[[], bool],
     uplink: Uplink | None,
     coordinators: Collection[str] = (),
+    link_up: Callable[[Actor], None] = lambda actor: None,
+    mirror: Callable[[Actor, LogWant | LogChunk], None] = lambda sender, message: None,
 ) -> Network:
     """A network that is not started yet.
 
     `notice` sees each message before the core does. `check_frame` and `max_payload` bound what strangers may send (see
     Network); their refusals are logged ever more rarely (see Tally). While `ending()`, streams that break and messages
-    that cannot be delivered are nothing to report. `uplink` and `coordinators`: as in Network.
+    that cannot be delivered are nothing to report. `uplink` and `coordinators`: as in Network. `link_up`: hears of that
+    before the core does. `mirror`: takes what coordinators say of their logs; no core does.
     """
     refused_peers = Tally()
 
     def on_message(sender: Actor, message: Message) -> None:
+        if isinstance(message, LogWant | LogChunk):
+            mirror(sender, message)
+            return
         notice(sender, message)
         loop.post(Received(sender, message))
 
@@ -68,6 +74,10 @@ def run_network(
         if role is Role.PEER and payloads:
             loop.post(Undelivered(actor, payloads))
 
+    def on_link_up(actor: Actor) -> None:
+        link_up(actor)
+        loop.post(LinkUp(actor))
+
     network = Network(
         host,
         me,
@@ -75,7 +85,7 @@ def run_network(
         role,
         on_message,
         lambda actor, reason: loop.post(LinkLost(actor)),
-        lambda actor: loop.post(LinkUp(actor)),
+        on_link_up,
         check_frame=check_frame,
         on_frame_refused=on_frame_refused,
         on_peer_refused=on_peer_refused,

@@ -270,7 +270,11 @@ class PassOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Event):
-    """The coordinator's state in one word, and the core's own reason for it. Told when either changes."""
+    """The coordinator's state in one word, and the core's own reason for it. Told when either changes.
+
+    `starting` is the first that a coordinator tells in its life, or each time that it begins to lead a group: nobody is
+    a member yet, and no table is told.
+    """
 
     state: str
     """starting, waiting, training, evaluating, sampling, pausing, paused, finishing, finished or stopping."""

@@ -191,7 +191,9 @@ class Director:
             peer = self._join(name)
             self._wait_for(lambda n=number: self._count(PeerJoined) >= n or self._opened, "admission", peer)  # type: ignore[misc]
         self._wait_for(lambda: self._opened, "the first step", coordinator)
-        self._played.first_step_at = next(s.at for s in self._played.coordinator if isinstance(s.event, PassOpened))
+        self._played.first_step_at = next(
+            s.at for s in self._played.coordinator if isinstance(s.event, PassOpened) and s.event.pass_kind == "train"
+        )
         if self._scenario.churn is not None:
             peers = [m for name, m in self._machines.items() if name not in (*self._scenario.coordinators, BOOTSTRAP)]
             self._churning = Churning(self._scenario.churn, peers, self._played.first_step_at)
@@ -376,7 +378,8 @@ class Director:
     @property
     def _opened(self) -> bool:
         """The first step: from then on moments count, whoever is still on the way."""
-        return self._count(PassOpened) > 0
+        events = (seen.event for seen in self._played.coordinator)
+        return any(isinstance(event, PassOpened) and event.pass_kind == "train" for event in events)
 
     def _count(self, kind: type[Event]) -> int:
         return sum(isinstance(seen.event, kind) for seen in self._played.coordinator)

@@ -31,7 +31,7 @@ class Schedule:
         return [pending.fault for pending in self._pending]
 
     def see(self, host: str, event: Event, at: float) -> None:
-        if self._opened is None and isinstance(event, PassOpened):
+        if self._opened is None and isinstance(event, PassOpened) and event.pass_kind == "train":
             self._opened = at
         for pending in self._pending:
             sight = pending.fault.when.sight

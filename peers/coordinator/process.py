@@ -18,6 +18,7 @@ from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
+from peers.coordinator.mirror import Mirror
 from peers.coordinator.record import DecisionRecord
 from peers.coordinator.twins import Twins
 from peers.core_loop import INTERRUPTED
@@ -186,7 +187,9 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             ending=lambda: core.phase is Phase.FINISHED,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
             coordinators=manifest.coordinator.group,
+            mirror=lambda sender, message: mirror.heard(sender, message),
         )
+        mirror = Mirror(home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None)
 
         prober = Prober(network)
 
@@ -235,6 +238,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         work = [directory.run(), _fail_when_daemon_dies(host, driver)]
         if others:
             work.append(_invite_to_all(addresses, others, directory, invite_with))
+            work.append(mirror.run(settings.heartbeat_s))
         background = [driver.loop.watch(asyncio.create_task(each)) for each in work]
         try:
             return await driver.run()

@@ -200,7 +200,7 @@ class _Story:
                 progress(event, at)
                 if isinstance(event, e.ProcessStarted):
                     self._report.run = event.run
-            return any(isinstance(event, e.PassOpened) for _, event in found)
+            return any(isinstance(event, e.PassOpened) and event.pass_kind == "train" for _, event in found)
 
         self._children.wait_for(opened, "the first step", self._options.start_timeout_s)
 

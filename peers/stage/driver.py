@@ -12,6 +12,7 @@ from peers.fault import Fault
 from peers.stage.keeper import Keeper
 from peers.stage.resources import measure
 from peers.stage.retention import Retention
+from peers.stage.telemetry import Reports
 from swarm.compute.body import FrameError
 from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
 from swarm.protocol.actions import (
@@ -71,6 +72,8 @@ class StageDriver:
         self._loading: asyncio.Task[None] | None = None
         self._fetching: tuple[tuple[int, int], asyncio.Task[None]] | None = None
         """(stage, step) of the sums that are fetched."""
+        self.reports: Reports | None = None
+        """What is told for people to see."""
         self._network: Post | None = None
         self._keeper: Keeper | None = None
         carry_out = self._carry_out
@@ -103,6 +106,8 @@ class StageDriver:
             self._log.append(ProcessStopped(self.loop.stop_reason))
             return self.loop.outcome()
         finally:
+            if self.reports is not None:
+                self.reports.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -117,11 +122,15 @@ class StageDriver:
                 ready = self._with_payload(message)
                 if ready is not None:
                     self._network.send(to, ready)
+                if self.reports is not None:
+                    self.reports.sent(to, message)
             case Emit(event):
                 self._log.append(event)
                 if isinstance(event, StepApplied):
                     self._log.append(measure(event.step + 1, self._retention.peak_bytes))
                     self._keeper.applied(event.step)
+                    if self.reports is not None:
+                        self.reports.applied(event.step)
             case LoadState():
                 if self._loading is not None:
                     self._loading.cancel()

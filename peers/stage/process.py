@@ -28,11 +28,14 @@ from peers.stage.machine import Machine, Seat
 from peers.stage.means import MeansFile
 from peers.stage.patience import DEFAULT_PATIENCE_S, CoordinatorGone, Patience
 from peers.stage.retention import Retention
+from peers.stage.telemetry import Reports
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
+from peers.stage.usage import Usage, machine_traits
 from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
+from swarm.compute.meter import Meter
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
 from swarm.compute.turns import Turns
@@ -191,6 +194,10 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             group=group,
         )
         driver = StageDriver(core, log, retention, options.machine.more, options.faults)
+
+        def meter() -> Meter | None:
+            return None if keeper.engine is None else keeper.engine.meter
+
         twins: set[int] = set()
         """Incarnations of processes with our key that we were told of."""
 
@@ -198,6 +205,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         """Whom the open pass brings this peer together with, and from whom it has its state."""
 
         def notice(sender: Actor, message: Message) -> None:
+            reports.heard(sender, message)
             if sender in group and _comes_near(message, near):
                 directory.need((*group, *near))
             if isinstance(message, Twin) and sender in group and message.incarnation not in twins:
@@ -219,7 +227,11 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             ending=lambda: driver.loop.stopped,
             uplink=options.machine.uplink,
             coordinators=manifest.coordinator.group,
+            link_up=lambda actor: reports.link_up(actor),
         )
+        traits = machine_traits(options.device, options.threads, options.machine.budgets.memory)
+        usage = Usage(options.device)
+        reports = driver.reports = Reports(core, network, meter, usage, traits, log)
 
         async def serve(requester: Actor, raw: bytes) -> Transfer:
             if raw == DOWN and any(requester.peer == member.peer for member in group):

@@ -21,6 +21,7 @@ from swarm.codecs import CodecError, Reason, UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, Buffer, FrameError
+from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, REDUCING, Meter
 from swarm.compute.optimizer import StageState
 from swarm.compute.reduction import Buckets
 from swarm.compute.stage import Stage
@@ -98,8 +99,12 @@ class StageEngine:
         self._buckets = buckets_of(layout, manifest.sums)
         self._whole_buckets = Buckets(layout, manifest.sums).count
         self._stage: Stage | None = None
+        self._waited_s = 0.0
+        """How long the task in hand waited for its turn."""
         self._coming: Stage | None = None
         """Tensors for a state that is on its way."""
+        self.meter = Meter()
+        """What the compute thread does."""
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
         self._backlog: Backlog[ComputeAction | _Call] = Backlog()
         self._thread = threading.Thread(target=self._work, name=f"compute-{stage}", daemon=True)
@@ -250,7 +255,9 @@ class StageEngine:
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         if self._turns is None:
             return run(action)
+        begun = time.perf_counter()
         with self._turns.turn():
+            self._waited_s = time.perf_counter() - begun
             return run(action)
 
     # ------------------------------------------------ any thread
@@ -298,13 +305,18 @@ class StageEngine:
     def _work_off(self) -> None:
         while (task := self._backlog.pop()) is not None:
             if isinstance(task, _Call):
+                self.meter.begin(APPLYING)
                 task.carry_out()
+                self.meter.end()
                 continue
+            self._waited_s = 0.0
+            self.meter.begin(*_metered(task))
             try:
                 done = self._carry_out(task)
             except Exception as error:
                 _log.exception("%s failed", type(task).__name__)
                 done = failure(task, error)
+            self.meter.end(self._waited_s, 0.0 if self._stage is None else self._stage.turned_at)
             if done is not None:
                 try:
                     self._post(done)
@@ -384,6 +396,19 @@ class _Call:
                 self.future.set_result(self._run())
             except Exception as error:
                 self.future.set_exception(error)
+
+
+def _metered(task: ComputeAction) -> tuple[int, int]:
+    """Kind of work and microbatch, as the meter counts it. What is done with a whole state counts as applying."""
+    match task:
+        case Forward():
+            return FORWARD, task.microbatch
+        case Backward():
+            return BACKWARD, task.microbatch
+        case EncodePart() | SumBucket() | StoreSum() | Assemble() | CancelReduce():
+            return REDUCING, -1
+        case Begin() | Discard() | Apply() | SettleBases():
+            return APPLYING, -1
 
 
 def failure(action: ComputeAction, error: Exception) -> ComputeFailed:

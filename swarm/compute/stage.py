@@ -6,6 +6,7 @@ computed again in backward. Both run the same operations in the same grad mode, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,8 @@ class Stage:
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
         self.sent: dict[Microbatch, Buffer] = {}
         """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
+        self.turned_at = 0.0
+        """When the last stage went from forward to backward, in the last microbatch it trained on (perf_counter)."""
         self.bases = BaseStore()
         self.reduction = reduction_of(self._accumulator, manifest.sums)
         self.optimizer = StageOptimizer(
@@ -165,7 +168,9 @@ class Stage:
         graph = self._run(body)
         with autocast(self._device):
             loss = self._module.loss_sum(graph.output, body.labels.to(self._device))
-        return self._accumulate(action, Graph(graph.source, loss), None, loss.item())
+        value = loss.item()
+        self.turned_at = time.perf_counter()
+        return self._accumulate(action, Graph(graph.source, loss), None, value)
 
     def _accumulate(
         self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: float | None

@@ -38,6 +38,12 @@ class LinkRates:
         if len(self._seconds_per_byte) > MOST_SENDERS:
             del self._seconds_per_byte[next(iter(self._seconds_per_byte))]
 
+    def of(self, sender: Actor) -> float | None:
+        """Bytes a second; None: not known."""
+        observed = self._seconds_per_byte.get(sender)
+        seconds = None if observed is None else observed.quantile(0.5)
+        return None if seconds is None else 1 / seconds
+
     def slowest(self, count: int) -> list[tuple[Actor, float]]:
         """At most `count` senders with the bytes a second of their links, the slowest first."""
         return sorted(self._rates(), key=lambda rate: rate[1])[:count]

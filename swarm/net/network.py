@@ -25,6 +25,7 @@ from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
+from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.uplink import Uplink
 from swarm.net.wire import (
@@ -40,6 +41,10 @@ from swarm.protocol.ids import Actor, Attempt
 
 MAX_STREAMS_PER_PEER = 64
 """Streams a peer may have open to us: five channels, and some bulk transfers at once."""
+MAX_PONGS = 16
+"""Messages that may wait on the way to somebody who is yet answered a ping."""
+MOST_COUNTED = 4096
+"""Actors whose bytes are counted apart, until that is asked."""
 MAX_PASSED_ON = 256
 """Messages on one channel to one peer that others have passed on through us."""
 
@@ -101,6 +106,8 @@ class Network:
         """Counts refused handshakes by reason, in `admission.refused`."""
         self.link_rates = LinkRates()
         """What comes in from whom, and how fast."""
+        self.round_trips = RoundTrips(me)
+        """How long those who were pinged took to answer."""
         self._host = host
         self._role = role
         self._on_message = on_message
@@ -125,6 +132,8 @@ class Network:
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
         self._sent: Counter[Channel] = Counter()
         self._received: Counter[Channel] = Counter()
+        self._sent_to: dict[Actor, Counter[Channel]] = {}
+        """Since that was asked last."""
 
     # ------------------------------------------------------------ for the driver
 
@@ -156,6 +165,19 @@ class Network:
                 self._drop(actor, 1, "too much is being passed on to it")
                 return
         self._link(actor).send(message)
+
+    def ping(self, actor: Actor) -> None:
+        """Ask how long an actor takes to answer, if there is a way to it (`round_trips`)."""
+        link = self._links.get(actor)
+        if link is not None and link.open:
+            link.send(self.round_trips.ping(actor))
+
+    def take_sent(self, most: int) -> dict[Actor, tuple[int, ...]]:
+        """Bytes to each actor since this was asked last, by LINK_KINDS: of those with most data, at most so many."""
+        taken, self._sent_to = self._sent_to, {}
+        sent = {actor: tuple(counts[channel] for channel in _BY_KIND) for actor, counts in taken.items()}
+        largest = sorted(sent, key=lambda actor: (-sum(sent[actor][:-1]), -sent[actor][-1], actor))[:most]
+        return {actor: sent[actor] for actor in largest}
 
     def withdraw(self, attempt: Attempt) -> None:
         """Own parts of an attempt to reduce, and of earlier ones of its stage, are void: none that waits is sent."""
@@ -277,7 +299,7 @@ class Network:
                 lost=self._on_link_lost,
                 broke=self._stream_broke,
                 unsendable=lambda to, message, error: self._refuse(self.me, f"to {to}: {error}"),
-                sent=lambda channel, count: self._sent.update({channel: count}),
+                sent=partial(self._count, actor),
                 dropped=self._drop,
                 undelivered=self._on_undelivered,
             )
@@ -285,6 +307,15 @@ class Network:
             reach = partial(self._dialler.reach, actor)
             link = self._links[actor] = Link(self.me, actor, reach, events, self._reconnect_grace_s, self._lanes)
         return link
+
+    def _count(self, actor: Actor, channel: Channel, nbytes: int) -> None:
+        self._sent[channel] += nbytes
+        counts = self._sent_to.get(actor)
+        if counts is None:
+            if len(self._sent_to) >= MOST_COUNTED:
+                return  # nobody asks
+            counts = self._sent_to[actor] = Counter()
+        counts[channel] += nbytes
 
     def _has_link(self, peer_id: str) -> bool:
         return any(actor.peer == peer_id and link.open for actor, link in self._links.items())
@@ -318,7 +349,7 @@ class Network:
                 sent = await bulk.answer(
                     stream, verdict, self.manifest, self._answer, self._answers, *lanes, self._detours
                 )
-                self._sent[Channel.BULK] += sent
+                self._count(verdict.sender, Channel.BULK, sent)
             else:
                 await self._receive(stream, verdict.sender, verdict.channel)
         except WireError as error:
@@ -385,6 +416,9 @@ class Network:
                 self.link_rates.arrived(sender, len(payload), stream.payload_s)
                 if self._incoming.get(key) is not stream:
                     return
+                if isinstance(message, m.Ping | m.Pong):
+                    self._on_ping(sender, message)
+                    continue
                 waiting = self._on_message(sender, message)
                 if waiting is not None:
                     await waiting
@@ -396,6 +430,14 @@ class Network:
                 link = self._links.get(sender)
                 if control and link is not None:
                     link.probe()
+
+    def _on_ping(self, sender: Actor, message: m.Ping | m.Pong) -> None:
+        if isinstance(message, m.Pong):
+            self.round_trips.answered(sender, message.number)
+            return
+        link, pong = self._links.get(sender), m.Pong(message.number)
+        if link is not None and link.open and link.waiting(pong) < MAX_PONGS:
+            link.send(pong)
 
     def _check(self, sender: Actor, message: m.Message, channel: Channel) -> None:
         if channel_of(message) is not channel:
@@ -431,10 +473,14 @@ class Network:
             self._on_peer_refused(peer_id, reason)
 
 
+_BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)
+"""As LINK_KINDS."""
+
+
 def _in_whose_name(sender: Actor, message: m.Message, me: Actor) -> Actor:
     """The actor a message speaks for. What comes over a sibling is taken on the sibling's word."""
     match message:
-        case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor):
+        case m.Join(actor=actor) | m.Status(actor=actor) | m.Leave(actor=actor) | m.Telemetry(actor=actor):
             return actor
         case m.ReducePart(key=key):
             return key.contributor

@@ -50,6 +50,8 @@ MAX_CODEC = 64
 """Bytes of a codec's name."""
 MAX_LINKS = 64
 """Links whose rates a peer tells."""
+MAX_LABEL = 80
+"""Characters of a text for people to see, of which there are many."""
 MAX_LISTENERS = 4096
 """Peers that take up a stage while a pass is open."""
 MAX_INTRODUCED = 16_384
@@ -240,6 +242,29 @@ def _text(limit: int) -> _Converter:
     return _Converter(encode, decode)
 
 
+def _label() -> _Converter:
+    """A text of so many characters, each of four bytes at most."""
+
+    def encode(value: str, _encoder: Encoder) -> str:
+        return value[:MAX_LABEL]
+
+    def decode(value: str, _decoder: Decoder, _payload: Buffer) -> str:
+        if len(value) > MAX_LABEL:
+            raise WireError(f"a text of {len(value)} characters; at most {MAX_LABEL} are taken")
+        return value
+
+    return _Converter(encode, decode)
+
+
+def _bytes(limit: int) -> _Converter:
+    def check(value: bytes, _context: object, _payload: Buffer = b"") -> bytes:
+        if len(value) > limit:
+            raise WireError(f"{len(value)} bytes; at most {limit} are taken")
+        return value
+
+    return _Converter(check, check)
+
+
 def _bit_set() -> _Converter:
     limit = (MAX_MICROBATCHES + 7) // 8
 
@@ -360,6 +385,21 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Open, "listeners"): _many(_nested(m.Listener), MAX_LISTENERS),
     (m.TakeSeats, "seats"): _bounded(0, m.MAX_SEATS),
     (m.Seating, "peers"): _many(_text(MAX_PEER_ID), m.MAX_SEATS),
+    (m.Telemetry, "machine"): _many(_nested(m.Trait), m.MAX_TRAITS),
+    (m.Trait, "name"): _label(),
+    (m.Trait, "text"): _label(),
+    (m.Figure, "name"): _label(),
+    (m.Work, "seconds"): _many(_FLOAT, len(m.WORK_KINDS)),
+    (m.Work, "spans"): _many(_nested(m.Span), m.MAX_SPANS),
+    (m.Work, "usage"): _many(_nested(m.Figure), m.MAX_TRAITS),
+    (m.Work, "links"): _many(_nested(m.LinkUse), m.MAX_LINK_USES),
+    (m.Span, "kind"): _bounded(0, len(m.WORK_KINDS) - 1),
+    (m.Span, "microbatch"): _bounded(-1, MAX_MICROBATCHES - 1),
+    (m.LinkUse, "sent"): _many(_LARGE, len(m.LINK_KINDS)),
+    (m.LogWant, "log"): _text(MAX_DIGEST),
+    (m.LogWant, "before"): _text(MAX_DIGEST),
+    (m.LogChunk, "log"): _text(MAX_DIGEST),
+    (m.LogChunk, "lines"): _bytes(m.MAX_LOG_BYTES),
     (m.Relay, "message"): _RELAYED,
     (m.Append, "entries"): _many(_ENTRY, BATCH),
 }
@@ -378,6 +418,11 @@ _PARTS: tuple[type, ...] = (
     m.StageOutcome,
     m.CodecPair,
     m.LinkRate,
+    m.Trait,
+    m.Span,
+    m.Figure,
+    m.LinkUse,
+    m.Work,
     m.Seating,
     m.Decision,
     m.Lineage,
@@ -473,8 +518,22 @@ def _check(value: Any) -> None:
             raise WireError(f"{value.seconds_per_microbatch} seconds per microbatch")
         case m.Status() if value.uplink is not None and not _is_rate(value.uplink):
             raise WireError(f"an uplink of {value.uplink} bytes a second")
+        case m.Work() if len(value.seconds) != len(m.WORK_KINDS) or not all(map(_is_amount, value.seconds)):
+            raise WireError(f"seconds of work {value.seconds}; there are {len(m.WORK_KINDS)}, finite and not negative")
+        case m.Trait(number=number) if number is not None and not _is_amount(number):
+            raise WireError(f"a machine with {value.name} {number}; it must be finite and not negative")
+        case m.Figure() if not _is_amount(value.value):
+            raise WireError(f"{value.name} of {value.value}; it must be finite and not negative")
+        case m.LinkUse() if len(value.sent) not in (0, len(m.LINK_KINDS)):
+            raise WireError(f"{len(value.sent)} kinds of bytes; there are {len(m.LINK_KINDS)}")
+        case m.LinkUse(rate=rate, rtt_s=rtt) if not all(n is None or _is_amount(n) for n in (rate, rtt)):
+            raise WireError(f"a link of {rate} bytes a second, {rtt} seconds there and back")
         case m.LinkRate() if not _is_rate(value.bytes_per_s):
             raise WireError(f"a link of {value.bytes_per_s} bytes a second")
+
+
+def _is_amount(number: float) -> bool:
+    return math.isfinite(number) and number >= 0
 
 
 def _is_rate(bytes_per_s: float) -> bool:

@@ -133,6 +133,11 @@ class Agenda:
             return None
         return min(LATE_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor], stage)[actor])
 
+    @property
+    def samples(self) -> bool:
+        """Whether a text sample is begun, and not complete."""
+        return self._sampled > 0
+
     def completed(self, kind: PassKind) -> None:
         """A forward-only pass has its result."""
         if kind is PassKind.EVALUATE:

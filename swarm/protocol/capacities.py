@@ -84,6 +84,13 @@ class Capacities:
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
 
+    def rate(self, member: Member, stage: int) -> float:
+        """Microbatches a second of a member in a stage, as the planner reckons."""
+        computed = self.speed(member) / self.costs()[stage]
+        if not self._stage_frames or not self._stage_frames[stage]:
+            return computed
+        return min(computed, self.uplink(member) / self._stage_frames[stage])
+
     def sent(self, stage: int) -> float:
         """Bytes a second that a peer of speed 1 sends in a stage; 0 if that is not known."""
         return self._stage_frames[stage] / self.costs()[stage] if self._stage_frames else 0.0

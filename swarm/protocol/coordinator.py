@@ -14,10 +14,13 @@ from swarm.events import (
     CoordinatorStarted,
     Evaluated,
     PeerExpelled,
+    PeerGone,
     PeerJoined,
     PeerLost,
+    PeerSeen,
     RunFinished,
     RunPaused,
+    StateChanged,
     StepAborted,
     StepAudited,
     SwarmSplit,
@@ -49,6 +52,7 @@ from swarm.protocol.codec_choice import CodecChoice
 from swarm.protocol.collection import Collection
 from swarm.protocol.departures import Departures
 from swarm.protocol.experience import Experience
+from swarm.protocol.fault_cost import FaultCosts
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor, PassKind, Term
 from swarm.protocol.islands import islands
@@ -69,17 +73,21 @@ from swarm.protocol.messages import (
     Released,
     Result,
     Status,
+    Telemetry,
     Unreachable,
     Want,
 )
 from swarm.protocol.open_pass import Completed, Decided, OpenPass, Unworkable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement, Survey
+from swarm.protocol.progress_told import ProgressTold
 from swarm.protocol.rebalancing import Rebalancing
+from swarm.protocol.reported_work import ReportedWork
 from swarm.protocol.residuals import Rosters
 from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
 from swarm.protocol.silence import Silence
+from swarm.protocol.tables_told import TablesTold, weights_of
 from swarm.protocol.weights import Weights
 
 AT_ONCE = 64
@@ -147,23 +155,70 @@ class CoordinatorCore:
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
+        """Why nothing goes on, as told last."""
+        self._waits_for = ""
+        """The same, as it is now."""
         self._next_tick = 0.0
         self._next_look = 0.0
         self._finished_at = 0.0
         self._stopping: tuple[str, float] | None = None
         """(why, until when at most) this process stops: no further pass is opened."""
         self._stopped = False
+        self._stop_reason = ""
+        self._why_new_term = "what was said so far is void"
         self._last_word: Decide | Halt | None = None
         """What is said to everybody once all is over, until they are gone."""
+        self._tables_told = TablesTold(self.members, capacities, self._out)
+        self._progress_told = ProgressTold(self._out)
+        self._costs = FaultCosts(settings)
+        self._reported_work = ReportedWork(actor, settings, self.history, self.members, self._out)
+        self._state = ("", "")
+        """As last told."""
 
     @property
     def known(self) -> frozenset[Actor]:
         """Peers that have presented themselves: the archive is open to them."""
         return frozenset(member.actor for member in self.members)
 
+    @property
+    def state(self) -> tuple[str, str]:
+        """What it does, in a word of StateChanged, and why."""
+        return self._state
+
+    @property
+    def stages_held(self) -> dict[str, int | None]:
+        """Of every member, the stage it has; None: it stands by, or is not placed yet."""
+        return {str(member.actor): member.stage for member in self.members}
+
+    @property
+    def decided(self) -> int:
+        """The last decided step that stands, −1 for none: as CoordinatorStarted, StepDecided and RolledBack tell it."""
+        if not self._started:
+            return -1
+        request = self._term_request
+        version = None if request is None else request.rollback_to
+        return (self.history.version if version is None else version) - 1
+
+    @property
+    def weights(self) -> list[dict[str, float]]:
+        """By stage, who serves it in the open pass with which weight, as TableChanged tells it; empty while none is."""
+        if self.open_pass is None:
+            return []
+        ledger = self.open_pass.ledger
+        return [
+            dict(zip(map(str, table.roster), weights_of(ledger, stage), strict=True))
+            for stage, table in enumerate(ledger.tables)
+        ]
+
     # ------------------------------------------------------------ entry
 
     def handle(self, event: CoordinatorInput, now: float) -> list[CoordinatorAction]:
+        self._tell_state()
+        self._handle(event, now)
+        self._tell_state()
+        return cast(list[CoordinatorAction], self._out.take())
+
+    def _handle(self, event: CoordinatorInput, now: float) -> None:
         if self.phase is Phase.STARTING and self._term_request is None:
             self._new_term(NewTerm())
         match event:
@@ -194,7 +249,7 @@ class CoordinatorCore:
             case LeaveRequested(reason):
                 self._on_leave_requested(reason, now)
         if self._stopped:
-            return cast(list[CoordinatorAction], self._out.take())
+            return
         self._deadlines(now)
         if self._stopping is not None:
             self._stop_if_closed(now)
@@ -204,7 +259,6 @@ class CoordinatorCore:
             self._listen(now)  # who comes during a step is told at once what to do
         if self.phase in (Phase.BETWEEN, Phase.OPEN, Phase.DECIDING):
             self._departures.attend(self.open_pass, now)
-        return cast(list[CoordinatorAction], self._out.take())
 
     def next_wakeup(self) -> float:
         due = [self._next_tick]
@@ -221,6 +275,10 @@ class CoordinatorCore:
         if (why := self._expelled.get(sender.peer)) is not None:
             if isinstance(message, Join | Status):
                 self._out.send(sender, Halt(why, self.history.term, expelled=True))
+            return
+        if isinstance(message, Telemetry):
+            if (known := self.members.get(sender)) is not None:
+                self._reported_work.hear(known, message, now)
             return
         member = self._heard(sender, now)
         if member is None:
@@ -259,6 +317,7 @@ class CoordinatorCore:
         member = self.members.get(sender)
         if member is None:
             member = self.members.add(sender, now)
+            self._out.emit(PeerSeen(str(sender)))
         else:
             member.gaps.add(now - member.heard_at)
         member.heard_at = now
@@ -306,8 +365,13 @@ class CoordinatorCore:
     def _lose(self, member: Member, reason: str, now: float) -> None:
         self._audience.lost(member, now)
         self.members.remove(member.actor)
-        if self.phase is not Phase.FINISHED:  # then they leave because they were told to
+        self._reported_work.forget(member.actor)
+        if self.phase is Phase.FINISHED:
+            self._out.emit(PeerGone(str(member.actor), f"the run is over: {reason}"))
+        else:
             self._out.emit(PeerLost(str(member.actor), member.stage, reason))
+            if self.open_pass is None and member.stage is not None and not reason.startswith("left: "):
+                self._costs.lost(member.actor, reason, now)
             self._placement.rebalancing.lost(member.stage, now)
         if self.open_pass is not None:
             self.open_pass.exclude(member.actor, reason)
@@ -329,6 +393,8 @@ class CoordinatorCore:
         self._term_request = None
         self.history.term = Term(term)
         if request.rollback_to is not None:
+            undone = self.history.version - request.rollback_to
+            self._costs.rolled_back(undone, f"rolled back to version {request.rollback_to}")
             self.history.rolled_back(request.rollback_to)
             self._collection.rolled_back(request.rollback_to)
             self._audits.forget()
@@ -357,12 +423,15 @@ class CoordinatorCore:
                 if ledger.has_work(actor):
                     self._experience.probation.worked(actor.peer, ledger.pass_id)
         self.open_pass.report(decided, now)
+        if (costed := self._costs.decided(ledger, decided.without, now)) is not None:
+            self._out.emit(costed)
         self._pass_closed(now)
 
     def _pass_closed(self, now: float) -> None:
         self.phase = Phase.BETWEEN
         self.open_pass = None
         self._next_look = now
+        self._waits_for = ""
         self._placement.pass_closed(now)
 
     # ------------------------------------------------------------ from pass to pass
@@ -379,6 +448,7 @@ class CoordinatorCore:
         if (released := self._seats.release(now)) is not None:
             self._departures.announced(*released, now)
         survey = self._placement.survey(now)
+        self._waits_for = survey.waiting
         version, settings = self.history.version, self.settings
         over = version == settings.steps == self.history.archived
         if survey.new_term is not None:
@@ -401,6 +471,7 @@ class CoordinatorCore:
 
     def _pause(self, reason: str) -> None:
         """Say why nothing goes on, once."""
+        self._waits_for = reason
         if reason != self._paused:
             self._paused = reason
             self._out.emit(RunPaused(reason))
@@ -419,7 +490,12 @@ class CoordinatorCore:
         ledger.listen(self._audience.of(ledger.pass_id, [table.roster for table in ledger.tables], now))
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)
-        self.open_pass = OpenPass(ledger, self.members, self.settings, self._experience, self._out, now)
+        if kind is PassKind.TRAIN:
+            self._costs.opened(now)
+        told = kind is not PassKind.GENERATE or not self._agenda.samples
+        self.open_pass = OpenPass(
+            ledger, self.members, self.settings, self._experience, self._tables_told, self._out, now, told=told
+        )
 
     def _listen(self, now: float) -> None:
         """While a pass is open, take in who has no part in it, and tell again the decisions that listeners lack."""
@@ -455,6 +531,8 @@ class CoordinatorCore:
             case GiveUp(reason):
                 self._experience.aborts += 1
                 self._agenda.aborted(ledger.kind)
+                if ledger.kind is PassKind.TRAIN:
+                    self._costs.aborted(ledger, reason)
                 self._audits.gave_up(ledger)
                 self._abort(ledger, reason)
             case Unworkable(reason):
@@ -462,6 +540,7 @@ class CoordinatorCore:
                 self._end(Halt(reason, self.history.term), now)
 
     def _abort(self, ledger: Ledger, reason: str) -> None:
+        self._why_new_term = reason
         self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), reason))
         self._new_term(NewTerm())
 
@@ -473,11 +552,13 @@ class CoordinatorCore:
             self.phase = Phase.DECIDING
             self._out.add(WriteRecord(decision))
             return
+        self._costs.audited(ledger)
         self._abort(ledger, ruling.again)
         if self._audits.searching:
             self._experience.not_finite()  # if it is not, that is what is to be known: it is not tried again for that
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
+            self._costs.expelled(each.actor, each.reason)
             why = f"expelled from the run: at step {decision.step} {each.reason}"
             self._expelled[each.actor.peer] = why
             self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
@@ -531,7 +612,43 @@ class CoordinatorCore:
             lost = "; the open pass will be run again" if phase in (Phase.OPEN, Phase.DECIDING) else ""
             reason += f": {history.version} of {self.settings.steps} steps are decided{lost}. Peers keep their state"
         self._stopped = True
+        self._stop_reason = reason
         self._out.add(Stop(reason))
+
+    # ------------------------------------------------------------ what it does, in words
+
+    def _tell_state(self) -> None:
+        state = self._in_words()
+        if state != self._state:
+            self._state = state
+            self._out.emit(StateChanged(*state))
+
+    def _in_words(self) -> tuple[str, str]:
+        history, settings = self.history, self.settings
+        over = history.version == settings.steps
+        if self.phase is Phase.FINISHED:
+            if isinstance(self._last_word, Halt):
+                return "stopping", f"the run cannot go on: {self._last_word.reason}"
+            return "finished", "all steps are decided, applied and archived"
+        if self._stopping is not None:
+            return "stopping", self._stopping[0]
+        if self._stopped:
+            return "stopping", self._stop_reason
+        if not self._started:
+            return "starting", "takes up the decision record"
+        if self.open_pass is not None:
+            match self.open_pass.ledger.kind:
+                case PassKind.TRAIN:
+                    return "training", "every stage is held"
+                case PassKind.EVALUATE:
+                    return "evaluating", f"version {history.version}"
+                case PassKind.GENERATE:
+                    return "sampling", f"version {history.version}"
+        if self.phase is Phase.STARTING:
+            return "waiting", f"a new term is taken: {self._why_new_term}"
+        if over:
+            return "finishing", self._waits_for or f"checkpoint {history.version} is on its way to the archive"
+        return "waiting", self._waits_for or f"peers take up version {history.version}"
 
     # ------------------------------------------------------------ time
 
@@ -557,6 +674,8 @@ class CoordinatorCore:
             self.open_pass.tick(self._silence, now)
             self._settle(now)
             self._listen(now)
+            if self.open_pass is not None and self.open_pass.ledger.kind is PassKind.TRAIN:
+                self._progress_told.tell(self.open_pass.ledger, len(self.members))
         elif self.phase is Phase.FINISHED:
             if not len(self.members) or now - self._finished_at > 10 * self.settings.heartbeat_s:
                 halted = self._last_word if isinstance(self._last_word, Halt) else None

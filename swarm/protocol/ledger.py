@@ -90,6 +90,10 @@ class Ledger:
         self.judged_from = now
         """As `opened_at`, but later by the time in which the coordinator itself stood still."""
         self.fences = 0
+        self.disturbers: dict[Actor, str] = {}
+        """Who was lost, fenced or too slow in this pass, and why."""
+        self.done_again = 0
+        """Microbatches that such had accumulated, and others do again."""
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
         """By stage. Written by `prepare` and `amend`."""
         self._answers: dict[int, Counter[Hashable]] = {s: Counter() for s in range(len(tables))}
@@ -128,6 +132,8 @@ class Ledger:
         self._stage_of: dict[Actor, int] = {}
         self._shares: list[dict[Actor, tuple[Microbatch, ...]]] = []
         """By stage, of the table as it is now."""
+        self._sets: dict[Actor, tuple[tuple[Microbatch, ...], int]] = {}
+        """What is assigned to an actor, and the same as a bit set, since it was asked for."""
         self._busy: list[set[Actor]] = []
         """By stage, who has not accumulated all that is assigned to it."""
         self._near = [frozenset(self.concerned(stage)) for stage in range(len(tables))]
@@ -212,6 +218,18 @@ class Ledger:
     def unfinished(self, actor: Actor) -> list[Microbatch]:
         done = self.done_of(actor)
         return [m for m in self.assigned_to(actor) if not done >> m & 1]
+
+    def progress_of(self, actor: Actor) -> tuple[int, int]:
+        """Of what is assigned to it: how much it has accumulated, and forwarded, as it says."""
+        mine, known = self.assigned_to(actor), self._sets.get(actor)
+        if known is None or known[0] is not mine:
+            known = self._sets[actor] = mine, sum(1 << m for m in mine)
+        done = self.done_of(actor)
+        return (done & known[1]).bit_count(), ((done | self._forwarded.get(actor, 0)) & known[1]).bit_count()
+
+    def accumulated(self, stage: int) -> int:
+        """Microbatches that the roster of a stage has accumulated, as it says."""
+        return sum(self.progress_of(actor)[0] for actor in self.tables[stage].roster)
 
     # ------------------------------------------------------------ feeding
 

@@ -17,6 +17,7 @@ from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 from swarm.protocol.suspicion import Strikes, Suspicion
+from swarm.protocol.tables_told import TablesTold
 from swarm.protocol.wiring import amend, enlarge
 
 
@@ -42,8 +43,17 @@ class GiveUp:
 class Mending:
     """Of one pass. It changes the ledger's tables; the pass asks it, and decides whether there is anything to mend."""
 
-    def __init__(self, ledger: Ledger, members: Members, settings: Settings, out: Outbox, entering: Entering) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        members: Members,
+        settings: Settings,
+        out: Outbox,
+        entering: Entering,
+        tables_told: TablesTold,
+    ) -> None:
         self._ledger = ledger
+        self._tables_told = tables_told
         self._entering = entering
         self._members = members
         self._settings = settings
@@ -62,12 +72,14 @@ class Mending:
         table = ledger.tables[stage]
         mine = ledger.assigned_to(actor)
         unfinished = ledger.unfinished(actor)
+        finished = [m for m in mine if m not in unfinished]
+        ledger.disturbers[actor] = reason
         self._out.emit(
             PeerFenced(
                 actor=str(actor),
                 stage=stage,
                 pass_id=str(ledger.pass_id),
-                finished=[m for m in mine if m not in unfinished],
+                finished=list(finished),
                 unfinished=list(unfinished),
                 reason=reason,
             )
@@ -76,6 +88,7 @@ class Mending:
         if len(table.roster) == 1:
             return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}")
         ledger.fences += 1
+        ledger.done_again += len(finished)
         table = amend(table, [actor], mine, ledger.weights, self._spared())
         self._publish(stage, table, f"{actor} is fenced: {reason}")
         return None
@@ -87,6 +100,7 @@ class Mending:
         self._openings.clear()
         new = None if entrant is None else str(entrant)
         self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason, new))
+        self._tables_told.tell(ledger, stage, reason)
         for near in ledger.concerned(stage):
             for actor in ledger.tables[near].roster:
                 self._out.send(actor, Amend(ledger.pass_id, StageIndex(stage), table, reason))
@@ -132,6 +146,7 @@ class Mending:
                 reasons.append(f"{giver} is leaving and hands on {len(moved)} microbatches")
             else:
                 slow[giver] = moved
+                ledger.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
         if slow:
             every = [m for moved in slow.values() for m in moved]
             ledger.released[stage].update(every)

@@ -31,6 +31,7 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 from swarm.protocol.silence import Silence
 from swarm.protocol.slots import unasked
+from swarm.protocol.tables_told import TablesTold
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,18 @@ class OpenPass:
     """Once `outcome` is set, nothing more is heard, said or changed."""
 
     def __init__(
-        self, ledger: Ledger, members: Members, settings: Settings, experience: Experience, out: Outbox, now: float
+        self,
+        ledger: Ledger,
+        members: Members,
+        settings: Settings,
+        experience: Experience,
+        tables_told: TablesTold,
+        out: Outbox,
+        now: float,
+        *,
+        told: bool = True,
     ) -> None:
+        """`told`: the log tells that it opens; of a sample's passes only the first is."""
         self.ledger = ledger
         self.outcome: Outcome | None = None
         self._members = members
@@ -74,10 +85,13 @@ class OpenPass:
         self._experience = experience
         self._out = out
         self.entering = Entering(ledger, members, settings, out)
-        self._mending = Mending(ledger, members, settings, out, self.entering)
-        if ledger.kind is PassKind.TRAIN:
+        self._mending = Mending(ledger, members, settings, out, self.entering, tables_told)
+        for stage in range(len(ledger.tables)):
+            tables_told.tell(ledger, stage, f"{ledger.kind.value} {ledger.pass_id} opens")
+        if told:
             replicas = [len(table.roster) for table in ledger.tables]
-            out.emit(PassOpened(str(ledger.pass_id), ledger.kind.value, replicas))
+            microbatches = len(ledger.tables[0].assignment)
+            out.emit(PassOpened(str(ledger.pass_id), ledger.kind.value, replicas, microbatches))
         for actor in (*ledger.actors, *(listener.actor for listener in ledger.listeners)):
             self._mending.tell(actor, now)
         for actor in ledger.tables[0].roster:
@@ -286,6 +300,7 @@ class OpenPass:
                 outcomes=[f"{o.number}:{o.digest}" for o in decision.outcomes],
                 without=sorted(str(actor) for actor in decided.without),
                 key_frames=[f"{bits:x}" for bits in decision.key_frames],
+                assignments=[list(table.assignment) for table in ledger.tables],
             )
         )
         seconds = max(now - ledger.opened_at, 1e-9)

@@ -7,6 +7,7 @@ one pass ends and the next begins.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from swarm.events import LeaderFollowed, PeerJoined, StepApplied
@@ -141,6 +142,11 @@ class PeerCore:
     def leaving(self) -> bool:
         """It was asked to leave before the run is done."""
         return self._farewell.begun
+
+    @property
+    def routes(self) -> Mapping[Actor, Actor]:
+        """Who passes messages on to whom, while the direct way is broken."""
+        return self._out.routes
 
     @property
     def means(self) -> Means:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from swarm.events import ManyReplicas, PeerMoved
+from swarm.events import ManyReplicas, PeerJoined, PeerMoved
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.churn import Churn, expected_quiet_s, replica_cap, undisturbed_replicas
 from swarm.protocol.deadlines import Observed
@@ -19,6 +19,7 @@ from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.members import Member, Members
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.planner import Claim, Move, claim, plan_move, recruit
+from swarm.protocol.planner_told import PlannerTold
 from swarm.protocol.settings import Settings
 
 DWELL_STEPS = 4
@@ -47,6 +48,7 @@ class Rebalancing:
         """When the first pass opened: who was placed before that had to wait for others."""
         self._moves = 0
         self._hysteresis = Hysteresis()
+        self._told = PlannerTold(out)
         self._due = False
         """A step was decided since it was considered."""
 
@@ -191,6 +193,7 @@ class Rebalancing:
 
         lineup = self._capacities.lineup(self._members, self._settings.replicas, self.most, self._is_ready, movable)
         found = plan_move(lineup, self.arrival_s, self.horizon_s, self._hysteresis.barred(now, dwell_s))
+        self._told.tell(lineup, found)
         if isinstance(found, Move):
             self._carry_out(found, now)
             return found
@@ -215,4 +218,5 @@ class Rebalancing:
         self._hysteresis.moved(move.source, move.stage, now)
         member.move(move.stage, self._history.version, self._moves, now)
         self._out.emit(PeerMoved(str(move.actor), move.source, move.stage, move.gain, move.cost, move.reason))
+        self._out.emit(PeerJoined(str(move.actor), move.stage, f"moves from stage {move.source}"))
         self.forecast(member, move.stage)

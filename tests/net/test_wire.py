@@ -100,6 +100,19 @@ seatings = none | st.builds(
     m.Seating, many(st.text("abcXYZ019", min_size=1, max_size=60)), st.booleans(), st.booleans()
 )
 
+label = st.text(max_size=wire.MAX_LABEL)
+counts = st.lists(large, min_size=5, max_size=5).map(tuple)
+link_uses = st.builds(m.LinkUse, actors, none | positive, none | positive, none | actors, st.just(()) | counts)
+work = none | st.builds(
+    m.Work,
+    passes,
+    stages,
+    st.lists(positive, min_size=6, max_size=6).map(tuple),
+    many(st.builds(m.Span, st.integers(0, 5), st.just(-1) | microbatches, small, small)),
+    many(st.builds(m.Figure, label, positive)),
+    many(link_uses),
+)
+
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Assign: st.builds(m.Assign, large, none | stages, large, none | actors, st.booleans(), small),
     m.Open: st.builds(
@@ -153,6 +166,11 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Result: st.builds(m.Result, passes, microbatches, st.floats(allow_nan=False), st.integers(-1, 2**31 - 1)),
     m.Failed: st.builds(m.Failed, passes, none | microbatches, text),
     m.Leave: st.builds(m.Leave, actors, text),
+    m.Telemetry: st.builds(m.Telemetry, actors, many(st.builds(m.Trait, label, label, none | positive)), work),
+    m.LogWant: st.builds(m.LogWant, text, large, text),
+    m.LogChunk: st.builds(m.LogChunk, text, large, st.binary(max_size=100)),
+    m.Ping: st.builds(m.Ping, large),
+    m.Pong: st.builds(m.Pong, large),
     m.Canvass: st.builds(m.Canvass, large, large, large, st.booleans()),
     m.Vote: st.builds(m.Vote, large, st.booleans(), st.booleans()),
     m.Append: st.builds(m.Append, large, large, large, many(entries), large, none | offers),
@@ -239,6 +257,11 @@ def decision(**changes: float) -> bytes:
     return header(decide=pb.Decide(decision=changed))
 
 
+def telemetry(**changes: Any) -> bytes:
+    fields: dict[str, Any] = {"pass_id": PASS, "seconds": [1.0] * 6, **changes}
+    return header(telemetry=pb.Telemetry(work=pb.Work(**fields)))
+
+
 def want(count: int) -> bytes:
     return header(want=pb.Want(keys=[pb.Key(frame=pb.FrameKey(pass_id=PASS))] * count))
 
@@ -301,6 +324,23 @@ def want(count: int) -> bytes:
             b"",
             "a finite gradient with squared norm nan",
         ),
+        (header(telemetry=pb.Telemetry(work=pb.Work(pass_id=PASS, seconds=[1.0] * 5))), b"", "there are 6"),
+        (header(telemetry=pb.Telemetry(work=pb.Work(pass_id=PASS, seconds=[1.0] * 7))), b"", "7 entries; at most 6"),
+        (telemetry(seconds=[math.nan] * 6), b"", "seconds of work (nan"),
+        (telemetry(seconds=[-1.0] * 6), b"", "seconds of work (-1.0"),
+        (telemetry(spans=[pb.Span()] * 65), b"", "65 entries; at most 64"),
+        (telemetry(spans=[pb.Span(kind=6)]), b"", "6 is out of range: 0 to 5"),
+        (telemetry(spans=[pb.Span(microbatch=-2)]), b"", "-2 is out of range"),
+        (telemetry(links=[pb.LinkUse()] * 33), b"", "33 entries; at most 32"),
+        (telemetry(links=[pb.LinkUse(rtt_s=math.inf)]), b"", "inf seconds there and back"),
+        (telemetry(links=[pb.LinkUse(sent=[1, 2])]), b"", "2 kinds of bytes"),
+        (telemetry(usage=[pb.Figure(name="cpu", value=math.nan)]), b"", "cpu of nan"),
+        (telemetry(usage=[pb.Figure()] * 17), b"", "17 entries; at most 16"),
+        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="x" * 81)])), b"", "a text of 81 characters"),
+        (header(telemetry=pb.Telemetry(machine=[pb.Trait(text="ä" * 81)])), b"", "a text of 81 characters"),
+        (header(telemetry=pb.Telemetry(machine=[pb.Trait(name="memory", number=-1)])), b"", "a machine with memory"),
+        (header(telemetry=pb.Telemetry(machine=[pb.Trait()] * 17)), b"", "17 entries; at most 16"),
+        (header(log_chunk=pb.LogChunk(lines=b"x" * 65_537)), b"", "65537 bytes; at most 65536"),
         # field 22 of Header is `restart`; a string field of Fenced with bytes that are not UTF-8
         (b"\x7a\x08\x0a\x02\x08\x01\x12\x02\xff\xfe", b"", "not a protobuf"),
     ],

@@ -40,7 +40,7 @@ class Coordinator:
         self.core = CoordinatorCore(ME, small_settings(stages=1, microbatches=2, steps=2, replicas=2), 0, None, None)
         self.now = 0.0
         self.reported = {ONE: 0, TWO: 0}
-        assert self.take(Tick()) == [WriteTerm(1)]
+        assert [order for order in self.take(Tick()) if not isinstance(order, Emit)] == [WriteTerm(1)]
         self.take(TermWritten(1))
         for actor in (ONE, TWO):
             self.hear(actor, m.Join(actor))

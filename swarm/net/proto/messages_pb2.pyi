@@ -24,7 +24,7 @@ FORWARD: Direction
 BACKWARD: Direction
 
 class Header(_message.Message):
-    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin", "pending", "take_seats", "leave_seat")
+    __slots__ = ("introduce", "restart", "frame", "reduce_part", "reduced_part", "want", "relay", "status", "prepared", "result", "open", "amend", "release", "released", "decide", "fenced", "assign", "join", "unreachable", "failed", "leave", "halt", "canvass", "vote", "append", "appended", "adjourn", "dismiss", "twin", "pending", "take_seats", "leave_seat", "telemetry", "ping", "pong", "log_want", "log_chunk")
     INTRODUCE_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,11 @@ class Header(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     TAKE_SEATS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_SEAT_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    LOG_WANT_FIELD_NUMBER: _ClassVar[int]
+    LOG_CHUNK_FIELD_NUMBER: _ClassVar[int]
     introduce: _containers.RepeatedCompositeFieldContainer[Actor]
     restart: bool
     frame: Frame
@@ -89,7 +94,12 @@ class Header(_message.Message):
     pending: Pending
     take_seats: TakeSeats
     leave_seat: LeaveSeat
-    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ...) -> None: ...
+    telemetry: Telemetry
+    ping: Ping
+    pong: Pong
+    log_want: LogWant
+    log_chunk: LogChunk
+    def __init__(self, introduce: _Optional[_Iterable[_Union[Actor, _Mapping]]] = ..., restart: _Optional[bool] = ..., frame: _Optional[_Union[Frame, _Mapping]] = ..., reduce_part: _Optional[_Union[ReducePart, _Mapping]] = ..., reduced_part: _Optional[_Union[ReducedPart, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., relay: _Optional[_Union[Relay, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., amend: _Optional[_Union[Amend, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., decide: _Optional[_Union[Decide, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., unreachable: _Optional[_Union[Unreachable, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., halt: _Optional[_Union[Halt, _Mapping]] = ..., canvass: _Optional[_Union[Canvass, _Mapping]] = ..., vote: _Optional[_Union[Vote, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., appended: _Optional[_Union[Appended, _Mapping]] = ..., adjourn: _Optional[_Union[Adjourn, _Mapping]] = ..., dismiss: _Optional[_Union[Dismiss, _Mapping]] = ..., twin: _Optional[_Union[Twin, _Mapping]] = ..., pending: _Optional[_Union[Pending, _Mapping]] = ..., take_seats: _Optional[_Union[TakeSeats, _Mapping]] = ..., leave_seat: _Optional[_Union[LeaveSeat, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., log_want: _Optional[_Union[LogWant, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ...) -> None: ...
 
 class Actor(_message.Message):
     __slots__ = ("peer", "incarnation")
@@ -666,6 +676,108 @@ class Leave(_message.Message):
     actor: int
     reason: str
     def __init__(self, actor: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Telemetry(_message.Message):
+    __slots__ = ("actor", "machine", "work")
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    actor: int
+    machine: _containers.RepeatedCompositeFieldContainer[Trait]
+    work: Work
+    def __init__(self, actor: _Optional[int] = ..., machine: _Optional[_Iterable[_Union[Trait, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+
+class Trait(_message.Message):
+    __slots__ = ("name", "text", "number")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    text: str
+    number: float
+    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ..., number: _Optional[float] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("pass_id", "stage", "seconds", "spans", "usage", "links")
+    PASS_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    pass_id: PassId
+    stage: int
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    usage: _containers.RepeatedCompositeFieldContainer[Figure]
+    links: _containers.RepeatedCompositeFieldContainer[LinkUse]
+    def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., stage: _Optional[int] = ..., seconds: _Optional[_Iterable[float]] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., usage: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkUse, _Mapping]]] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("kind", "microbatch", "start", "length")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    kind: int
+    microbatch: int
+    start: int
+    length: int
+    def __init__(self, kind: _Optional[int] = ..., microbatch: _Optional[int] = ..., start: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class Figure(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class LinkUse(_message.Message):
+    __slots__ = ("other", "rate", "rtt_s", "via", "sent")
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    RTT_S_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    other: int
+    rate: float
+    rtt_s: float
+    via: int
+    sent: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, other: _Optional[int] = ..., rate: _Optional[float] = ..., rtt_s: _Optional[float] = ..., via: _Optional[int] = ..., sent: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class Pong(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class LogWant(_message.Message):
+    __slots__ = ("log", "offset", "before")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    offset: int
+    before: str
+    def __init__(self, log: _Optional[str] = ..., offset: _Optional[int] = ..., before: _Optional[str] = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("log", "offset", "lines")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    log: str
+    offset: int
+    lines: bytes
+    def __init__(self, log: _Optional[str] = ..., offset: _Optional[int] = ..., lines: _Optional[bytes] = ...) -> None: ...
 
 class Want(_message.Message):
     __slots__ = ("keys", "bases", "again")

@@ -40,7 +40,7 @@ class Journal:
     def note(self, event: Event, now: float) -> None:
         self.counts[type(event).__name__] += 1
         match event:
-            case PassOpened():
+            case PassOpened(pass_kind="train"):
                 self._opened = (now, tuple(event.replicas))
             case StageAmended():
                 self.moved += len(event.moved)

@@ -1,0 +1,54 @@
+"""Round trips: how long others take to answer a ping, with the time their process needs for it.
+
+The least of the last few counts: a process that is busy, and a frame in front, only make them longer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Ping
+
+KEPT = 4
+MOST = 1024
+"""Actors and open pings that are remembered; the first known are forgotten."""
+
+
+class RoundTrips:
+    """Of one process."""
+
+    def __init__(self, me: Actor, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._me = me
+        self._clock = clock
+        self._number = 0
+        self._asked: dict[int, tuple[Actor, float]] = {}
+        self._seconds: dict[Actor, deque[float]] = {}
+
+    def ping(self, actor: Actor) -> Ping:
+        """The ping to send to an actor."""
+        self._number += 1
+        self._asked[self._number] = actor, self._clock()
+        _forget_first(self._asked)
+        return Ping(self._number)
+
+    def answered(self, actor: Actor, number: int) -> None:
+        """What nobody was asked, or somebody else, says nothing."""
+        asked = self._asked.get(number)
+        if asked is None or asked[0] != actor:
+            return
+        del self._asked[number]
+        self._seconds.setdefault(actor, deque(maxlen=KEPT)).append(self._clock() - asked[1])
+        _forget_first(self._seconds)
+
+    def get(self, actor: Actor) -> float | None:
+        """Seconds; None: not known."""
+        seconds = self._seconds.get(actor)
+        return None if seconds is None else min(seconds)
+
+
+def _forget_first(known: dict) -> None:  # type: ignore[type-arg]
+    if len(known) > MOST:
+        del known[next(iter(known))]
