@@ -65,6 +65,26 @@ HANDLERS: dict[str, tuple[Handler, ...]] = {
     "CheckpointArchived": (samples.checkpoint_archived,),
 }
 
+CORE = frozenset(
+    (
+        "RunPaused",
+        "PeerSeen",
+        "PeerJoined",
+        "PeerMoved",
+        "PeerLeaving",
+        "PeerLost",
+        "PeerGone",
+        "PeerFenced",
+        "PassOpened",
+        "TableChanged",
+        "PassProgress",
+        "StageAmended",
+        "PlannerLooked",
+        "StepAborted",
+    )
+)
+"""What counts only in the log of the coordinator that leads. Another one may not know yet that it leads no more."""
+
 NOISE = frozenset(("MicrobatchForwarded", "MicrobatchAccumulated"))
 """Two thirds of a peer's log, and nothing that PassProgress and PeerWorked do not tell."""
 
@@ -113,6 +133,8 @@ def apply_record(state: RunState, record: Record, at: float, source: str) -> Non
     kind = record.get("kind")
     run_ = state.run
     handlers = HANDLERS.get(kind) if type(kind) is str else None
+    if kind in CORE and run_.voice and source != run_.voice and source.startswith("coordinator"):
+        return
     try:
         at = a_number(at)
         if handlers is not None:

@@ -160,6 +160,7 @@ def reset(state: RunState, at: float, reason: str) -> None:
     """Another life of the coordinator begins: whoever is there presents himself anew."""
     for actor in list(state.members.here):
         end(state, actor, reason, at)
+    state.pipeline.forget()
 
 
 def end(state: RunState, actor: str, reason: str, at: float) -> None:

@@ -83,7 +83,14 @@ class Pipeline:
         found = [stage.rate for stage in self.stages]
         return [rate for rate in found if rate is not None] if found and None not in found else None
 
+    def forget(self) -> None:
+        """Another life of the coordinator begins: it will tell all tables."""
+        self.close()
+        for stage in self.stages:
+            stage.roster, stage.weights, stage.rates = [], [], []
+
     def close(self) -> None:
+        """No pass is open."""
         self.open = None
         for stage in self.stages:
             stage.told, stage.shares, stage.reduce = [], [], ""

@@ -64,6 +64,8 @@ class Run:
     coordinators: dict[str, Coordinator] = field(default_factory=dict)
     leader: str | None = None
     """Of several coordinators, the one that leads."""
+    own_leader: str | None = None
+    """The one that leads as far as the process of `source` knows."""
     first_at: float | None = None
     last_at: float = 0.0
     word: str = ""
@@ -125,7 +127,7 @@ def process_started(state: RunState, record: Record, at: float, source: str) -> 
         run.seems("starting", "", at)
         run.finished = False
     if source == run.source:
-        run.leader = None
+        run.own_leader = None
 
 
 def process_stopped(state: RunState, record: Record, at: float, source: str) -> None:
@@ -158,6 +160,10 @@ def coordinator_started(state: RunState, record: Record, at: float, source: str)
 def state_changed(state: RunState, record: Record, at: float, source: str) -> None:
     word, reason = reading.name(record, "state"), reading.text(record, "reason")
     run = state.run
+    if word == "starting":
+        _new_voice(state, source, at, "the coordinator has started again")
+    elif source != run.voice and run.voice and source.startswith("coordinator"):
+        return  # it does not know yet that it leads no more
     state.work.spend(state, at)
     run.told = True
     run.says(word, reason, at)
@@ -172,6 +178,8 @@ def leadership_taken(state: RunState, record: Record, at: float, source: str) ->
     run = state.run
     before = run.leader
     run.leader = actor
+    if source == run.source:
+        run.own_leader = actor
     for each in run.coordinators.values():
         each.leads = each.actor == actor
     _new_voice(state, source, at, "another coordinator leads now")
@@ -183,30 +191,32 @@ def leadership_lost(state: RunState, record: Record, at: float, source: str) -> 
     run = state.run
     if actor in run.coordinators:
         run.coordinators[actor].leads = False
-    if run.leader in (None, actor):
+    if run.leader == actor:
         run.leader = None
         state.pipeline.close()
         run.says("waiting", f"no coordinator leads: {reason}", at)
     if source == run.source:
-        run.leader, run.doing = None, "waiting for another coordinator to lead"
+        run.own_leader, run.doing = None, "waiting for another coordinator to lead"
 
 
 def leader_followed(state: RunState, record: Record, at: float, source: str) -> None:
     leader = reading.name(record, "leader")
     run = state.run
-    if run.leader is None or source == run.source:
-        run.leader = leader
+    if run.leader is None and leader not in run.coordinators:
+        run.leader = leader  # whose own log is not among these
     for each in run.coordinators.values():
         each.leads = each.actor == run.leader
-    if source == run.source and run.role == "coordinator":
-        run.doing = "standing by: another coordinator leads"
+    if source == run.source:
+        run.own_leader = leader
+        if run.role == "coordinator":
+            run.doing = "standing by: another coordinator leads"
 
 
 def majority_missing(state: RunState, record: Record, at: float, source: str) -> None:
     reason = reading.text(record, "reason")
     run = state.run
     if source == run.source:
-        run.leader, run.doing = None, f"nothing can be decided: {reason}"
+        run.own_leader, run.doing = None, f"nothing can be decided: {reason}"
     if run.leader is None:
         run.says("waiting", f"nothing can be decided: {reason}", at)
 
@@ -214,9 +224,10 @@ def majority_missing(state: RunState, record: Record, at: float, source: str) ->
 def decision_recorded(state: RunState, record: Record, at: float, source: str) -> None:
     step, leader = reading.count(record, "step"), reading.name(record, "leader")
     run = state.run
-    run.step = max(run.step, step)
-    if run.leader is None or source == run.source:
-        run.leader = leader or None
+    if leader not in run.coordinators:  # else its own log says more, and says when that does not stand
+        run.step = max(run.step, step)
+    if source == run.source:
+        run.own_leader = leader or None
 
 
 def pass_told(state: RunState, record: Record, at: float, source: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from peers.fold import reading
 from peers.fold.links import told
 from peers.fold.members import USAGE_KEYS
-from peers.fold.reading import MOST_NAME, MOST_STAGES, Malformed, Record, a_count, a_number
+from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
 
 if TYPE_CHECKING:
     from peers.fold.state import RunState
@@ -147,7 +147,6 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     rate = reading.number(record, "rate") if "rate" in record else 1.0
     assignments = reading.listing(record, "assignments", MOST_STAGES) if "assignments" in record else []
     added = [_shares(each) for each in assignments]
-    leader = record.get("leader")
     work, run = state.work, state.run
     if step <= run.step:
         back_to(state, step)
@@ -181,8 +180,6 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     )
     del work.steps[:-MOST_STEPS]
     run.step = step
-    if type(leader) is str and 0 < len(leader) <= MOST_NAME:
-        run.leader = leader
     _credit(state, tokens, added)
     state.faults.decided(state, step, at)
     state.pipeline.close()
