@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHUNK_BYTES = 1 << 20
+MOST_KIND = 80
+"""Letters of an event's name."""
 MOST_LINE = 4 << 20
 """Bytes of a line; longer ones are passed over."""
 HEAD_BYTES = 256
@@ -109,7 +111,7 @@ def header(raw: bytes) -> tuple[float, str] | None:
         at, kind = float(record["at"]), record["kind"]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
-    return (at, kind) if isinstance(kind, str) and abs(at) < 1e18 else None
+    return (at, kind) if isinstance(kind, str) and kind.isascii() and len(kind) <= MOST_KIND and abs(at) < 1e18 else None
 
 
 def record_of(raw: bytes, kind: str) -> dict[str, object] | None:
@@ -132,8 +134,11 @@ def line_at(path: Path, offset: int) -> bytes:
 
 
 def _parsed(raw: bytes) -> dict[str, object] | None:
+    """Halves of characters, which JSON can write and UTF-8 cannot, become question marks."""
     try:
         record = json.loads(raw)
+        if b"\\ud" in raw or b"\\uD" in raw:
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     return record if type(record) is dict else None
