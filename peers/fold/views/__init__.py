@@ -10,6 +10,7 @@ from peers.fold.views.people import people_view
 from peers.fold.views.pipeline import pipeline_view
 from peers.fold.views.results import checkpoints_view, samples_view
 from peers.fold.views.run import run_view
+from peers.fold.views.status import status_view
 from peers.fold.views.what_if import what_if
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "pipeline_view",
     "run_view",
     "samples_view",
+    "status_view",
     "what_if",
 ]
