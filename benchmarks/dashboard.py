@@ -202,7 +202,7 @@ def _wait_for(done: Any, seconds: float = 900.0) -> None:
     while not done():
         if time.monotonic() > deadline:
             raise TimeoutError("the dashboard does not get there")
-        time.sleep(0.1)
+        time.sleep(1.0)
 
 
 def _cpu_share(process: psutil.Process, seconds: float) -> float:

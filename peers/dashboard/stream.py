@@ -199,7 +199,7 @@ class _Stream(EventSourceResponse):
     """A viewer that does not read is let go without a word in our log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
+        with contextlib.suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            return
+            with contextlib.suppress(RuntimeError):  # it was complete; cut short by our own end it is not
+                await send({"type": "http.response.body", "body": b"", "more_body": False})

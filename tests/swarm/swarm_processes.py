@@ -160,7 +160,8 @@ class Swarm:
         invite.unlink(missing_ok=True)
         sets = [f"--set={text}" for text in self.sets]
         words = ["coordinate", str(self.run_file), f"--invite-file={invite}", *again, *sets, *more]
-        self.coordinator.start(words if "--dashboard" in more else [*words, "--no-dashboard"])
+        shown = any(word.startswith("--dashboard") for word in more)
+        self.coordinator.start(words if shown else [*words, "--no-dashboard"])
         self.coordinator.wait(invite.exists, "an invite")
 
     def restore(self, copy: Path) -> None:
