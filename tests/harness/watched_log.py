@@ -10,7 +10,8 @@ from typing import Any
 from benchmarks.generated_log import Shape, generate
 
 SHAPE = Shape(peers=8, stages=2, hours=0.25, step_seconds=10, spans=True, kills_per_hour=20)
-HOSTILE = '<img src=x onerror="document.title=1">\u202egnp.\u0007' + "W" * 300
+HOSTILE = "<img src=x onerror=alert(1)>\u0007" + "W" * 30 + "\u202e<i>x<i>"
+"""An actor; what is shown of it where there is little room are the last eight letters."""
 SCRIPT = "<script>document.title=1</script>"
 
 

@@ -12,7 +12,7 @@ import { connection, pulse, topicData, want } from "./stream.js";
 
 const { signal, useEffect, useRef, useState, useMemo } = tools;
 
-/** Why the server does not answer: null, or {status, text}. 401 and 403 ask for the token. */
+/** Why the server lets this reader read nothing: then the page asks for a token. Null: it does. */
 export const refusal = signal(null);
 
 const NOTHING = signal(null);
@@ -59,9 +59,19 @@ export async function ask(full) {
   // Two components that ask the same at once share the answer.
   if (!underway.has(full)) {
     const answer = fetch(full, { headers: { Accept: "application/json" } }).then(read);
-    underway.set(full, answer.finally(() => underway.delete(full)));
+    underway.set(full, answer.then(allowed, refused).finally(() => underway.delete(full)));
   }
   return underway.get(full);
+}
+
+function allowed(body) {
+  refusal.value = null;
+  return body;
+}
+
+function refused(error) {
+  if (error.status === 401) refusal.value = error.message;
+  throw error;
 }
 
 /** POST as the organiser. The header cannot be sent by a foreign page without being asked first. */
@@ -76,13 +86,10 @@ export async function post(path, body) {
 
 async function read(reply) {
   const body = await reply.json().catch(() => null);
-  if (reply.ok) {
-    if (refusal.peek() !== null) refusal.value = null;
-    return body;
-  }
-  const text = String(body?.error ?? body?.detail ?? "The server answered " + reply.status + ".");
-  if (reply.status === 401) refusal.value = { status: reply.status, text };
-  throw new Error(text);
+  if (reply.ok) return body;
+  const error = new Error(String(body?.error ?? "The server answered " + reply.status + "."));
+  error.status = reply.status;
+  throw error;
 }
 
 async function fetchNewest(own, full, setAnswer) {

@@ -4,7 +4,7 @@ import { address, href, moment } from "./address.js";
 import { refusal, useAnswer } from "./answers.js";
 import { connection } from "./stream.js";
 import { embedded } from "./embedded.js";
-import { beginFromAddress, sessions, TokenForm } from "./session.js";
+import { access, beginFromAddress, TokenForm, wrongToken } from "./session.js";
 import { clock, tame } from "./format.js";
 import { ThemeSwitch } from "./theme_choice.js";
 import { TimeBar } from "./time_bar.js";
@@ -38,7 +38,7 @@ const PAGES = [
 function App() {
   const { page, id } = useValue(address);
   const refused = useValue(refusal);
-  const session = useValue(sessions);
+  const session = useValue(access);
   const answer = useAnswer("run", {}, { topic: "run" });
   const run = answer.data;
   const [, label, Page] = PAGES.find(([name]) => name === page) ?? PAGES[0];
@@ -54,7 +54,7 @@ function App() {
     <${Strips} run=${run} />
     <main id="main" tabindex="-1">
       <h1 class=${page === "run" ? "only-read" : ""}>${page === "peers" && id ? html`Peer <${Foreign} text=${id} most=${60} />` : title}</h1>
-      ${refused ? html`<${TokenForm} why=${refused.text} />` : page === "peers" && id ? html`<${PeerPage} key=${id + session} id=${id} />` : html`<${Page} key=${page + session} />`}
+      ${refused ? html`<${TokenForm} why=${refused} />` : page === "peers" && id ? html`<${PeerPage} key=${id + session} id=${id} />` : html`<${Page} key=${page + session} />`}
     </main>
     <${TimeBar} run=${run} />
   `;
@@ -78,8 +78,10 @@ function Header({ run, page }) {
 function Strips({ run }) {
   const at = useValue(moment);
   const state = useValue(connection);
+  const wrong = useValue(wrongToken);
   return html`<div class="strips" aria-live="polite">
     ${state === "lost" && html`<p class="strip lost"><span aria-hidden="true">▲</span> Connection lost, retrying. What is shown is what was known last.</p>`}
+    ${wrong && html`<p class="strip lost"><span aria-hidden="true">▲</span> The token of this address was not taken: ${tame(wrong, 200)}</p>`}
     ${at !== null && html`<p class="strip past"><span aria-hidden="true">◷</span> You are looking at ${clock(at)}, not at now. <a href=${href(address.peek().page, { ...address.peek().params, at: null }, address.peek().id)}>${run?.live ? "Back to live" : "To the end"}</a></p>`}
     ${embedded !== null && html`<p class="strip past"><span aria-hidden="true">▤</span> A report: it holds the end of the run; pictures of other moments need the run's home and <code>swarm-peer dashboard</code>.</p>`}
     ${(run?.warnings ?? []).map((text) => html`<p class="strip slow"><span aria-hidden="true">▲</span> ${tame(text, 300)}</p>`)}

@@ -16,7 +16,7 @@ export function LogLines({ title, actor = null, limit = 30 }) {
     <header><h2>${title}</h2></header>
     ${lines.length === 0
       ? html`<${Status} answer=${answer} empty="No line." />`
-      : html`<ol class="log">${lines.map((line, n) => {
+      : html`<ol class="log" tabindex="0" aria-label=${title}>${lines.map((line, n) => {
           const [symbol, kind] = SEVERITY[line.severity] ?? SEVERITY.info;
           return html`<li key=${line.at + ":" + n} class=${kind}><time class="num">${clock(line.at)}</time>
             <span class="log-kind" title=${line.severity}><span aria-hidden="true">${symbol}</span> ${line.kind}</span>

@@ -1,28 +1,38 @@
 // Who may look, and who may steer: the token of the printed address becomes a cookie that no script can read.
 import { tools } from "./view.js";
-import { post, refusal } from "./answers.js";
+import { ask, post, refusal } from "./answers.js";
+import { embedded } from "./embedded.js";
 import { redial } from "./stream.js";
 
 const { html, signal, useState } = tools;
 
-/** Counts the sessions begun here: answers that depend on one are asked for again. */
-export const sessions = signal(0);
+/** Why the token of the address was not taken; empty: there was none, or it was. */
+export const wrongToken = signal("");
+/** What this reader may: none, public, read or organiser. */
+export const access = signal("none");
 
 /** Exchange a token for the session's cookie. Raises the server's Error when it is not the right one. */
 export async function begin(token) {
   await post("session", { token });
   refusal.value = null;
-  sessions.value += 1;
+  wrongToken.value = "";
+  await learnAccess();
   redial();
+}
+
+/** Ask what the cookie that this browser holds allows. */
+export async function learnAccess() {
+  if (embedded !== null) return;
+  access.value = await ask("/api/v1/session").then((reply) => reply.access ?? "none", () => "none");
 }
 
 /** The printed address ends in `#token=…`: use it and take it out of the address, so that nobody passes it on. */
 export async function beginFromAddress() {
   const found = location.hash.match(/^#token=([^&]+)/);
-  if (!found) return;
+  if (!found) return learnAccess();
   history.replaceState(null, "", "#/run");
   dispatchEvent(new HashChangeEvent("hashchange"));
-  await begin(decodeURIComponent(found[1])).catch((error) => (refusal.value = { status: 401, text: error.message }));
+  return begin(decodeURIComponent(found[1])).catch((error) => (wrongToken.value = error.message));
 }
 
 /** Asks for the token. */

@@ -23,6 +23,7 @@ export function TimeBar({ run }) {
     if (!plays || last === null) return undefined;
     let mark = performance.now();
     const timer = setInterval(() => {
+      if (!playing.peek()) return; // stopped, and this timer is about to be
       const passed = ((performance.now() - mark) / 1000) * speed;
       mark = performance.now();
       const next = (moment.peek() ?? first) + passed;

@@ -53,13 +53,15 @@ export function Help({ text, label = "" }) {
 
 /** Symbol and word of a state, never a colour alone. */
 export function State({ symbol, word }) {
-  return html`<span class=${"state " + stateClass(symbol)}><span aria-hidden="true">${shown(symbol)}</span> ${tame(word, 40)}</span>`;
+  return html`<span class=${"state " + stateClass(symbol, word)}><span aria-hidden="true">${shown(symbol)}</span> ${tame(word, 40)}</span>`;
 }
 
 /** Some systems have the pause sign only as a coloured picture, or not at all. */
 const shown = (symbol) => (symbol === "⏸" ? "‖" : symbol);
 
-export function stateClass(symbol) {
+/** The class that colours a state. Who left because it was told to is no trouble. */
+export function stateClass(symbol, word) {
+  if (word === "left") return "idle";
   return { "●": "good", "◐": "joining", "○": "idle", "▲": "slow", "✕": "lost", "◇": "leaving", "⏸": "idle" }[symbol] ?? "idle";
 }
 

@@ -1,10 +1,10 @@
 // What the organiser can do: each command with what it does, a confirmation that asks why, and its command line.
-import { tools } from "../view.js";
+import { tools, useValue } from "../view.js";
 import { embedded } from "../embedded.js";
 import { ask, post, useAnswer } from "../answers.js";
 import { tame } from "../format.js";
 import { Foreign, Status } from "../words.js";
-import { TokenForm } from "../session.js";
+import { access, TokenForm } from "../session.js";
 
 const { html, useEffect, useRef, useState } = tools;
 
@@ -22,12 +22,16 @@ const COMMANDS = [
 
 export function ControlsPage() {
   const answer = useAnswer("run", {}, { topic: "run" });
+  const may = useValue(access);
   const run = answer.data;
   if (run === null) return html`<${Status} answer=${answer} />`;
   if (embedded !== null) return html`<p class="quiet">A report cannot steer a run.</p>`;
-  if (!run.control) {
+  if (may !== "organiser") {
     return html`<p class="lead">Controls are for the organiser. Everything here can also be done from the command line: <code>swarm-peer control --help</code>.</p>
       <${TokenForm} why="Are you the organiser?" />`;
+  }
+  if (!run.control) {
+    return html`<${Invite} /><p class="lead">No coordinator takes commands here${run.finished ? ": the run is finished" : ": none is running on this home"}.</p>`;
   }
   return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div>`;
 }

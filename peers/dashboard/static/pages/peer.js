@@ -33,7 +33,7 @@ export function PeerPage({ id }) {
       <section class="card"><header><h2>Machine</h2><${Help} text="As the peer itself says; nobody checks it." /></header>
         <${Table} caption="Machine" columns=${[{ label: "what", cell: ([k]) => tame(k.replaceAll("_", " "), 40) }, { label: "value", cell: ([k, v]) => machineValue(k, v) }]} rows=${Object.entries(peer.machine ?? {})} empty="It has not told." /></section>
       <section class="card"><header><h2>History</h2></header>
-        <ol class="log">${(peer.history ?? []).slice().reverse().map((line) => html`<li><${When} at=${line.at} /> <${Foreign} text=${line.text} most=${300} /></li>`)}</ol></section>
+        <ol class="log" tabindex="0" aria-label="History">${(peer.history ?? []).slice().reverse().map((line) => html`<li><${When} at=${line.at} /> <${Foreign} text=${line.text} most=${300} /></li>`)}</ol></section>
     </div>
     <section class="card"><header><h2>Its links</h2></header>
       <${Table} caption="Links" rows=${peer.links ?? []} empty="No report of links yet." columns=${[
@@ -73,7 +73,7 @@ function WhatIf({ peer }) {
 
 /** Its last steps as stacked bars: one bar a step, the sums of each kind of work. */
 function TimeSpent({ steps }) {
-  const rows = steps.slice(-40);
+  const rows = steps.slice().sort((a, b) => a.step - b.step).slice(-40);
   const longest = Math.max(...rows.map((r) => sum(r.seconds)), 0.001);
   const table = () => html`<${Table} caption="Seconds of each kind by step" rows=${rows.slice().reverse()} columns=${[{ label: "step", number: true, cell: (r) => step(r.step) }, ...KINDS.map((kind) => ({ label: kind, number: true, cell: (r) => duration(r.seconds[kind] ?? 0) }))]} />`;
   return html`<${Picture} id="time-spent" title="Where its time goes" help=${html`<${Help} text="One bar a step, as the peer measured it: what its compute thread did, and how long it waited for input." />`} table=${table}>

@@ -51,13 +51,13 @@ function StageHead({ stage }) {
   const done = stage.microbatches ? stage.accumulated / stage.microbatches : 0;
   const sent = stage.microbatches ? stage.forwarded / stage.microbatches : 0;
   return html`<header>
-    <h3>Stage ${stage.stage} <span class="quiet num">${percent(stage.cost)} of the model</span></h3>
+    <h3>Stage ${stage.stage} ${Number.isFinite(stage.cost) && html`<span class="quiet num">${percent(stage.cost)} of the model</span>`}</h3>
     <p class="num"><b>${count(stage.rate)}</b> microbatches/s ${stage.slowest && html`<${State} symbol="▲" word="slowest stage" />`}</p>
     ${stage.why && html`<p class="quiet why"><${Foreign} text=${stage.why} /></p>`}
-    <div class="double-meter" role="img" aria-label=${`${stage.accumulated} of ${stage.microbatches} microbatches added, ${stage.forwarded} sent on`}>
+    ${stage.microbatches > 0 && html`<div class="double-meter" role="img" aria-label=${`${stage.accumulated} of ${stage.microbatches} microbatches added, ${stage.forwarded} sent on`}>
       <span class="sent" style=${{ width: 100 * sent + "%" }}></span><span class="done" style=${{ width: 100 * done + "%" }}></span>
     </div>
-    <p class="num small">${stage.accumulated ?? NONE} added · ${stage.forwarded ?? NONE} sent on · of ${stage.microbatches ?? NONE}</p>
+    <p class="num small">${stage.accumulated ?? NONE} added · ${stage.forwarded ?? NONE} sent on · of ${stage.microbatches}</p>`}
     ${stage.reduce && html`<p class="small"><span aria-hidden="true">Σ</span> <${Foreign} text=${stage.reduce} /></p>`}
   </header>`;
 }
@@ -68,14 +68,14 @@ function Boundary({ stage }) {
   return html`<div class="boundary" title="What crosses the boundary: packed by this codec">
     <span aria-hidden="true" class="arrow"></span>
     <span class="only-read">Between stages ${stage.stage - 1} and ${stage.stage}: </span>
-    <span class="codec"><span aria-hidden="true">→</span><span class="only-read">forward</span> ${codec?.forward ? tame(codec.forward, 30) : "as it is"}</span>
-    <span class="codec"><span aria-hidden="true">←</span><span class="only-read">backward</span> ${codec?.backward ? tame(codec.backward, 30) : "as it is"}</span>
+    <span class="codec"><span aria-hidden="true">→</span><span class="only-read">forward</span> ${tame(codec?.forward ?? "", 30)}</span>
+    <span class="codec"><span aria-hidden="true">←</span><span class="only-read">backward</span> ${tame(codec?.backward ?? "", 30)}</span>
   </div>`;
 }
 
 function Cell({ cell, mine, processName, linked, onProcess }) {
   const own = assigned(cell);
-  return html`<li class=${`cell ${stateClass(cell.symbol)}${mine ? " mine" : ""}${linked ? " linked" : ""}`}>
+  return html`<li class=${`cell ${stateClass(cell.symbol, cell.word)}${mine ? " mine" : ""}${linked ? " linked" : ""}`}>
     <div class="cell-head"><${State} symbol=${cell.symbol} word=${cell.word} />
       ${mine && html`<span class="mine-word">★ mine</span>`}
       ${processName && html`<button class="seat" title="Seats of one process: one machine serves several stages" onMouseEnter=${() => onProcess(cell.seat_of)} onMouseLeave=${() => onProcess(null)} onFocus=${() => onProcess(cell.seat_of)} onBlur=${() => onProcess(null)}>process ${processName}</button>`}</div>

@@ -6,13 +6,12 @@ import { bytes, NONE, tame } from "../format.js";
 import { SampleCards } from "../sample_cards.js";
 import { Table } from "../table.js";
 import { Help, State, Status, When } from "../words.js";
-import { sessions } from "../session.js";
+import { access } from "../session.js";
 
 const { html, useState } = tools;
 
 export function ResultsPage() {
-  useValue(sessions);
-  const may = useAnswer("run", {}, { topic: "run" }).data?.control === true && embedded === null;
+  const may = useValue(access) === "organiser" && embedded === null;
   const checkpoints = useAnswer("checkpoints", {}, { topic: "checkpoints" });
   const samples = useAnswer("samples", {}, { topic: "samples" });
   return html`<${Checkpoints} answer=${checkpoints} may=${may} /><${Samples} answer=${samples} />`;

@@ -18,10 +18,11 @@ export function RunPage() {
   const faults = useAnswer("faults", {}, { topic: "faults" });
   const samples = useAnswer("samples", {}, { topic: "samples" });
   const at = useValue(moment);
+  const whole = useAnswer("marks", {}, { timeless: true, skip: at === null });
   const run = answer.data;
   if (run === null) return html`<${Status} answer=${answer} />`;
   // While a moment of the past is looked at, the curves' axis stays: they grow into it as it plays.
-  const span = at === null ? null : [run.first_at, run.last_at];
+  const span = at === null || !whole.data?.last ? null : [whole.data.first, whole.data.last];
   return html`
     <${Headline} run=${run} />
     <${Glance} run=${run} pipeline=${pipeline.data} faults=${faults.data} />
@@ -52,8 +53,8 @@ function Headline({ run }) {
       ${run.state.reason && html` <span class="reason"><${Foreign} text=${run.state.reason} /></span>`}
       ${!run.finished && Number.isFinite(run.state.since) && html` <span class="quiet"><${Since} at=${run.state.since} /></span>`}</p>
     <div class="progress">
-      <${Meter} share=${run.steps ? done / run.steps : 0} kind="thick" label=${`Step ${done} of ${run.steps}`} />
-      <p class="num"><b>step ${done.toLocaleString("en-GB")}</b> of ${run.steps?.toLocaleString("en-GB") ?? NONE} · ${count(run.tokens)} tokens
+      <${Meter} share=${run.finished ? 1 : run.steps ? done / run.steps : 0} kind="thick" label=${`Step ${done} of ${run.steps}`} />
+      <p class="num"><b>step ${done.toLocaleString("en-GB")}</b>${run.steps ? " of " + run.steps.toLocaleString("en-GB") : ""} · ${count(run.tokens)} tokens
         ${run.finished ? " · finished" : Number.isFinite(run.eta_s) ? html` · <b>${duration(run.eta_s)}</b> left at the speed of the last steps` : ""}</p>
     </div>
   </section>`;
@@ -62,7 +63,7 @@ function Headline({ run }) {
 /** The three questions that everybody has, answered in a sentence each. */
 function Glance({ run, pipeline, faults }) {
   const slow = pipeline && slowestStage(pipeline.stages);
-  const slowest = slow && slow.cells.filter((c) => !"✕◇".includes(c.symbol)).sort((a, b) => (b.seconds_per_microbatch ?? 0) - (a.seconds_per_microbatch ?? 0))[0];
+  const slowest = slow && slowestCell(slow.cells);
   const fault = faults?.faults[0];
   return html`<section class="glance" aria-label="At a glance">
     <div class="card"><h2>Who is slow?</h2>
@@ -95,6 +96,12 @@ function Glance({ run, pipeline, faults }) {
 function slowestStage(stages) {
   const rated = stages.filter((s) => Number.isFinite(s.rate)).sort((a, b) => a.rate - b.rate);
   return stages.find((s) => s.slowest) ?? rated[0];
+}
+
+/** Of those that are there; of all, when the run is over and nobody is. */
+function slowestCell(cells) {
+  const there = cells.filter((c) => !"✕◇".includes(c.symbol) && c.word !== "left");
+  return (there.length > 0 ? there : cells).slice().sort((a, b) => (b.seconds_per_microbatch ?? 0) - (a.seconds_per_microbatch ?? 0))[0];
 }
 
 function lastFault(fault) {
