@@ -1,4 +1,4 @@
-"""A coordinator's log for tests of the dashboard's pages: generated, with a hostile peer, and appended to by the test."""
+"""A coordinator's log for tests of the dashboard's pages: generated, with a hostile peer; the test appends to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,15 @@ class WatchedLog:
         """One more step; its number, from 0."""
         self.step += 1
         self.append(
-            "StepDecided", term=1, step=self.step, scale=1.0, loss=loss, gradient_norm=0.5, tokens=4096, outcomes=[], without=[]
+            "StepDecided",
+            term=1,
+            step=self.step,
+            scale=1.0,
+            loss=loss,
+            gradient_norm=0.5,
+            tokens=4096,
+            outcomes=[],
+            without=[],
         )
         return self.step
 

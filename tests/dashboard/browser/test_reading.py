@@ -180,7 +180,9 @@ def test_nothing_serious_for_axe(page: Any, served: Dashboard, scheme: str) -> N
 def test_a_report_is_the_whole_in_one_file(page: Any, log: WatchedLog, tmp_path: Path) -> None:
     out = tmp_path / "run.html"
     subprocess.run(
-        [sys.executable, "-m", "peers", "report", str(log.path.parent), "--out", str(out)], check=True, capture_output=True
+        [sys.executable, "-m", "peers", "report", str(log.path.parent), "--out", str(out)],
+        check=True,
+        capture_output=True,
     )
     page.goto(out.as_uri())
     page.get_by_text("A report:").wait_for()
