@@ -131,8 +131,10 @@ def apply(state: RunState, event: Event, at: float, source: str) -> None:
 def apply_record(state: RunState, record: Record, at: float, source: str) -> None:
     """The same for a record as it stands in a log. Never raises, whatever the record holds."""
     kind = record.get("kind")
-    run_ = state.run
-    handlers = HANDLERS.get(kind) if type(kind) is str else None
+    if type(kind) is not str:
+        state.malformed += 1
+        return
+    run_, handlers = state.run, HANDLERS.get(kind)
     if kind in CORE and run_.voice and source != run_.voice and source.startswith("coordinator"):
         return
     try:
