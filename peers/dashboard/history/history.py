@@ -50,6 +50,12 @@ MARKS = {
 class History:
     """`now` and `at` give states that change or go with the next call: use them at once, and change nothing."""
 
+    _state: RunState
+    _logs: Logs
+    _store: Store
+    _past: _Past | None
+    _last_step: int
+
     def __init__(self, homes: Sequence[Path], database: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         """A database that cannot be used is made anew; where none can be written, memory has to do."""
         self._homes = list(homes)
@@ -71,11 +77,11 @@ class History:
             self._forget()
         more = False
         before = self._taken
-        for count, line in enumerate(self._logs.take()):
-            if count % 64 == 63 and time.monotonic() > until:
+        for line in self._logs.take():
+            self._take(line)
+            if self._taken % 64 == 63 and time.monotonic() > until:
                 more = True
                 break
-            self._take(line)
             if self._store.waiting > MOST_WAITING:
                 self._write()
         if self._taken != before:
@@ -118,9 +124,7 @@ class History:
         past = self._past
         if past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment):
             past = self._past = self._from_snapshot(moment)
-        for line in past.logs.take():
-            if line.at > moment:
-                break
+        for line in past.logs.take(moment):
             record = record_of(line.raw, line.kind)
             if record is not None:
                 apply_record(past.state, record, line.at, line.tail.source)
@@ -267,7 +271,7 @@ class History:
     def _open(self) -> None:
         """From the newest snapshot, if there is one that fits the logs."""
         self._life += 1
-        self._past: _Past | None = None
+        self._past = None
         self._told: dict[int, Fault] = {}
         """Faults as they were written last."""
         self._snapshot_events = 0
