@@ -120,7 +120,7 @@ def process_started(state: RunState, record: Record, at: float, source: str) -> 
     before = run.coordinators.get(actor)
     if before is not None or len(run.coordinators) < MOST_COORDINATORS:
         run.coordinators[actor] = Coordinator(actor, at, at)
-    if run.leader is None or run.leader == actor:
+    if not run.voice or run.voice == source:  # others of a group have the word when they lead
         died = before is not None and not before.stopped
         state.faults.coordinator_back(state, actor, at, before.last_at if before is not None else at, died)
         _new_voice(state, source, at, "the coordinator has started again" if not first else "")

@@ -36,8 +36,9 @@ TROUBLE_KINDS = frozenset(kind.__name__ for kind in TROUBLE)
 def in_words(record: Record) -> str:
     """One printable line of at most MOST_TEXT characters, whatever the record holds."""
     kind = str(record.get("kind"))[:40]
+    short = {key: value[:MOST_TEXT] if type(value) is str else value for key, value in record.items()}
     try:
-        event = e.from_record(record)
+        event = e.from_record(short)
         words = describe(event) if event is not None else kind
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, ZeroDivisionError):
         words = printable(kind)  # fields that are not what they should be

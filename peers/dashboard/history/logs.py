@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,20 +22,15 @@ COORDINATOR = "coordinator"
 
 
 class Logs:
-    """`take()` gives what is new; each line counts as taken when the next one is asked for."""
+    """`take()` gives what is new. A line that it has given is taken."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = list(homes)
         self.tails: dict[str, Tail] = {}
         """By path."""
-        self._heard: dict[str, tuple[float, str]] = {}
-        """By the name of a coordinator's log: time of its last line that was taken, and from which file."""
-
-    def copy(self) -> Logs:
-        made = Logs(self._homes)
-        made.tails = {path: tail.copy() for path, tail in self.tails.items()}
-        made._heard = dict(self._heard)
-        return made
+        self._heard: dict[str, tuple[float, int, str]] = {}
+        """By the name of a coordinator's log: the time of its last line that was taken, which one of that time it was,
+        and from which file."""
 
     def look(self) -> bool:
         """Find new logs. True: one of those known is another one now, so that all is to be read anew."""
@@ -44,46 +40,48 @@ class Logs:
                     self.tails[str(path)] = Tail(path, _speaker(path))
         return any(tail.is_replaced() for tail in self.tails.values())
 
-    def take(self) -> Iterator[Line]:
-        """Lines of all logs by time, without the noise; what is not asked for comes again the next time."""
+    def take(self, until: float = math.inf) -> Iterator[Line]:
+        """Lines of all logs by time, without the noise, as far as they are not after `until`."""
         for line in heapq.merge(*(tail.lines() for tail in self.tails.values()), key=_time):
+            if line.at > until:
+                return
             tail = line.tail
+            tail.offset = line.end
+            tail.nth = tail.nth + 1 if line.at == tail.at else 0
+            tail.at = line.at
             if line.kind in NOISE:
-                tail.offset = line.end
                 continue
             if line.kind == "ProcessStarted":
                 tail.source = _source(line.raw) or tail.source
-            if self._is_new(line):
+            if self._is_new(tail):
                 yield line
-            tail.offset = line.end
 
-    def _is_new(self, line: Line) -> bool:
-        """Whether this line of a coordinator's log was not taken from another file."""
-        source = line.tail.source
-        if not source.startswith(COORDINATOR):
+    def _is_new(self, tail: Tail) -> bool:
+        """Whether the last line of a coordinator's log was not taken from another file."""
+        if not tail.source.startswith(COORDINATOR):
             return True
-        path = str(line.tail.path)
-        heard = self._heard.get(source)
-        if heard is not None and heard[1] != path and line.at <= heard[0]:
+        path = str(tail.path)
+        heard = self._heard.get(tail.source)
+        if heard is not None and heard[2] != path and (tail.at, tail.nth) <= heard[:2]:
             return False
-        self._heard[source] = line.at, path
+        self._heard[tail.source] = tail.at, tail.nth, path
         return True
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "tails": {path: [tail.source, tail.offset, tail.head] for path, tail in self.tails.items()},
+            "tails": {path: [t.source, t.offset, t.head, t.at, t.nth] for path, t in self.tails.items()},
             "heard": {source: list(heard) for source, heard in self._heard.items()},
         }
 
     def restore(self, raw: dict[str, Any]) -> None:
         """Go on from there. Raises KeyError, TypeError or ValueError for what `to_json` did not make."""
         tails = {}
-        for path, (source, offset, head) in raw["tails"].items():
+        for path, (source, offset, head, at, nth) in raw["tails"].items():
             tail = Tail(Path(path), str(source))
-            tail.offset, tail.head = int(offset), str(head)
+            tail.offset, tail.head, tail.at, tail.nth = int(offset), str(head), float(at), int(nth)
             tails[path] = tail
         self.tails = tails
-        self._heard = {source: (float(at), str(path)) for source, (at, path) in raw["heard"].items()}
+        self._heard = {name: (float(at), int(nth), str(path)) for name, (at, nth, path) in raw["heard"].items()}
 
     def _files(self, home: Path) -> list[Path]:
         """The own log, dated parts of it, and copies of those of other coordinators; own ones first."""

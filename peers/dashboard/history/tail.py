@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Tail:
-    """`offset`: up to there its lines have been taken; whoever takes one moves it on. `source`: who speaks in it."""
+    """`offset`: up to there its lines have been taken; `Logs` moves it on. `source`: who speaks in it."""
 
     def __init__(self, path: Path, source: str) -> None:
         self.path = path
@@ -36,11 +36,9 @@ class Tail:
         self.offset = 0
         self.head = ""
         """A hash of its beginning, once there is one."""
-
-    def copy(self) -> Tail:
-        made = Tail(self.path, self.source)
-        made.offset, made.head = self.offset, self.head
-        return made
+        self.at = -1e18
+        self.nth = 0
+        """Of the last line that was taken: its time, and how many of that time came before it."""
 
     def is_replaced(self) -> bool:
         """Whether this is another log than the one that was read, or it has been cut."""
@@ -111,7 +109,9 @@ def header(raw: bytes) -> tuple[float, str] | None:
         at, kind = float(record["at"]), record["kind"]
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
-    return (at, kind) if isinstance(kind, str) and kind.isascii() and len(kind) <= MOST_KIND and abs(at) < 1e18 else None
+    if not isinstance(kind, str) or not kind.isascii() or len(kind) > MOST_KIND:
+        return None
+    return (at, kind) if abs(at) < 1e18 else None
 
 
 def record_of(raw: bytes, kind: str) -> dict[str, object] | None:
