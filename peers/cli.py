@@ -69,7 +69,7 @@ class _LazyGroup(TyperGroup):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
             ctx.fail(f"no command {args[0]!r}; the nearest one is {near!r}")
         name, _, rest = super().resolve_command(ctx, args)
-        return name, _load(str(name)), rest
+        return name, _load(str(name)), _with_places(rest)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -77,6 +77,15 @@ class _LazyGroup(TyperGroup):
         except BrokenPipeError:  # whoever read us has gone (`| head`): typer would call it an error
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
+
+
+def _with_places(args: Sequence[str]) -> list[str]:
+    """`--dashboard` may stand alone: its ADDRESS:PORT is then an empty one, which means the default."""
+    from peers.dashboard.place import is_place
+
+    following = [*args[1:], ""]
+    alone = [word == "--dashboard" and not is_place(after) for word, after in zip(args, following, strict=True)]
+    return ["--dashboard=" if is_alone else word for word, is_alone in zip(args, alone, strict=True)]
 
 
 def _load(name: str) -> Any:

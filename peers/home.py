@@ -16,6 +16,10 @@ control.path     names that socket where it cannot lie here
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)
+invite           the line's token that peers join with, for the organiser's dashboard
+dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
+dashboard.sqlite the dashboard's history; made anew from the logs if it is deleted
+exports/         models that were exported from the dashboard
 lock             held while the process lives
 """
 
@@ -91,6 +95,11 @@ class Home:
     def decisions(self) -> Path:
         """The decision record of a coordinator."""
         return self.path / "decisions.sqlite"
+
+    @property
+    def invite(self) -> Path:
+        """What peers join with, as the coordinator has made it last."""
+        return self.path / "invite"
 
     @property
     def notebook(self) -> Path:

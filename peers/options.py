@@ -113,6 +113,17 @@ Bootstrap = Annotated[
     ),
 ]
 Archive = Annotated[Path | None, typer.Option("--archive", help="The archive's folder, if it is not in --home.")]
+Dashboard = Annotated[
+    str | None,
+    typer.Option(
+        "--dashboard",
+        metavar="ADDRESS:PORT",
+        help="Serve the dashboard there. Without ADDRESS:PORT: at 127.0.0.1:7070, or the next free port.",
+    ),
+]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write the figures of steps for TensorBoard.")
+]
 Version = Annotated[
     int | None, typer.Option("--version", min=0, help="Which checkpoint. Default: the newest whole one.")
 ]

@@ -13,32 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from peers.event_text import describe, step_line
+from peers.fold.trouble import TROUBLE
 from peers.step_pairs import StepPairs
 from swarm import events as e
 from swarm.manifest import DataSection
 
-_TROUBLE = (
-    e.PeerLost,
-    e.PeerRefused,
-    e.DuplicateIdentity,
-    e.PeerFenced,
-    e.StepAborted,
-    e.StepAudited,
-    e.PeerExpelled,
-    e.RolledBack,
-    e.RecordOutdated,
-    e.RunPaused,
-    e.FrameRefused,
-    e.StreamBroken,
-    e.MessagesDropped,
-    e.SwarmSplit,
-    e.ClockDiffers,
-    e.CoordinatorAway,
-    e.LeadershipLost,
-    e.MajorityMissing,
-    e.CheckpointRefused,
-    e.LoopBlocked,
-)
 _NEWS = (
     e.ProcessStarted,
     e.ProcessStopped,
@@ -138,4 +117,4 @@ def print_json(event: e.Event, at: float) -> None:
 
 def is_trouble(event: e.Event) -> bool:
     """Whether a person looking after the run would want to know the reason."""
-    return isinstance(event, _TROUBLE)
+    return isinstance(event, TROUBLE)

@@ -182,7 +182,7 @@ class Director:
             entry = (f"--bootstrap={_reachable(addresses, self._places[BOOTSTRAP].address)}",)
         invite = self._folder / "invite"
         sets = self._sets
-        words = ["coordinate", str(self._run_file), *sets, *entry]
+        words = ["coordinate", str(self._run_file), "--no-dashboard", *sets, *entry]
         coordinator = self._coordinate(COORDINATOR, words, invite)
         self._entry = (invite.read_text().strip(), *entry)
         for name in self._scenario.coordinators[1:]:

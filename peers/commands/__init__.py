@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "prepare": "Turn text into a tokenizer and hashed token shards.",
     "control": "Steer a run: pause it, move its end, send a peer away.",
     "status": "What a peer or coordinator is doing, from its home.",
+    "dashboard": "Show a run in the browser, live or afterwards.",
+    "report": "Write a run as one HTML file.",
     "events": "Read or follow an event log.",
     "export": "Write a trained model as files that other programs read.",
     "generate": "Continue a text with a trained model.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 
 from peers.home import COORDINATOR_HOME
-from peers.options import Announce, Bootstrap, Json, MaxRate, Set
+from peers.options import Announce, Bootstrap, Dashboard, Json, MaxRate, Set, TensorBoard
 from peers.options import Home as HomeOption
 
 
@@ -33,6 +34,9 @@ def command(
     invite_file: Annotated[
         Path | None, typer.Option("--invite-file", help="Also write the invite to this file, for programs.")
     ] = None,
+    dashboard: Dashboard = None,
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve no dashboard.")] = False,
+    tensorboard: TensorBoard = None,
     fault: Annotated[
         list[str] | None, typer.Option("--fault", help="For rehearsals: kill@EVENT:COUNT, see docs.", hidden=True)
     ] = None,
@@ -45,8 +49,12 @@ def command(
 
     Start it again to resume. Exit codes: 0 finished, 2 something you can fix, 4 the run cannot go on, 130 Ctrl-C.
     """
+    from peers.dashboard.place import Place
     from peers.resolved_run import resolve_run
 
+    if no_dashboard and (dashboard or tensorboard):
+        raise typer.BadParameter("there is no dashboard to serve or to write for", param_hint="--no-dashboard")
+    place = None if dashboard is None else Place.parse(dashboard)
     run = resolve_run(path, overrides or ())
     console = Console(highlight=False)
     if dry_run:
@@ -55,6 +63,7 @@ def command(
 
     from peers.coordinator.process import CoordinateOptions, coordinate
     from peers.core_loop import exit_code
+    from peers.dashboard.companion import companion
     from peers.fault import Fault
     from peers.home import Home
     from peers.progress import Progress, print_json
@@ -62,8 +71,8 @@ def command(
     from swarm.net.invite import parse
 
     def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
-        if invite_file is not None:
-            with atomic_file(invite_file) as file:
+        for path in (Home(home).invite, *([invite_file] if invite_file is not None else [])):
+            with atomic_file(path) as file:
                 write_whole(file, f"{invite}\n".encode())
         if not as_json:
             console.print(f"run {run.manifest.run.name} ({run.manifest.hash[:16]}…); peers join with\n", soft_wrap=True)
@@ -88,7 +97,8 @@ def command(
     )
     if invite_file is not None:
         invite_file.parent.mkdir(parents=True, exist_ok=True)  # what is wrong with it is said before the run begins
-    with Home.open(home) as opened:
+    shown = None if no_dashboard else companion(home, place, tensorboard, Console(highlight=False, stderr=as_json))
+    with Home.open(home) as opened, shown or nullcontext():
         raise typer.Exit(exit_code(coordinate(run.manifest, opened, options)))
 
 

@@ -6,13 +6,15 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from peers.options import Json
+from peers.options import Dashboard, Json
 
 
 def command(
@@ -29,6 +31,9 @@ def command(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Train the run in one process too, and compare digests.")
     ] = True,
+    dashboard: Dashboard = "",
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve no dashboard.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the dashboard until Ctrl-C when all was shown.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder: homes, logs, model.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -38,6 +43,7 @@ def command(
     libp2p. Takes a few minutes on two cores. Exit codes: 0 everything was shown, 1 something was not, 3 the swarm's
     result differs from the reference's.
     """
+    from peers.dashboard.place import Place
     from peers.demo.children import ChildDied
     from peers.demo.story import DemoFailed, DemoOptions, run_demo
     from peers.demo.summary import show
@@ -48,13 +54,23 @@ def command(
         raise typer.BadParameter("a stage with one peer has nobody to take over: use --replicas 2 or --no-kill")
     if codec != AUTO:
         codecs.pair(codec, codec)
+    if stay and no_dashboard:
+        raise typer.BadParameter("there is no dashboard that could stay", param_hint="--stay")
+    place = None if no_dashboard else Place.parse(dashboard or "")
     console = Console(highlight=False, stderr=as_json)
     temporary = directory is None
     folder = Path(tempfile.mkdtemp(prefix="swarm-demo-")) if directory is None else directory
-    options = DemoOptions(folder.resolve(), steps, stages, replicas, kill, check, codec)
+    options = DemoOptions(folder.resolve(), steps, stages, replicas, kill, check, codec, place)
+    ending = ExitStack()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        report = run_demo(options, console)
+        with ending:
+            report = run_demo(options, console, ending)
+            show(report, console)
+            if as_json:
+                print(report.to_json(), flush=True)
+            if stay:
+                _stay(console)
     except (DemoFailed, ChildDied, TimeoutError) as error:
         console.print(f"the demo failed: {error}", style="red", markup=False, soft_wrap=True)
         console.print(f"everything it left is in {folder}", markup=False, soft_wrap=True)
@@ -63,9 +79,6 @@ def command(
         if temporary and not keep:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    show(report, console)
-    if as_json:
-        print(report.to_json())
     good = report.equal is not False and report.learned
     if temporary and not keep and good:
         shutil.rmtree(folder, ignore_errors=True)
@@ -80,3 +93,13 @@ def command(
     if not report.learned:
         console.print(f"the held-out loss {report.heldout_loss} is not below the unigram entropy", style="red")
         raise typer.Exit(1)
+
+
+def _stay(console: Console) -> None:
+    """Until Ctrl-C, which is then no failure."""
+    console.print("\nThe dashboard stays: Ctrl-C ends it.")
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        console.print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated
 
@@ -9,7 +10,18 @@ import typer
 from rich.console import Console
 
 from peers.home import PEER_HOME
-from peers.options import Announce, Bootstrap, Device, Json, MaxMemory, MaxRate, Threads, parse_bytes, parse_pace
+from peers.options import (
+    Announce,
+    Bootstrap,
+    Dashboard,
+    Device,
+    Json,
+    MaxMemory,
+    MaxRate,
+    Threads,
+    parse_bytes,
+    parse_pace,
+)
 from peers.options import Home as HomeOption
 from peers.stage.patience import DEFAULT_PATIENCE_S
 from swarm.compute.least_pace import LeastPace
@@ -71,6 +83,7 @@ def command(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: any.")] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
+    dashboard: Dashboard = None,
     patience: Annotated[
         float,
         typer.Option(
@@ -101,6 +114,8 @@ def command(
 
     keep_freed_memory()  # before torch is imported
     from peers.core_loop import exit_code
+    from peers.dashboard.companion import companion
+    from peers.dashboard.place import Place
     from peers.device import memory_budget, pick_device
     from peers.fault import Fault
     from peers.home import Home
@@ -113,6 +128,7 @@ def command(
 
     console = Console(highlight=False)
     where = parse(invite)
+    place = None if dashboard is None else Place.parse(dashboard)
     picked = pick_device(device)
     budget = memory_budget(max_memory, picked)
 
@@ -149,4 +165,6 @@ def command(
             return options
         return replace(options, listeners=(Progress(console, label=f"seat {number + 1}  "),))
 
-    raise typer.Exit(exit_code(take_seats(where, home, seats, of_seat)))
+    shown = None if place is None else companion(home, place, None, Console(highlight=False, stderr=as_json))
+    with shown or nullcontext():
+        raise typer.Exit(exit_code(take_seats(where, home, seats, of_seat)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,10 @@ def command(
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", help="Folder for the coordinators' event logs: SEED/ACTOR/events.jsonl, virtual time."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the protocol under seeded crashes, stalls, losses and partitions and check every invariant at every event.
@@ -34,22 +39,24 @@ def command(
     """
     from swarm.simulation.scenario import SCENARIOS
 
+    if log is not None and log.exists() and any(log.iterdir()):
+        raise typer.BadParameter(f"{log} is not empty: name a new folder", param_hint="--log")
     if scenario not in SCENARIOS:
         raise typer.BadParameter(f"{scenario!r}: choose one of {', '.join(SCENARIOS)}", param_hint="--scenario")
     if seed is not None:
         if seeds is not None or first is not None:
             raise typer.BadParameter("runs one seed: leave out --seeds and --first", param_hint="--seed")
-        raise typer.Exit(_one(scenario, seed, trace, as_json))
+        raise typer.Exit(_one(scenario, seed, trace, as_json, log))
     if trace:
         raise typer.BadParameter("shows one run: name it with --seed", param_hint="--trace")
     first = first or 0
-    raise typer.Exit(_many(scenario, range(first, first + (seeds or 1000)), jobs, as_json))
+    raise typer.Exit(_many(scenario, range(first, first + (seeds or 1000)), jobs, as_json, log))
 
 
-def _one(scenario: str, seed: int, trace: bool, as_json: bool) -> int:
+def _one(scenario: str, seed: int, trace: bool, as_json: bool, log: Path | None) -> int:
     from swarm.simulation.runner import TRACE_TAIL, run_seed
 
-    outcome = run_seed(scenario, seed, tracing=True)
+    outcome = run_seed(scenario, seed, tracing=True, log=log)
     if as_json:
         shown = {
             "seed": seed,
@@ -71,13 +78,13 @@ def _one(scenario: str, seed: int, trace: bool, as_json: bool) -> int:
     return 0 if outcome.ok else 1
 
 
-def _many(scenario: str, seeds: range, jobs: int, as_json: bool) -> int:
+def _many(scenario: str, seeds: range, jobs: int, as_json: bool, log: Path | None) -> int:
     from swarm.simulation.coverage import ENOUGH_SEEDS, Coverage
     from swarm.simulation.runner import run_seeds
 
     coverage, failures, events, rollbacks, done = Coverage(), [], 0, 0, 0
     start = shown = time.perf_counter()
-    for outcome in run_seeds(scenario, seeds, jobs):
+    for outcome in run_seeds(scenario, seeds, jobs, log):
         done += 1
         events += outcome.events
         rollbacks += outcome.rollbacks

@@ -1,72 +1,141 @@
-"""`swarm-peer status`: what a peer or coordinator is doing, from its home."""
+"""`swarm-peer status`: what a peer or coordinator is doing, from its home, or what each person has given to the run."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peers.event_text import printable, rate, replicas
+from peers.event_text import amount, printable, rate, replicas
+from peers.fold import RunFacts, RunState, apply_record
+from peers.fold.apply import NOISE
+from peers.fold.facts import facts_in
+from peers.fold.views import people_view, status_view
 from peers.home import logged_home
 from peers.options import AnyHome, Json
-from peers.run_status import RunStatus, summarise
-from swarm.events import read_log
+
+_MARKS = tuple(f'"kind":"{kind}"'.encode() for kind in NOISE)
+_MOST_SHOWN = 200
 
 
-def command(home: AnyHome = None, as_json: Json = False) -> None:
+def command(
+    home: AnyHome = None,
+    contributions: Annotated[
+        bool,
+        typer.Option(
+            "--contributions", help="What each peer has given instead: tokens × share of the layers, hours, bytes."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """What a peer or coordinator is doing, from its home: last step, loss, peers per stage, last trouble."""
     folder = logged_home(home)
+    state = folded(folder.events)
+    if contributions:
+        _show_contributions(state, facts_in(folder.path), as_json)
+        return
     process = folder.occupant()
-    status = summarise(read_log(folder.events))
-    if process is None and status.last_event is None:
-        status.doing = f"nothing has run in {folder.path} yet"
-    elif process is None and not status.stopped:
-        status.doing = f"not running: it died without saying goodbye (last: {status.doing})"
+    status = status_view(state)
+    if process is None and status["last_event"] is None:
+        status["doing"] = f"nothing has run in {folder.path} yet"
+    elif process is None and not status["stopped"]:
+        status["doing"] = f"not running: it died without saying goodbye (last: {status['doing']})"
     if as_json:
-        print(json.dumps({"running": process is not None, "process": process, **dataclasses.asdict(status)}))
+        print(json.dumps({"running": process is not None, "process": process, **status}))
     else:
         _show(status, process)
 
 
-def _show(status: RunStatus, process: int | None) -> None:
+def folded(log: Path) -> RunState:
+    """What is true after the last event of `log`; records of other releases and a torn last line are skipped."""
+    state, source = RunState(), ""
+    with log.open("rb") as file:
+        for line in file:
+            if any(mark in line[:100] for mark in _MARKS):
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(record, dict):
+                continue
+            if record.get("kind") == "ProcessStarted":
+                source = "coordinator" if record.get("role") == "coordinator" else str(record.get("actor"))
+            apply_record(state, record, record.get("at", 0.0), source)
+    return state
+
+
+def _show(status: dict[str, Any], process: int | None) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in _rows(status, process):
         table.add_row(Text(name, "bold"), Text(printable(value)))
     Console(highlight=False, soft_wrap=True).print(table)
 
 
-def _rows(status: RunStatus, process: int | None) -> list[tuple[str, str]]:
-    rows = [("doing", status.doing)]
-    if status.role is not None:
-        rows.append(("who", f"{status.role} {status.actor}" + (f", process {process}" if process else "")))
-        rows.append(("run", str(status.run)))
-    if status.leader is not None:
-        rows.append(("leader", "this coordinator" if status.leader == status.actor else status.leader))
-    if status.max_rate is not None:
-        rows.append(("upload limit", rate(status.max_rate)))
-    if status.machine is not None:
-        rows.append(("machine", status.machine.removeprefix("this machine, ")))
-    if status.step is not None:
-        rows.append(("last step", str(status.step + 1)))
-    if status.loss is not None:
-        rows.append(("loss", f"{status.loss:.4f}, gradient norm {status.gradient_norm:.3g}"))
-    if status.heldout_loss is not None:
-        rows.append(("held-out loss", f"{status.heldout_loss:.4f}"))
-    if status.tokens_per_second is not None:
-        rows.append(("speed", f"{status.tokens_per_second:,.0f} tokens/s, efficiency {status.efficiency:.2f}"))
-    if status.replicas is not None:
-        rows.append(("peers per stage", replicas(status.replicas)))
-    if status.archived is not None:
-        rows.append(("checkpoint", f"version {status.archived} complete in the archive"))
-    if status.trouble is not None:
-        rows.append(("last trouble", f"{status.trouble.text} ({_ago(status.trouble.at)})"))
-    if status.last_event is not None:
-        rows.append(("last event", _ago(status.last_event)))
+def _rows(status: dict[str, Any], process: int | None) -> list[tuple[str, str]]:
+    rows = [("doing", status["doing"])]
+    if status["role"] is not None:
+        rows.append(("who", f"{status['role']} {status['actor']}" + (f", process {process}" if process else "")))
+        rows.append(("run", str(status["run"])))
+    if status["leader"] is not None:
+        rows.append(("leader", "this coordinator" if status["leader"] == status["actor"] else status["leader"]))
+    if status["max_rate"] is not None:
+        rows.append(("upload limit", rate(status["max_rate"])))
+    if status["machine"] is not None:
+        rows.append(("machine", status["machine"].removeprefix("this machine, ")))
+    if status["step"] is not None:
+        rows.append(("last step", str(status["step"] + 1)))
+    if status["loss"] is not None:
+        norm = "" if status["gradient_norm"] is None else f", gradient norm {status['gradient_norm']:.3g}"
+        rows.append(("loss", f"{status['loss']:.4f}{norm}"))
+    if status["heldout_loss"] is not None:
+        rows.append(("held-out loss", f"{status['heldout_loss']:.4f}"))
+    if status["tokens_per_second"] is not None:
+        efficiency = "" if status["efficiency"] is None else f", efficiency {status['efficiency']:.2f}"
+        rows.append(("speed", f"{status['tokens_per_second']:,.0f} tokens/s{efficiency}"))
+    if status["replicas"] is not None:
+        rows.append(("peers per stage", replicas(status["replicas"])))
+    if status["archived"] is not None:
+        rows.append(("checkpoint", f"version {status['archived']} complete in the archive"))
+    if status["trouble"] is not None:
+        rows.append(("last trouble", f"{status['trouble']['text']} ({_ago(status['trouble']['at'])})"))
+    if status["last_event"] is not None:
+        rows.append(("last event", _ago(status["last_event"])))
     return rows
+
+
+def _show_contributions(state: RunState, facts: RunFacts | None, as_json: bool) -> None:
+    everybody: list[dict[str, Any]] = []
+    while True:
+        view = people_view(state, facts, offset=len(everybody), limit=_MOST_SHOWN)
+        everybody += view["people"]
+        if not view["people"] or len(everybody) >= view["total"]:
+            break
+    if as_json:
+        print(json.dumps({"people": everybody, "formula": view["formula"]}))
+        return
+    table = Table("peer", "tokens × layers", "share", "hours", "sent", "received", "devices", box=box.SIMPLE)
+    for each in everybody:
+        known = each["tokens_layers"] is not None
+        table.add_row(
+            Text(printable(each["name"])),
+            f"{each['tokens_layers']:,.0f}" if known else "not told",
+            f"{100 * each['share']:.1f} %" if each["share"] is not None else "–",
+            f"{each['hours']:.2f}",
+            amount(each["bytes_sent"]),
+            amount(each["bytes_received"]),
+            Text(printable(", ".join(each["devices"]))),
+        )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(view["formula"])
 
 
 def _ago(at: float) -> str:

@@ -6,12 +6,14 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
+from peers.dashboard.companion import companion
+from peers.dashboard.place import Place
 from peers.demo.children import Child, ChildDied, Children
 from peers.demo.event_tail import EventTail
 from peers.demo.killing import Killing, Recovery
@@ -54,6 +56,8 @@ class DemoOptions:
     kill: bool = True
     check: bool = True
     codec: str = "int8"
+    dashboard: Place | None = None
+    """Where to serve the dashboard; None: nowhere."""
     start_timeout_s: float = 300.0
     silence_timeout_s: float = 180.0
 
@@ -92,15 +96,19 @@ class Report:
         return json.dumps(asdict(self), default=str)
 
 
-def run_demo(options: DemoOptions, console: Console) -> Report:
-    """Run all of it. Raises DemoFailed, ChildDied, TimeoutError; no process is left behind."""
+def run_demo(options: DemoOptions, console: Console, ending: ExitStack) -> Report:
+    """Run all of it. Raises DemoFailed, ChildDied, TimeoutError; no process is left behind but the dashboard's.
+
+    That one ends with `ending`.
+    """
     with Children() as children:
-        return _Story(options, children, console).tell()
+        return _Story(options, children, console, ending).tell()
 
 
 class _Story:
-    def __init__(self, options: DemoOptions, children: Children, console: Console) -> None:
+    def __init__(self, options: DemoOptions, children: Children, console: Console, ending: ExitStack) -> None:
         self._options = options
+        self._ending = ending
         self._children = children
         self._console = console
         self._data = options.directory / "data"
@@ -152,10 +160,16 @@ class _Story:
         home = self._coordinator_home.path
         coordinator = self._children.start(
             "coordinator",
-            ["coordinate", str(self._run_toml), "--home", str(home), "--invite-file", str(invite), "--json"],
+            [
+                *("coordinate", str(self._run_toml), "--home", str(home), "--invite-file", str(invite)),
+                *("--no-dashboard", "--json"),
+            ],
             home / "output.txt",
         )
         self._children.wait_for(invite.exists, "the coordinator's invite", self._options.start_timeout_s)
+        if self._options.dashboard is not None:
+            # ours, not the coordinator's: it stays when that has ended
+            self._ending.enter_context(companion(home, self._options.dashboard, None, self._console))
         for number in range(1, stages * replicas + 1):
             home = self._folder / "homes" / f"peer-{number}"
             common = [

@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from swarm.protocol.controls import Controls
@@ -25,6 +26,7 @@ from swarm.simulation.lie import Lie
 from swarm.simulation.member_disk import MemberDisk
 from swarm.simulation.organiser import Organiser
 from swarm.simulation.scenario import Plan, plan_of, small_settings
+from swarm.simulation.scribe import LogWriter, Scribe
 from swarm.simulation.sim_coordinator import Record, SimCoordinator
 from swarm.simulation.sim_member import SimMember
 from swarm.simulation.sim_peer import SimPeer
@@ -86,7 +88,7 @@ class Outcome:
 class Run:
     """One world, staffed as its plan says."""
 
-    def __init__(self, plan: Plan, *, tracing: bool = False) -> None:
+    def __init__(self, plan: Plan, *, tracing: bool = False, scribe: Scribe | None = None) -> None:
         self.plan = plan
         visits = Cycle(plan.blocks) if plan.blocks else None
         self.world = World(
@@ -100,6 +102,7 @@ class Run:
             tracing=tracing,
             steered=bool(plan.wishes),
         )
+        self.world.scribe = scribe
         self._incarnations: Counter[str] = Counter()
         self._disks: dict[str, Disk] = {}
         """Of who is taken on, by name."""
@@ -258,10 +261,12 @@ class Run:
         return self.world.finished_at <= self.world.now
 
 
-def run_plan(plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = None) -> Outcome:
-    """One run, from the start to the end or to the first broken invariant."""
+def run_plan(
+    plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = None, scribe: Scribe | None = None
+) -> Outcome:
+    """One run, from the start to the end or to the first broken invariant. `scribe`: hears what coordinators tell."""
     outcome = Outcome(plan.scenario, plan.seed)
-    run = Run(plan, tracing=tracing)
+    run = Run(plan, tracing=tracing, scribe=scribe)
     world = run.world
     if crash is not None:
         run.crash_at(crash)
@@ -280,23 +285,34 @@ def run_plan(plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = No
     return outcome
 
 
-def run_seed(scenario: str, seed: int, *, tracing: bool = False) -> Outcome:
-    """The run of a seed: the same one every time, in every process."""
-    return run_plan(plan_of(scenario, seed), tracing=tracing)
+def run_seed(scenario: str, seed: int, *, tracing: bool = False, log: Path | None = None) -> Outcome:
+    """The run of a seed: the same one every time, in every process.
+
+    `log`: a folder for the event logs of its coordinators, as SEED/ACTOR/events.jsonl. Raises FileExistsError where
+    there are some already.
+    """
+    if log is None:
+        return run_plan(plan_of(scenario, seed), tracing=tracing)
+    writer = LogWriter(log / str(seed))
+    try:
+        return run_plan(plan_of(scenario, seed), tracing=tracing, scribe=writer)
+    finally:
+        writer.close()
 
 
-def run_seeds(scenario: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Outcome]:
-    """Outcomes of many seeds, in order, computed by `jobs` processes."""
+def run_seeds(scenario: str, seeds: Iterable[int], jobs: int = 1, log: Path | None = None) -> Iterator[Outcome]:
+    """Outcomes of many seeds, in order, computed by `jobs` processes. `log`: as for `run_seed`."""
     if jobs <= 1:
         for seed in seeds:
-            yield run_seed(scenario, seed)
+            yield run_seed(scenario, seed, log=log)
         return
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_run_one, ((scenario, seed) for seed in seeds), chunksize=50)
+        yield from pool.imap(_run_one, ((scenario, seed, log) for seed in seeds), chunksize=50)
 
 
-def _run_one(job: tuple[str, int]) -> Outcome:
-    return run_seed(*job)
+def _run_one(job: tuple[str, int, Path | None]) -> Outcome:
+    scenario, seed, log = job
+    return run_seed(scenario, seed, log=log)
 
 
 def crash_points(plan: Plan) -> list[CrashPoint]:

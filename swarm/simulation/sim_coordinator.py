@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from swarm.events import PeerMoved
+from swarm.events import Event, PeerMoved, ProcessStarted, ProcessStopped
 from swarm.protocol import actions as act
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, PassKind
@@ -60,9 +60,20 @@ class SimCoordinator(Process):
         }
 
     def start(self) -> None:
+        self.tell(ProcessStarted("coordinator", str(self.actor), "simulated", ""))
         super().start()
         if self.alive:
             self.world.on_phase("joining", self)
+
+    def feed(self, item: object) -> None:
+        super().feed(item)
+        if self.alive and self.world.scribe is not None:
+            self.world.scribe.settled(self)
+
+    def tell(self, event: Event) -> None:
+        """Into its event log."""
+        if self.world.scribe is not None:
+            self.world.scribe.told(self, event, self.world.now)
 
     def archived(self, key: tuple[int, int]) -> int | None:
         return self.world.archive.get(key)
@@ -85,11 +96,13 @@ class SimCoordinator(Process):
         self.world.network.send(self, action.to, action.message)
 
     def _emit(self, action: act.Emit) -> None:
+        self.tell(action.event)
         if isinstance(action.event, PeerMoved):
             self.world.watch.moves_peer(action.event, self.directing)
         self.world.watch.emitted(action.event)
 
     def _stop(self, action: act.Stop) -> None:
+        self.tell(ProcessStopped(action.reason))
         self.world.watch.coordinator_stops(action)
         self.alive = False
         self.finished = not action.reason.startswith(GOODBYE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarm.events import CoordinatorStarted, LeadershipTaken
+from swarm.events import CoordinatorStarted, LeadershipTaken, ProcessStopped
 from swarm.protocol import actions as act
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.group import FINISHED, GroupMember
@@ -61,10 +61,12 @@ class SimMember(SimCoordinator):
         if self.leads:
             super()._emit(action)
         else:  # it may have lost the lead in what it is just carrying out
+            self.tell(event)
             self.world.watch.emitted(event)
 
     def _stop(self, action: act.Stop) -> None:
         if not action.failed and action.reason == FINISHED and not self.leads:
+            self.tell(ProcessStopped(action.reason))
             self.alive = False
             self.finished = True
             self.world.network.process_died(self)

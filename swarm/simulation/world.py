@@ -10,6 +10,7 @@ from swarm.protocol.bases import Visits
 from swarm.protocol.settings import Settings
 from swarm.simulation.invariants import Watch
 from swarm.simulation.network import Network
+from swarm.simulation.scribe import Scribe
 from swarm.simulation.timeline import Process, Timeline
 
 
@@ -54,6 +55,8 @@ class World(Timeline):
         """Those of a group, if there is one."""
         self.network = Network(self)
         self.watch = Watch(self)
+        self.scribe: Scribe | None = None
+        """Hears what coordinators tell."""
         self.finished_at = math.inf
         """When the coordinator stopped because the run is done."""
 

@@ -7,8 +7,9 @@ import pytest
 
 from peers import cli
 from peers.event_text import describe
+from peers.fold import RunState, apply
+from peers.fold.views import status_view
 from peers.home import Home
-from peers.run_status import summarise
 from swarm import events as e
 
 LOG = [
@@ -47,6 +48,7 @@ def test_a_running_coordinator(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert exit_code("status", "--home", str(tmp_path)) == 0
         words = capsys.readouterr().out
     assert status["running"] and status["doing"] == "training, pass 1:1"
+    assert (status["state"], status["reason"]) == ("training", "")
     assert (status["step"], status["loss"], status["replicas"], status["archived"]) == (0, 8.25, [1, 2], 1)
     assert "silent" in status["trouble"]["text"]
     for part in ("training, pass 1:1", "coordinator abc.1", "8.2500", "1·2", "is fenced: silent", "version 1 complete"):
@@ -64,8 +66,12 @@ def test_a_process_that_died_is_told_from_one_that_stopped(tmp_path: Path, capsy
 
 
 def test_a_restart_clears_the_stop():
-    status = summarise((0.0, event) for event in (*LOG, e.ProcessStopped("x"), LOG[0]))
-    assert not status.stopped and status.doing == "starting"
+    state = RunState()
+    for event in (*LOG, e.ProcessStopped("x")):
+        apply(state, event, 0.0, "coordinator")
+    assert status_view(state)["stopped"]
+    apply(state, LOG[0], 0.0, "coordinator")
+    assert not status_view(state)["stopped"] and status_view(state)["doing"] == "starting"
 
 
 def test_an_empty_home_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -98,3 +104,20 @@ def test_of_several_coordinators_each_says_who_leads(tmp_path: Path, capsys: pyt
     assert "leader def.0" in words and "last step 6" in words and "standing by: another coordinator leads" in words
     alone = said(*follows, e.MajorityMissing(1, 2, "1 of 3 coordinators can be reached; it takes 2 to decide"))
     assert "nothing can be decided: 1 of 3" in alone and "leader" not in alone.split("last trouble")[0]
+
+
+def test_contributions_are_tokens_by_the_layers_of_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    tables = [
+        e.TableChanged("1:0", 0, 0, ["abc.1", "def.1"], [1.0, 1.0], [1.0, 1.0], "opens"),
+        e.TableChanged("1:0", 1, 0, ["ghi.1"], [1.0], [1.0], "opens"),
+    ]
+    joined = [e.PeerSeen("abc.1"), e.PeerSeen("def.1"), e.PeerSeen("ghi.1")]
+    opened = e.PassOpened("1:0", "train", [2, 1], 4)
+    decided = e.StepDecided(1, 0, 0.5, 8.25, 1.5, 8000, [], [], assignments=[[0, 0, 0, 1], [0, 0, 0, 0]])
+    write(tmp_path, LOG[0], *joined, *tables, opened, decided)
+    assert exit_code("status", "--home", str(tmp_path), "--contributions", "--json") == 0
+    people = json.loads(capsys.readouterr().out)["people"]
+    assert {each["peer"]: each["tokens_layers"] for each in people} == {"ghi": 4000, "abc": 3000, "def": 1000}
+    assert exit_code("status", "--home", str(tmp_path), "--contributions") == 0
+    words = capsys.readouterr().out
+    assert "50.0 %" in words and "share of the layers" in words

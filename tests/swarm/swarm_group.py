@@ -66,7 +66,8 @@ class GroupSwarm(Swarm):
         lead = [f"--invite={self.invite}"] if name != "c0" and not process.pid else []
         place = self._places.get(name)
         listen = place.listening if place is not None else (f"--listen={where}",)
-        process.start(["coordinate", str(self.run_file), f"--invite-file={invite}", *listen, *lead, *sets, *more])
+        words = ["coordinate", str(self.run_file), f"--invite-file={invite}", "--no-dashboard", *listen]
+        process.start([*words, *lead, *sets, *more])
         if self._internet is not None:
             self._internet.started(name, process.pid)
         process.wait(invite.exists, "an invite")

@@ -159,7 +159,9 @@ class Swarm:
         again = [f"--listen={self._address}"] if invite.exists() else ["--listen=/ip4/127.0.0.1/tcp/0"]
         invite.unlink(missing_ok=True)
         sets = [f"--set={text}" for text in self.sets]
-        self.coordinator.start(["coordinate", str(self.run_file), f"--invite-file={invite}", *again, *sets, *more])
+        words = ["coordinate", str(self.run_file), f"--invite-file={invite}", *again, *sets, *more]
+        shown = any(word.startswith("--dashboard") for word in more)
+        self.coordinator.start(words if shown else [*words, "--no-dashboard"])
         self.coordinator.wait(invite.exists, "an invite")
 
     def restore(self, copy: Path) -> None:

@@ -66,7 +66,7 @@ def test_coordinate_refuses(mistake: Mistake, nursery: Nursery, ground: Path, tm
     run.parent.mkdir()
     run.write_text(RUN)
     process = Process("coordinator", tmp_path / "home", tmp_path / "out", nursery)
-    process.start(["coordinate", str(run), *(f"--set={text}" for text in mistake.sets)])
+    process.start(["coordinate", str(run), "--no-dashboard", *(f"--set={text}" for text in mistake.sets)])
     line = complaint(process)
     for words in mistake.says:
         assert words in line

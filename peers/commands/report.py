@@ -1,0 +1,33 @@
+"""`swarm-peer report`: a run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    homes: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="HOME...",
+            envvar="SWARM_PEER_HOME",
+            help="Homes of one run. Default: the home of this user that was busy last.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.html"),
+    public: Annotated[bool, typer.Option("--public", help="Leave out addresses of machines.")] = False,
+) -> None:
+    """Write the whole dashboard of a run as one HTML file that needs no server and no network."""
+    from peers.dashboard.report import report
+    from peers.event_text import amount
+    from peers.home import logged_home
+    from swarm.atomic import atomic_file, write_whole
+
+    found = [logged_home(home).path for home in homes] if homes else [logged_home(None).path]
+    text = report(found, public=public).encode()
+    with atomic_file(out) as file:
+        write_whole(file, text)
+    print(f"wrote {out}: {amount(len(text))}")

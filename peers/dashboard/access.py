@@ -1,0 +1,111 @@
+"""Access: what the viewer behind a request may do, and whether the request is really theirs.
+
+A program gives its token with every request (`Authorization: Bearer …`). A browser has a cookie, which other sites can
+make it send too: what changes something therefore needs a header that they cannot add, and an Origin that is ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from peers.dashboard.tokens import SESSION_S, Access, Attempts, Sessions, Tokens
+
+HEADER = "x-swarm-peer"
+_LONGEST_TOKEN = 512
+
+
+class Denied(Exception):
+    """The answer is an error: `status`, and seconds to wait if waiting helps."""
+
+    def __init__(self, status: int, text: str, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How far the dashboard is open."""
+
+    exposed: bool
+    """Others than this machine's users can reach it: reading needs a token too, or is public."""
+    public: bool
+    """Whoever comes may read, without addresses."""
+    cookie: str
+    """Name of the cookie: browsers send one machine's cookies to all its ports."""
+
+    @property
+    def to_all(self) -> Access:
+        """What whoever comes may do."""
+        if self.exposed:
+            return Access.PUBLIC if self.public else Access.NONE
+        return Access.READ
+
+
+class Gate:
+    """Asked by every route, before it does anything."""
+
+    def __init__(self, tokens: Tokens, opening: Opening, clock: Callable[[], float] = time.time) -> None:
+        self._tokens = tokens
+        self._opening = opening
+        self._sessions = Sessions(tokens, clock)
+        self._attempts = Attempts(clock)
+
+    @property
+    def opening(self) -> Opening:
+        return self._opening
+
+    def access(self, request: Request) -> Access:
+        """Raises Denied for a wrong token; an old cookie counts as none."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._by_token(request, token.strip())
+        return max(self._sessions.access(request.cookies.get(self._opening.cookie, "")), self._opening.to_all)
+
+    def require(self, request: Request, least: Access) -> Access:
+        """The viewer's access. Raises Denied if it is less than `least`."""
+        access = self.access(request)
+        if access >= least:
+            return access
+        if least is Access.ORGANISER:
+            raise Denied(403 if access else 401, "this needs the organiser's token")
+        raise Denied(401, "this dashboard needs a token to be read")
+
+    def require_own(self, request: Request) -> None:
+        """That a request which changes something comes from our page or from a program. Raises Denied."""
+        if request.headers.get(HEADER) != "1":
+            raise Denied(403, "the header X-Swarm-Peer: 1 is missing")
+        origin = request.headers.get("origin")
+        if origin is None and request.headers.get("authorization") is not None:
+            return  # a program; browsers add the one and never the other by themselves
+        if origin is None or origin.partition("://")[2] != request.headers.get("host"):
+            raise Denied(403, "this request comes from another site")
+
+    def exchange(self, request: Request, token: str, response: Response) -> Access:
+        """Give the response a cookie for the token. Raises Denied."""
+        access = self._by_token(request, token)
+        response.set_cookie(
+            self._opening.cookie,
+            self._sessions.open(access),
+            max_age=int(SESSION_S),
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return access
+
+    def _by_token(self, request: Request, token: str) -> Access:
+        client = request.client.host if request.client is not None else ""
+        if wait := self._attempts.wait_s(client):
+            raise Denied(429, "too many wrong tokens: wait a little", wait)
+        access = self._tokens.access(token[:_LONGEST_TOKEN])
+        if access is Access.NONE:
+            self._attempts.failed(client)
+            raise Denied(401, "this token is not the one of this dashboard")
+        return max(access, self._opening.to_all)

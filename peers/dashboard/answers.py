@@ -1,0 +1,87 @@
+"""Answers: what the API says to a question, made once for all who ask the same about the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from peers.dashboard.body import Body, to_json, without_addresses
+from peers.dashboard.history.history import History
+from peers.dashboard.query import Query
+from peers.dashboard.reader import Reader
+from peers.dashboard.tokens import Access
+
+Topic = Callable[[History, Query], dict[str, Any]]
+"""Raises Denied for what is not there."""
+
+_MOST_BYTES = 16 << 20
+_SETTLED_S = 120.0
+"""Logs of several machines are merged: what is that long ago does not change any more."""
+
+_Key = tuple[str, Query, Access, str]
+
+
+class Answers:
+    """`additions`: by topic, what no log says, such as whether the run lives. Given the answer, in the event loop."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        topics: Mapping[str, Topic],
+        additions: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]],
+    ) -> None:
+        self._reader = reader
+        self._topics = topics
+        self._additions = additions
+        self._kept: dict[_Key, Body] = {}  # the least lately used first
+        self._kept_bytes = 0
+        self._making: dict[_Key, asyncio.Task[Body]] = {}
+
+    async def body(self, topic: str, query: Query, access: Access) -> Body:
+        """Raises Denied."""
+        key = (topic, query, access, self._tag(query))
+        if (kept := self._kept.pop(key, None)) is not None:
+            self._kept[key] = kept
+            return kept
+        making = self._making.get(key)
+        if making is None:
+            making = asyncio.create_task(self._make(key))
+            self._making[key] = making
+            making.add_done_callback(lambda _: self._making.pop(key, None))
+        return await asyncio.shield(making)
+
+    async def data(self, topic: str, query: Query) -> tuple[dict[str, Any], float]:
+        """The answer as the organiser sees it, and the seconds of CPU that it took. Raises Denied."""
+
+        def timed(history: History) -> tuple[dict[str, Any], float]:
+            began = time.thread_time()
+            answer = self._topics[topic](history, query)
+            return answer, time.thread_time() - began
+
+        answer, seconds = await self._reader.ask(timed)
+        added = self._additions.get(topic)
+        return answer if added is None else answer | added(answer), seconds
+
+    async def _make(self, key: _Key) -> Body:
+        topic, query, access, _ = key
+        answer, _ = await self.data(topic, query)
+        if access < Access.ORGANISER and "control" in answer:
+            answer = {**answer, "control": False}
+        raw = to_json(answer)
+        body = Body.of(without_addresses(raw) if access is Access.PUBLIC else raw)
+        self._keep(key, body)
+        return body
+
+    def _keep(self, key: _Key, body: Body) -> None:
+        self._kept[key] = body
+        self._kept_bytes += body.size
+        while self._kept_bytes > _MOST_BYTES:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= self._kept.pop(oldest).size
+
+    def _tag(self, query: Query) -> str:
+        at = query.at
+        settled = at is not None and self._reader.caught_up and at < self._reader.last_at - _SETTLED_S
+        return "settled" if settled else self._reader.position

@@ -1,0 +1,420 @@
+"""The history of a run: follows the logs of some homes, folds them, and answers what was true when.
+
+Of one thread. `follow` is called again and again; it returns soon, and is cheap when nothing is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.dashboard.history import series, timeline
+from peers.dashboard.history.logs import Logs
+from peers.dashboard.history.store import Store
+from peers.dashboard.history.tail import Line, line_at, record_of
+from peers.fold import RunState, apply_record
+from peers.fold.faults import Fault
+from peers.fold.reading import Malformed, Record, step_of
+from peers.fold.snapshot import load
+from peers.fold.trouble import TROUBLE_KINDS, in_words
+from peers.fold.views.faults import fault_row
+from peers.fold.work import Step
+
+LIMIT_BYTES = 512 << 20
+LEAST_FREE_BYTES = 1 << 30
+"""With less on its disk the database does not grow."""
+SNAPSHOT_EVENTS = 20_000
+SNAPSHOT_SHARE = 0.1
+"""Of the time that following takes, for snapshots."""
+BUDGET_S = 0.4
+MOST_WAITING = 20_000
+"""Rows that are written at once."""
+MOST_LINES = 200
+QUIET = frozenset(("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered"))
+"""Kinds that do not stand in the log page, since they come all the time."""
+MARKS = {
+    "Evaluated": "evaluation",
+    "CheckpointArchived": "checkpoint",
+    "ControlGiven": "control",
+    "CoordinatorStarted": "restart",
+}
+
+
+class History:
+    """`now` and `at` give states that change or go with the next call: use them at once, and change nothing."""
+
+    _state: RunState
+    _logs: Logs
+    _store: Store
+    _past: _Past | None
+    _last_step: int
+
+    def __init__(self, homes: Sequence[Path], database: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        """A database that cannot be used is made anew; where none can be written, memory has to do."""
+        self._homes = list(homes)
+        self._database = database
+        self._limit = limit_bytes
+        self._taken = 0
+        """Lines since this process has started."""
+        self._life = 0
+        self._trouble = ""
+        """Why the database does not grow."""
+        self._open()
+
+    # ------------------------------------------------------------ following
+
+    def follow(self, budget_s: float = BUDGET_S) -> bool:
+        """Read what is new, for about so many seconds. True: there is more."""
+        until = time.monotonic() + budget_s
+        if self._logs.look() or self._is_gone():
+            self._forget()
+        more = False
+        before = self._taken
+        for line in self._logs.take():
+            self._take(line)
+            if self._taken % 64 == 63 and time.monotonic() > until:
+                more = True
+                break
+            if self._store.waiting > MOST_WAITING:
+                self._write()
+        if self._taken != before:
+            self._write()
+        elif self._trouble and self._has_room():
+            self._resume()
+        return more
+
+    def close(self) -> None:
+        """What was read need not be read again."""
+        with contextlib.suppress(sqlite3.Error, OSError):
+            if not self._trouble:
+                self._snapshot()
+        self._store.close()
+
+    @property
+    def now(self) -> RunState:
+        return self._state
+
+    @property
+    def position(self) -> str:
+        """Another one whenever something was read."""
+        return f"{self._life}-{self._taken}"
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Unix seconds of the first and the last event; zeros before there is one."""
+        return self._state.run.first_at or 0.0, self._state.run.last_at
+
+    @property
+    def warnings(self) -> list[str]:
+        return [self._trouble] if self._trouble else []
+
+    # ------------------------------------------------------------ the past
+
+    def at(self, moment: float) -> RunState:
+        """What was true at `moment`, in unix seconds."""
+        if moment >= self._state.run.last_at:
+            return self._state
+        past = self._past
+        if past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment):
+            past = self._past = self._from_snapshot(moment)
+        for line in past.logs.take(moment):
+            record = record_of(line.raw, line.kind)
+            if record is not None:
+                apply_record(past.state, record, line.at, line.tail.source)
+        past.moment = moment
+        return past.state
+
+    def series(self, name: str, start: float, end: float, points: int) -> dict[str, Any]:
+        """Raises KeyError for a name that is none of series.NAMES."""
+        return series.series(self._store, name, start, end, points)
+
+    def timeline(self, first: int, last: int, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
+        """Steps `first` to `last`, at most 16: what every peer did in them."""
+        return timeline.timeline(self._store, first, last, offset, limit)
+
+    def marks(self, start: float, end: float, most: int) -> list[dict[str, Any]]:
+        """What stands out in a span of time. Of too many, faults are left out last."""
+        found = [
+            {"at": at, "kind": kind, "text": text, "id": None}
+            for at, kind, text in self._store.rows(
+                "SELECT at, kind, text FROM marks WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
+            )
+        ]
+        faults = []
+        for number, raw in self._store.rows(
+            "SELECT id, fault FROM faults WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
+        ):
+            row = fault_row(load(Fault, json.loads(raw)))
+            text = f"{row['name'] + ' ' if row['name'] else ''}{row['word']}: {row['reason']}"
+            faults.append({"at": row["at"], "kind": "fault", "text": text, "id": number})
+        kept = faults[:most] + found[: max(0, most - len(faults))]
+        return sorted(kept, key=lambda mark: mark["at"])
+
+    def faults(self, offset: int = 0, limit: int = 200) -> list[dict[str, Any]]:
+        """All there ever were, the newest first."""
+        query = "SELECT fault FROM faults ORDER BY id DESC LIMIT ? OFFSET ?"
+        rows = self._store.rows(query, (max(0, min(limit, MOST_LINES)), max(0, offset)))
+        return [fault_row(load(Fault, json.loads(raw))) for (raw,) in rows]
+
+    def steps_of(self, actor: str, most: int = 64) -> list[dict[str, Any]]:
+        """A peer's last steps, the newest first, with what it did in each."""
+        return timeline.steps_of(self._store, actor, most)
+
+    def steps_after(self, step: int, limit: int) -> list[tuple[Any, ...]]:
+        """Time, step, loss, gradient norm, tokens/s, seconds, efficiency: of decided steps after that one."""
+        return self._store.rows(
+            "SELECT decided_at, step, loss, gradient_norm, tokens_per_second, seconds, efficiency FROM steps "
+            "WHERE step > ? ORDER BY step LIMIT ?",
+            (step, limit),
+        )
+
+    def evaluations_after(self, version: int, limit: int) -> list[tuple[Any, ...]]:
+        """Time, version, loss."""
+        return self._store.rows(
+            "SELECT at, version, loss FROM evaluations WHERE version > ? ORDER BY version, at LIMIT ?", (version, limit)
+        )
+
+    def lines(
+        self,
+        *,
+        actor: str = "",
+        kinds: Collection[str] = (),
+        before: float | None = None,
+        limit: int = MOST_LINES,
+    ) -> dict[str, Any]:
+        """Events in words, the newest first. `actor`: or a peer id. `next`: what `before` is for the ones after."""
+        store, limit = self._store, max(1, min(limit, MOST_LINES))
+        where, values = ["at < ?"], [before if before is not None else 1e18]
+        if actor:
+            numbers = store.starts_of(actor)[:200]
+            where.append(f"actor IN ({','.join('?' * len(numbers))})")
+            values += numbers
+        if kinds:
+            known = [number for kind in list(kinds)[:100] if (number := store.known(kind)) is not None]
+            where.append(f"kind IN ({','.join('?' * len(known))})")
+            values += known
+        query = f"SELECT at, source, log, offset, actor FROM lines WHERE {' AND '.join(where)} ORDER BY at DESC LIMIT ?"
+        rows = store.rows(query, (*values, limit))
+        found = [self._line(*row) for row in rows]
+        return {"lines": [line for line in found if line], "next": rows[-1][0] if len(rows) == limit else None}
+
+    def _line(self, at: float, source: int, log: int, offset: int, actor: int) -> dict[str, Any] | None:
+        store = self._store
+        try:
+            record = json.loads(line_at(Path(store.name(log)), offset))
+        except (ValueError, RecursionError):
+            return None  # that log is gone, or another one
+        kind = str(record.get("kind"))
+        severity = "warning" if kind in TROUBLE_KINDS else "info"
+        who = store.name(actor) or None
+        words = in_words(record)
+        return {"at": at, "source": store.name(source), "kind": kind, "severity": severity, "text": words, "actor": who}
+
+    # ------------------------------------------------------------ one line
+
+    def _take(self, line: Line) -> None:
+        self._taken += 1
+        record = record_of(line.raw, line.kind)
+        if record is None:
+            return
+        state, source = self._state, line.tail.source
+        apply_record(state, record, line.at, source)
+        actor = record.get("actor")
+        actor = actor if type(actor) is str and len(actor) <= 80 else ""
+        path = str(line.tail.path)
+        if line.kind == "PeerWorked":
+            self._take_work(record, actor, path, line.offset)
+        elif line.kind not in QUIET:
+            own = "" if source.startswith("coordinator") else source
+            self._store.add_line(line.at, source, path, line.offset, line.kind, actor or own)
+            self._take_news(record, line, state)
+
+    def _take_work(self, record: Record, actor: str, path: str, offset: int) -> None:
+        stage, pass_id = record.get("stage"), record.get("pass_id")
+        if actor not in self._state.members.here or type(stage) is not int or type(pass_id) is not str:
+            return
+        with contextlib.suppress(Malformed):
+            self._store.add_work(step_of(pass_id), actor, stage % (1 << 31), path, offset)
+
+    def _take_news(self, record: Record, line: Line, state: RunState) -> None:
+        kind, store = line.kind, self._store
+        if kind in ("StepDecided", "StepMeasured") and state.work.steps:
+            self._take_step(state.work.steps[-1])
+        if state.run.step < self._last_step:
+            store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
+        self._last_step = state.run.step
+        if kind == "Evaluated" and state.results.evaluations:
+            each = state.results.evaluations[-1]
+            if each.at == line.at:
+                store.add("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)", (each.version, each.at, each.loss))
+        if (mark := MARKS.get(kind)) is not None:
+            store.add("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (line.at, mark, in_words(record)))
+
+    def _take_step(self, step: Step) -> None:
+        state = self._state
+        speed = step.tokens_per_second or (step.tokens / step.seconds if step.seconds else None)
+        sent = min(sum(state.links.sent.values()), 2**62)
+        values = (step.step, step.pass_id, step.opened_at, step.decided_at, step.seconds, step.loss, step.gradient_norm)
+        more = (speed, step.ideal, step.efficiency, state.work.hour.goodput(), len(state.members.here), sent)
+        query = f"INSERT OR REPLACE INTO steps VALUES ({','.join('?' * 14)})"
+        self._store.add(query, (*values, *more, step.tokens))
+
+    # ------------------------------------------------------------ the database
+
+    def _open(self) -> None:
+        """From the newest snapshot, if there is one that fits the logs."""
+        self._life += 1
+        self._past = None
+        self._told: dict[int, Fault] = {}
+        """Faults as they were written last."""
+        self._snapshot_events = 0
+        self._snapshot_after = 0.0
+        self._commits = 0
+        self._state, self._logs = RunState(), Logs(self._homes)
+        self._last_step = -1
+        self._store = self._opened()
+        found = None
+        with contextlib.suppress(sqlite3.Error, ValueError):
+            found = self._store.snapshot()
+        if found is None:
+            if self._store.value("SELECT count(*) FROM lines"):
+                self._make_anew()
+            return
+        line, logs, state = found
+        try:
+            self._logs.restore(logs)
+            self._state = RunState.from_json(state)
+        except (KeyError, TypeError, ValueError):
+            self._make_anew()
+            return
+        if {str(home) for home in self._homes} != self._homes_of(logs) or self._logs.look():
+            self._make_anew()
+            return
+        self._store.cut_lines(line)
+        self._last_step = self._state.run.step
+        self._snapshot_events = self._state.events
+
+    def _homes_of(self, logs: dict[str, Any]) -> set[str]:
+        return {str(home) for home in self._homes if any(Path(path).is_relative_to(home) for path in logs["tails"])}
+
+    def _opened(self) -> Store:
+        for _ in range(2):
+            try:
+                return Store(self._database)
+            except (sqlite3.Error, OSError) as error:
+                why = str(error)
+                self._delete()
+        self._trouble = f"the history is kept in memory alone: {self._database}: {why}"
+        return Store(None)
+
+    def _make_anew(self) -> None:
+        self._store.close()
+        self._delete()
+        self._state, self._logs, self._last_step = RunState(), Logs(self._homes), -1
+        self._store = self._opened()
+
+    def _delete(self) -> None:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            with contextlib.suppress(OSError):
+                self._database.with_name(self._database.name + suffix).unlink(missing_ok=True)
+
+    def _forget(self) -> None:
+        """Logs or the database are not those of before: all is read anew."""
+        self._store.close()
+        self._delete()
+        self._open()
+        self._logs.look()
+
+    def _is_gone(self) -> bool:
+        """Somebody has deleted the database."""
+        if self._store.path is None:
+            return False
+        try:
+            return self._store.path.stat().st_ino != self._store.inode
+        except OSError:
+            return True
+
+    def _has_room(self) -> bool:
+        try:
+            return shutil.disk_usage(self._database.parent).free >= LEAST_FREE_BYTES
+        except OSError:
+            return False
+
+    def _write(self) -> None:
+        if self._store.path is not None and not self._has_room():
+            self._trouble = (
+                f"the history does not grow: less than {LEAST_FREE_BYTES >> 30} GB is free at {self._database.parent}"
+            )
+        if self._trouble and self._store.path is not None:
+            self._store.drop()
+            return
+        try:
+            self._write_faults()
+            self._store.commit()
+            self._commits += 1
+            if self._commits % 16 == 0 and self._store.nbytes > self._limit:
+                self._store.shrink(self._limit)
+            if self._state.events - self._snapshot_events >= SNAPSHOT_EVENTS:
+                self._snapshot()
+        except sqlite3.Error as error:
+            self._trouble = f"the history does not grow: {self._database}: {error}"
+            self._store.drop()
+
+    def _write_faults(self) -> None:
+        kept: dict[int, Fault] = {}
+        for fault in self._state.faults.items:
+            told = self._told.get(fault.id)
+            if told != fault:
+                told = dataclasses.replace(fault)
+                values = (fault.id, fault.at, fault.step, json.dumps(dataclasses.asdict(fault)))
+                self._store.add("INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?)", values)
+            kept[fault.id] = told
+        self._told = kept
+
+    def _snapshot(self) -> None:
+        """If following has taken long enough since the last one, so that it is not mostly snapshots."""
+        if time.thread_time() < self._snapshot_after:
+            return
+        began = time.thread_time()
+        state = self._state
+        if state.events != self._snapshot_events:
+            self._store.add_snapshot(state.run.last_at, state.events, self._logs.to_json(), state.json_pieces())
+            self._snapshot_events = state.events
+        now = time.thread_time()
+        self._snapshot_after = now + (now - began) / SNAPSHOT_SHARE
+
+    def _resume(self) -> None:
+        """There is room again: what was not written is read anew."""
+        self._trouble = ""
+        self._store.close()
+        self._open()
+
+    # ------------------------------------------------------------ replay
+
+    def _is_snapshot_between(self, start: float, end: float) -> bool:
+        return bool(self._store.value("SELECT count(*) FROM snapshots WHERE at > ? AND at <= ?", (start, end)))
+
+    def _from_snapshot(self, moment: float) -> _Past:
+        logs = Logs(self._homes)
+        with contextlib.suppress(sqlite3.Error, KeyError, TypeError, ValueError):
+            found = self._store.snapshot(moment)
+            if found is not None:
+                logs.restore(found[1])
+                return _Past(moment, RunState.from_json(found[2]), logs)
+        logs = Logs(self._homes)
+        logs.look()
+        return _Past(moment, RunState(), logs)
+
+
+@dataclasses.dataclass(slots=True)
+class _Past:
+    moment: float
+    state: RunState
+    logs: Logs

@@ -1,0 +1,116 @@
+"""Logs: all event logs of some homes as one stream, ordered by time.
+
+Of a group of coordinators each may hold copies of the others' logs (`mirrors/`): what several files tell of one log is
+told once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.dashboard.history.tail import Line, Tail, line_at
+from peers.fold.apply import NOISE
+from peers.fold.reading import MOST_NAME
+
+MOST_LOGS = 256
+COORDINATOR = "coordinator"
+
+
+class Logs:
+    """`take()` gives what is new. A line that it has given is taken."""
+
+    def __init__(self, homes: Sequence[Path]) -> None:
+        self._homes = list(homes)
+        self.tails: dict[str, Tail] = {}
+        """By path."""
+        self._heard: dict[str, tuple[float, int, str]] = {}
+        """By the name of a coordinator's log: the time of its last line that was taken, which one of that time it was,
+        and from which file."""
+
+    def look(self) -> bool:
+        """Find new logs. True: one of those known is another one now, so that all is to be read anew."""
+        for home in self._homes:
+            for path in self._files(home):
+                if str(path) not in self.tails and len(self.tails) < MOST_LOGS:
+                    self.tails[str(path)] = Tail(path, _speaker(path))
+        return any(tail.is_replaced() for tail in self.tails.values())
+
+    def take(self, until: float = math.inf) -> Iterator[Line]:
+        """Lines of all logs by time, without the noise, as far as they are not after `until`."""
+        for line in heapq.merge(*(tail.lines() for tail in self.tails.values()), key=_time):
+            if line.at > until:
+                return
+            tail = line.tail
+            tail.offset = line.end
+            tail.nth = tail.nth + 1 if line.at == tail.at else 0
+            tail.at = line.at
+            if line.kind in NOISE:
+                continue
+            if line.kind == "ProcessStarted":
+                tail.source = _source(line.raw) or tail.source
+            if self._is_new(tail):
+                yield line
+
+    def _is_new(self, tail: Tail) -> bool:
+        """Whether the last line of a coordinator's log was not taken from another file."""
+        if not tail.source.startswith(COORDINATOR):
+            return True
+        path = str(tail.path)
+        heard = self._heard.get(tail.source)
+        if heard is not None and heard[2] != path and (tail.at, tail.nth) <= heard[:2]:
+            return False
+        self._heard[tail.source] = tail.at, tail.nth, path
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tails": {path: [t.source, t.offset, t.head, t.at, t.nth] for path, t in self.tails.items()},
+            "heard": {source: list(heard) for source, heard in self._heard.items()},
+        }
+
+    def restore(self, raw: dict[str, Any]) -> None:
+        """Go on from there. Raises KeyError, TypeError or ValueError for what `to_json` did not make."""
+        tails = {}
+        for path, (source, offset, head, at, nth) in raw["tails"].items():
+            tail = Tail(Path(path), str(source))
+            tail.offset, tail.head, tail.at, tail.nth = int(offset), str(head), float(at), int(nth)
+            tails[path] = tail
+        self.tails = tails
+        self._heard = {name: (float(at), int(nth), str(path)) for name, (at, nth, path) in raw["heard"].items()}
+
+    def _files(self, home: Path) -> list[Path]:
+        """The own log, dated parts of it, and copies of those of other coordinators; own ones first."""
+        parts = sorted(home.glob("events-*.jsonl"))
+        own = home / "events.jsonl"
+        return parts + ([own] if own.exists() else []) + sorted((home / "mirrors").glob("*.jsonl"))
+
+
+def _time(line: Line) -> float:
+    return line.at
+
+
+def _speaker(path: Path) -> str:
+    """Who speaks in a log, by its first line; in a copy without a beginning, by its name."""
+    source = _source(line_at(path, 0))
+    if source is not None:
+        return source
+    if path.parent.name == "mirrors" or (path.parent / "decisions.sqlite").exists():
+        return f"{COORDINATOR}/{path.stem}"
+    return path.parent.name[:MOST_NAME]
+
+
+def _source(raw: bytes) -> str | None:
+    """Of a ProcessStarted: `coordinator/ACTOR`, or the actor of a peer."""
+    try:
+        record = json.loads(raw)
+        if record["kind"] != "ProcessStarted":
+            return None
+        role, actor = str(record["role"])[:MOST_NAME], str(record["actor"])[:MOST_NAME]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return f"{COORDINATOR}/{actor}" if role == COORDINATOR else actor

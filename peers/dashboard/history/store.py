@@ -1,0 +1,184 @@
+"""The store: a database of rows made from the logs. Rows are collected, and written together.
+
+steps        a row for each decided step that stands
+evaluations, samples
+faults       each as the fold last had it
+marks        what stands out on the time bar, faults aside
+work         where in which log a peer's report of a step stands
+lines        where in which log every other event stands
+snapshots    the state at some instants, and how far each log had been read
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+"""Raised when tables change: a database of another format is made anew."""
+MOST_SNAPSHOTS = 200
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
+CREATE TABLE IF NOT EXISTS steps (
+    step INTEGER PRIMARY KEY, pass_id TEXT, opened_at REAL, decided_at REAL, seconds REAL, loss REAL,
+    gradient_norm REAL, tokens_per_second REAL, ideal REAL, efficiency REAL, goodput REAL, peers INTEGER,
+    sent INTEGER, tokens INTEGER);
+CREATE INDEX IF NOT EXISTS steps_by_time ON steps (decided_at);
+CREATE TABLE IF NOT EXISTS evaluations (version INTEGER, at REAL, loss REAL, PRIMARY KEY (version, at)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS faults (id INTEGER PRIMARY KEY, at REAL, step INTEGER, fault TEXT);
+CREATE INDEX IF NOT EXISTS faults_by_time ON faults (at);
+CREATE INDEX IF NOT EXISTS faults_by_step ON faults (step);
+CREATE TABLE IF NOT EXISTS marks (at REAL, kind TEXT, text TEXT, PRIMARY KEY (at, kind, text)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS work (
+    step INTEGER, actor INTEGER, stage INTEGER, log INTEGER, offset INTEGER, PRIMARY KEY (step, actor)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lines (
+    id INTEGER PRIMARY KEY, at REAL, source INTEGER, log INTEGER, offset INTEGER, kind INTEGER, actor INTEGER);
+CREATE INDEX IF NOT EXISTS lines_by_time ON lines (at);
+CREATE INDEX IF NOT EXISTS lines_by_actor ON lines (actor, at);
+CREATE INDEX IF NOT EXISTS lines_by_kind ON lines (kind, at);
+CREATE TABLE IF NOT EXISTS snapshots (at REAL, line INTEGER, events INTEGER PRIMARY KEY, logs TEXT, state BLOB);
+"""
+
+
+class Store:
+    """Raises sqlite3.Error. `path` None: in memory, for what cannot be written anywhere."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._base = sqlite3.connect(":memory:" if path is None else str(path), check_same_thread=False)
+        self._base.isolation_level = None
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
+        self._base.executescript(_TABLES)
+        found = self.value("SELECT value FROM meta WHERE key = 'format'")
+        if found is None:
+            self.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
+        elif found != str(FORMAT):
+            raise sqlite3.DatabaseError(f"{path} has format {found}, not {FORMAT}")
+        self._names: dict[str, int] = dict(self.rows("SELECT name, id FROM names"))
+        self._next_line = (self.value("SELECT max(id) FROM lines") or 0) + 1
+        self._lines: list[tuple[Any, ...]] = []
+        self._work: list[tuple[Any, ...]] = []
+        self._rows: list[tuple[str, tuple[Any, ...]]] = []
+        self.inode = None if path is None else path.stat().st_ino
+
+    # ------------------------------------------------------------ reading
+
+    def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._base.execute(query, values).fetchall()
+
+    def value(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        row = self._base.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def name(self, number: int) -> str:
+        return str(self.value("SELECT name FROM names WHERE id = ?", (number,)) or "")
+
+    def number(self, name: str) -> int:
+        """Of a name, made at first use."""
+        found = self._names.get(name)
+        if found is None:
+            found = self._names[name] = len(self._names) + 1
+            self._rows.append(("INSERT OR REPLACE INTO names VALUES (?, ?)", (found, name)))
+        return found
+
+    def known(self, name: str) -> int | None:
+        return self._names.get(name)
+
+    def starts_of(self, peer: str) -> list[int]:
+        """Numbers of all actors that are starts of a peer, or that actor itself."""
+        prefix = f"{peer}."
+        return [number for name, number in self._names.items() if name == peer or name.startswith(prefix)]
+
+    # ------------------------------------------------------------ writing
+
+    def add_line(self, at: float, source: str, log: str, offset: int, kind: str, actor: str) -> None:
+        numbers = self.number(source), self.number(log), offset, self.number(kind), self.number(actor) if actor else 0
+        self._lines.append((self._next_line, at, *numbers))
+        self._next_line += 1
+
+    def add_work(self, step: int, actor: str, stage: int, log: str, offset: int) -> None:
+        self._work.append((step, self.number(actor), stage, self.number(log), offset))
+
+    def add(self, query: str, values: tuple[Any, ...]) -> None:
+        self._rows.append((query, values))
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are not written yet."""
+        return len(self._lines) + len(self._work) + len(self._rows)
+
+    def drop(self) -> None:
+        """Forget what is not written."""
+        self._lines, self._work, self._rows = [], [], []
+
+    def commit(self) -> None:
+        lines, work, rows = self._lines, self._work, self._rows
+        self._lines, self._work, self._rows = [], [], []
+        if not (lines or work or rows):
+            return
+        self.execute("BEGIN")
+        try:
+            for query, values in rows:
+                self.execute(query, values)
+            self._base.executemany("INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?, ?)", lines)
+            self._base.executemany("INSERT OR REPLACE INTO work VALUES (?, ?, ?, ?, ?)", work)
+            self.execute("COMMIT")
+        except sqlite3.Error:
+            self._base.rollback()
+            raise
+
+    def add_snapshot(self, at: float, events: int, logs: dict[str, Any], pieces: Iterator[str]) -> None:
+        """Written at once, with all that waits. `pieces`: of the state's JSON text."""
+        squeeze = zlib.compressobj(1)
+        blob = b"".join(squeeze.compress(piece.encode()) for piece in pieces) + squeeze.flush()
+        values = at, self._next_line - 1, events, json.dumps(logs), blob
+        self.add("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
+        self.commit()
+        events_of = [row[0] for row in self.rows("SELECT events FROM snapshots ORDER BY events")]
+        if len(events_of) > MOST_SNAPSHOTS:
+            for each in events_of[1:-8:2]:
+                self.execute("DELETE FROM snapshots WHERE events = ?", (each,))
+
+    def snapshot(self, until: float | None = None) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+        """Lines written by then, how far the logs were read, and the state: of the newest one not after `until`."""
+        where, values = ("WHERE at <= ?", (until,)) if until is not None else ("", ())
+        found = self.rows(f"SELECT line, logs, state FROM snapshots {where} ORDER BY events DESC LIMIT 1", values)
+        if not found:
+            return None
+        line, logs, blob = found[0]
+        return line, json.loads(logs), json.loads(zlib.decompress(blob))
+
+    def cut_lines(self, last: int) -> None:
+        """Lines after that one are read anew."""
+        self.execute("DELETE FROM lines WHERE id > ?", (last,))
+        self._next_line = last + 1
+
+    @property
+    def nbytes(self) -> int:
+        """In use: pages that were freed are used again."""
+        pages, free, size = (self.value(f"PRAGMA {what}") for what in ("page_count", "freelist_count", "page_size"))
+        return int((pages - free) * size)
+
+    def shrink(self, limit: int) -> None:
+        """Below nine tenths of `limit`: the oldest reports of work go first, then lines, then snapshots."""
+        for table, key in (("work", "step"), ("lines", "id"), ("snapshots", "events")):
+            while self.nbytes > 0.9 * limit:
+                first, last = self.rows(f"SELECT min({key}), max({key}) FROM {table}")[0]
+                if first is None or first >= last:
+                    break
+                self.execute(f"DELETE FROM {table} WHERE {key} <= ?", (first + (last - first) // 8,))
+
+    def execute(self, query: str, values: tuple[Any, ...] = ()) -> None:
+        self._base.execute(query, values)
+
+    def close(self) -> None:
+        self._base.close()

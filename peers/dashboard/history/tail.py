@@ -1,0 +1,153 @@
+"""A tail: one event log as it grows. Whole lines only; a torn last one is read when it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+CHUNK_BYTES = 1 << 20
+MOST_KIND = 80
+"""Letters of an event's name."""
+MOST_LINE = 4 << 20
+"""Bytes of a line; longer ones are passed over."""
+HEAD_BYTES = 256
+"""By which a log is known again."""
+
+
+class Line(NamedTuple):
+    at: float
+    kind: str
+    tail: Tail
+    offset: int
+    """Of its first byte in the log."""
+    end: int
+    raw: bytes
+
+
+class Tail:
+    """`offset`: up to there its lines have been taken; `Logs` moves it on. `source`: who speaks in it."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self.path = path
+        self.source = source
+        self.offset = 0
+        self.head = ""
+        """A hash of its beginning, once there is one."""
+        self.at = -1e18
+        self.nth = 0
+        """Of the last line that was taken: its time, and how many of that time came before it."""
+
+    def is_replaced(self) -> bool:
+        """Whether this is another log than the one that was read, or it has been cut."""
+        try:
+            size = self.path.stat().st_size
+        except FileNotFoundError:
+            return False  # it may come back; what it said stands
+        if size < self.offset:
+            return True
+        if not self.head:
+            self.head = _head(self.path)
+            return False
+        return _head(self.path) != self.head
+
+    def lines(self) -> Iterator[Line]:
+        """From `offset` on, to the end of what is there."""
+        try:
+            file = self.path.open("rb", buffering=0)
+        except OSError:
+            return
+        with file:
+            position, rest = self.offset, b""
+            file.seek(position)
+            while True:
+                chunk = file.read(CHUNK_BYTES)
+                if not chunk:
+                    return
+                whole, newline, after = chunk.rpartition(b"\n")
+                if not newline:
+                    rest += chunk
+                    if len(rest) > MOST_LINE:
+                        position, rest = self._skip(file, position + len(rest)), b""
+                        file.seek(position)
+                    continue
+                for raw in (rest + whole).split(b"\n"):
+                    end = position + len(raw) + 1
+                    found = header(raw)
+                    if found is not None:
+                        yield Line(*found, self, position, end, raw)
+                    position = end
+                rest = after
+
+    def _skip(self, file: object, position: int) -> int:
+        """The first byte after a line that is too long; the end of the file if it does not end."""
+        with self.path.open("rb") as again:
+            again.seek(position)
+            while chunk := again.read(CHUNK_BYTES):
+                found = chunk.find(b"\n")
+                if found >= 0:
+                    return position + found + 1
+                position += len(chunk)
+        return position
+
+
+def header(raw: bytes) -> tuple[float, str] | None:
+    """Time and kind of a line, without reading the rest of it where it begins as ours do. None: it is no event."""
+    if raw.startswith(b'{"at":'):
+        comma = raw.find(b',"kind":"', 6, 64)
+        quote = raw.find(b'"', comma + 9, comma + 80) if comma > 0 else -1
+        if quote > 0:
+            try:
+                at, kind = float(raw[6:comma]), raw[comma + 9 : quote].decode("ascii")
+            except ValueError:
+                return None
+            return (at, kind) if abs(at) < 1e18 else None
+    try:
+        record = json.loads(raw)
+        at, kind = float(record["at"]), record["kind"]
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        return None
+    if not isinstance(kind, str) or not kind.isascii() or len(kind) > MOST_KIND:
+        return None
+    return (at, kind) if abs(at) < 1e18 else None
+
+
+def record_of(raw: bytes, kind: str) -> dict[str, object] | None:
+    """The record of a line, without the spans of a `PeerWorked`: they are most of it, and read when they are drawn."""
+    if kind == "PeerWorked" and (start := raw.find(b',"spans":[[')) > 0 and (end := raw.find(b"]]", start)) > 0:
+        cut = _parsed(raw[:start] + raw[end + 2 :])
+        if cut is not None:
+            return cut
+    return _parsed(raw)
+
+
+def line_at(path: Path, offset: int) -> bytes:
+    """The line that begins there. Empty: there is none any more."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.readline(MOST_LINE).rstrip(b"\n")
+    except OSError:
+        return b""
+
+
+def _parsed(raw: bytes) -> dict[str, object] | None:
+    """Halves of characters, which JSON can write and UTF-8 cannot, become question marks."""
+    try:
+        record = json.loads(raw)
+        if b"\\ud" in raw or b"\\uD" in raw:
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return record if type(record) is dict else None
+
+
+def _head(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            first = file.read(HEAD_BYTES)
+    except OSError:
+        return ""
+    return hashlib.sha256(first).hexdigest()[:16] if len(first) == HEAD_BYTES else ""

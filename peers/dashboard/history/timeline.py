@@ -1,0 +1,148 @@
+"""The timeline: what every peer did in some steps, read from its reports in the logs, and the critical path."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from peers.dashboard.history.store import Store
+from peers.dashboard.history.tail import line_at
+from peers.fold.views.words import display_name
+from peers.fold.work import KINDS
+
+MOST_STEPS = 16
+MOST_ROWS = 200
+MOST_SPANS = 64
+MOST_WALKED = 256
+"""Peers of a swarm of which the critical path is looked for, and pieces of that path."""
+
+Spans = list[tuple[str, int, float, float]]
+
+
+class Report(NamedTuple):
+    actor: str
+    stage: int
+    sums: dict[str, float]
+    spans: Spans
+    """Kind, microbatch, start and length in seconds since the peer heard `Open`."""
+
+
+def timeline(store: Store, first: int, last: int, offset: int, limit: int) -> dict[str, Any]:
+    last = min(last, first + MOST_STEPS - 1)
+    steps = store.rows(
+        "SELECT step, pass_id, opened_at, seconds, decided_at FROM steps WHERE step BETWEEN ? AND ? ORDER BY step",
+        (first, last),
+    )
+    actors = store.rows(
+        "SELECT actor, min(stage), name FROM work JOIN names ON names.id = actor WHERE step BETWEEN ? AND ? "
+        "GROUP BY actor ORDER BY min(stage), name",
+        (first, last),
+    )
+    shown = actors[max(0, offset) : max(0, offset) + max(0, min(limit, MOST_ROWS))]
+    wanted = actors if len(actors) <= MOST_WALKED else shown
+    reports = {step[0]: _reports(store, step[0], {number for number, *_ in wanted}) for step in steps}
+    rows = []
+    for number, stage, name in shown:
+        done = [
+            {"step": step, "offset_s": 0.0, "sums": report.sums, "spans": [list(span) for span in report.spans]}
+            for step, of_step in reports.items()
+            if (report := of_step.get(number)) is not None
+        ]
+        rows.append({"actor": name, "stage": stage, "name": display_name(name), "steps": done})
+    known = store.rows("SELECT min(step), max(step) FROM steps")[0]
+    return {
+        "steps": [
+            {
+                "step": step,
+                "pass_id": pass_id,
+                "opened_at": opened_at,
+                "seconds": seconds,
+                "decided_at": decided_at,
+                "faults": [row[0] for row in store.rows("SELECT id FROM faults WHERE step = ? LIMIT 50", (step,))],
+                "critical": critical_path(list(reports[step].values())) if len(actors) <= MOST_WALKED else [],
+            }
+            for step, pass_id, opened_at, seconds, decided_at in steps
+        ],
+        "rows": rows,
+        "total": len(actors),
+        "first": first,
+        "last": last,
+        "steps_known": [number for number in known if number is not None],
+    }
+
+
+def steps_of(store: Store, actor: str, most: int) -> list[dict[str, Any]]:
+    number = store.known(actor)
+    if number is None:
+        return []
+    query = "SELECT step, stage, log, offset FROM work WHERE actor = ? AND step > ? ORDER BY step DESC LIMIT ?"
+    newest = store.value("SELECT max(step) FROM work") or 0
+    # the key begins with the step: a look at the last ones alone, else all of them would be gone through
+    found = []
+    for step, stage, log, offset in store.rows(query, (number, newest - 4 * most, most)):
+        report = _report(store, actor, stage, log, offset)
+        if report is not None:
+            found.append({"step": step, "seconds": report.sums})
+    return found
+
+
+def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
+    """What the step was waiting for, from its end back to its beginning: who waits, waits for whoever ends last before.
+
+    A guess where frames took long on their way: peers' clocks are told apart by `Open` alone. Oldest first.
+    """
+    work = [
+        [span for span in sorted(report.spans, key=lambda span: span[2]) if span[0] != "waiting" and span[3] > 0]
+        for report in reports
+    ]
+    moment = max((span[2] + span[3] for spans in work for span in spans), default=0.0)
+    path: list[dict[str, Any]] = []
+    current: int | None = None
+    while moment > 1e-6 and len(path) < MOST_WALKED:
+        best: tuple[float, int, tuple[str, int, float, float]] | None = None
+        for index, spans in enumerate(work):
+            for span in reversed(spans):
+                end = min(span[2] + span[3], moment)
+                if span[2] < moment - 1e-9:
+                    key = end + (1e-3 if index == current else 0.0)  # who was just at work goes on, where that may be
+                    if best is None or key > best[0]:
+                        best = key, index, span
+                    break
+        if best is None:
+            break
+        _, current, (kind, _, start, length) = best
+        end = min(start + length, moment)
+        path.append({"actor": reports[current].actor, "kind": kind, "start": start, "length": end - start})
+        moment = start
+    return list(reversed(path))
+
+
+def _reports(store: Store, step: int, numbers: set[int]) -> dict[int, Report]:
+    query = "SELECT actor, stage, log, offset, name FROM work JOIN names ON names.id = actor WHERE step = ?"
+    found = {}
+    for number, stage, log, offset, name in store.rows(query, (step,)):
+        if number in numbers and (report := _report(store, name, stage, log, offset)) is not None:
+            found[number] = report
+    return found
+
+
+def _report(store: Store, actor: str, stage: int, log: int, offset: int) -> Report | None:
+    """None: the log is gone, or holds something else there."""
+    try:
+        record = json.loads(line_at(Path(store.name(log)), offset))
+        if record["kind"] != "PeerWorked" or record["actor"] != actor:
+            return None
+        sums = {kind: float(record["seconds"][kind]) for kind in KINDS if kind in record["seconds"]}
+        spans = [_span(span) for span in record.get("spans", [])[:MOST_SPANS]]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return None
+    return Report(actor, stage, sums, spans)
+
+
+def _span(raw: Any) -> tuple[str, int, float, float]:
+    """Raises ValueError or TypeError."""
+    kind, microbatch, start, length = raw
+    if kind not in KINDS:
+        raise ValueError(kind)
+    return kind, int(microbatch), max(0.0, float(start)) / 1000, max(0.0, float(length)) / 1000

@@ -1,0 +1,20 @@
+"""The line that peers join with, as each system wants it pasted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peers.dashboard.access import Denied
+from peers.home import Home
+
+
+def join_lines(home: Home) -> dict[str, Any]:
+    """Raises Denied if the coordinator has not left an invite in its home."""
+    try:
+        invite = home.invite.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        raise Denied(
+            404, "there is no invite in this home: only a coordinator's has one, once it has started"
+        ) from None
+    line = f"swarm-peer join {invite}"
+    return {"line": line, "lines": {"linux": line, "macos": line, "windows": f"wsl {line}"}}

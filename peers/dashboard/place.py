@@ -1,0 +1,73 @@
+"""Place: the address and port that a dashboard is served at, as people write it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+ADDRESS, PORT = "127.0.0.1", 7070
+
+
+class PlaceError(ValueError):
+    """What was given is no ADDRESS:PORT."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """`wish`: if the port is taken, one after it will do."""
+
+    address: str = ADDRESS
+    port: int = PORT
+    wish: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Of `127.0.0.1:7070`, `[::1]:7070`, `0.0.0.0` or `7070`; without a port it is a wish. Raises PlaceError.
+
+        Of nothing: the default.
+        """
+        if not text:
+            return cls()
+        found = re.fullmatch(
+            r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+|localhost))?:?(?P<port>[0-9]{1,5})?", text
+        )
+        if text.isdigit():
+            address, port = ADDRESS, text
+        elif found is not None:
+            address, port = found["six"] or found["four"] or ADDRESS, found["port"] or ""
+        else:
+            raise PlaceError(f"{text!r} is no ADDRESS:PORT: write 127.0.0.1:7070, [::1]:7070 or 0.0.0.0:7070")
+        address = ADDRESS if address == "localhost" else address
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            raise PlaceError(f"{address!r} is no IP address of this machine") from None
+        if port and int(port) > 65_535:
+            raise PlaceError(f"port {port}: there are ports up to 65535")
+        return cls(address, int(port) if port else PORT, not port)
+
+    @property
+    def loopback(self) -> bool:
+        return ipaddress.ip_address(self.address).is_loopback
+
+    @property
+    def shown(self) -> str:
+        """The host of an address that people open; of "all addresses" this machine's loopback."""
+        address = ipaddress.ip_address(self.address)
+        if address.is_unspecified:
+            return ADDRESS if address.version == 4 else "[::1]"
+        return self.address if address.version == 4 else f"[{self.address}]"
+
+    def __str__(self) -> str:
+        address = self.address if ":" not in self.address else f"[{self.address}]"
+        return address if self.wish else f"{address}:{self.port}"
+
+
+def is_place(text: str) -> bool:
+    """Whether `text` is an ADDRESS:PORT, and not what follows an option without one."""
+    try:
+        Place.parse(text)
+    except PlaceError:
+        return False
+    return bool(text)

@@ -1,0 +1,213 @@
+"""`swarm-peer dashboard`: the process, from the homes it reads to the last viewer.
+
+It follows logs that others write and asks nothing of them: it can be slow, killed or started again, and training does
+not notice. Whatever it keeps can be made again from the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from peers.dashboard.access import Gate, Opening
+from peers.dashboard.answers import Answers
+from peers.dashboard.app import Parts, application
+from peers.dashboard.assets import Assets
+from peers.dashboard.control import Control
+from peers.dashboard.exports import Exports
+from peers.dashboard.history.history import History
+from peers.dashboard.keep import Keep
+from peers.dashboard.place import Place
+from peers.dashboard.query import Query
+from peers.dashboard.reader import Reader
+from peers.dashboard.scalars import write_scalars
+from peers.dashboard.stream import Hub
+from peers.dashboard.tensorboard import TensorBoard
+from peers.dashboard.tokens import Tokens
+from peers.dashboard.topics import Topics
+from peers.home import Home
+
+_MOST_CONNECTIONS = 512
+_PORTS_TRIED = 50
+_BACKLOG = 128
+_CHANCE_TO_FINISH_S = 2
+_MOST_HEAD = 16_384
+
+
+class DashboardError(ValueError):
+    """It cannot be served so; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class DashboardOptions:
+    homes: tuple[Path, ...]
+    """The first is the one whose coordinator takes commands."""
+    place: Place
+    database: Path | None = None
+    token_file: Path | None = None
+    public: bool = False
+    hosts: tuple[str, ...] = ()
+    """Names by which others reach it, through a proxy for example: then it is as one that is not on loopback."""
+    tensorboard: Path | None = None
+    ends_with_parent: bool = False
+    """It was started by a process of the run, and ends when that closes our standard input."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where it is served. `organiser` carries the token in its fragment, which no server or log ever sees."""
+
+    plain: str
+    organiser: str
+    reader: str | None
+    """With the read token, if reading needs one."""
+
+
+def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> None:
+    """Until SIGTERM or Ctrl-C. Raises DashboardError, TokenError, OSError before anything is served."""
+    place = options.place
+    exposed = not place.loopback or bool(options.hosts)
+    keep = Keep(options.homes[0], options.database, options.token_file)
+    tokens = Tokens.kept(keep.token_file, reading=exposed and not options.public)
+    listener = listen(place)
+    port = listener.getsockname()[1]
+    parts = _parts(options, keep.database, Gate(tokens, Opening(exposed, options.public, f"swarm_peer_{port}")))
+    shown = f"http://{place.shown}:{port}/"
+    reader = None if tokens.read is None else f"{shown}#token={tokens.read}"
+    on_ready(Addresses(shown, f"{shown}#token={tokens.organiser}", reader))
+    config = uvicorn.Config(
+        application(parts),
+        http="h11",
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        backlog=_BACKLOG,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_CHANCE_TO_FINISH_S,
+        h11_max_incomplete_event_size=_MOST_HEAD,
+    )
+    server = uvicorn.Server(config)
+    if options.ends_with_parent:
+        _end_with_parent(server)
+    server.run(sockets=[listener])
+
+
+def listen(place: Place) -> socket.socket:
+    """A listening socket; of a place that is only a wish, the next free port. Raises DashboardError."""
+    ports = range(place.port, min(place.port + _PORTS_TRIED, 65_536)) if place.wish else (place.port,)
+    for port in ports:
+        family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((place.address, port))
+            listener.listen(_BACKLOG)  # a port on which somebody listens can still be bound on some systems
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE and place.wish:
+                continue
+            why = error.strerror or str(error)
+            raise DashboardError(
+                f"cannot serve on {place}: {why}; give another ADDRESS:PORT, or port 0 for any"
+            ) from None
+        return listener
+    raise DashboardError(f"no port from {place.port} to {ports[-1]} is free: give one, or port 0 for any")
+
+
+def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
+    home = Home(options.homes[0])
+    control, exports, topics = Control(home), Exports(home), Topics(options.homes)
+    occupied = [Home(path) for path in options.homes]
+
+    def live() -> bool:
+        return any(each.occupant() is not None for each in occupied)
+
+    def circumstances() -> str:
+        facts.update(live=live())
+        return f"{facts['live']} {control.there} {exports.revision}"
+
+    def about_run(answer: dict[str, Any]) -> dict[str, Any]:
+        reading = [] if reader.caught_up else ["the logs are still being read: this is the past"]
+        told = {"live": facts["live"], "control": facts["live"] and control.there}
+        return told | {"warnings": [*answer["warnings"], *reading]}
+
+    facts = {"live": False}
+    reader = Reader(lambda: History(list(options.homes), database), circumstances)
+    answers = Answers(
+        reader,
+        topics.by_name(),
+        {
+            "run": about_run,
+            "checkpoints": lambda _: {"exports": exports.listed()},
+        },
+    )
+    hub = Hub(lambda topic: _look(answers, topic))
+    reader.on_new.append(hub.invalidate)
+
+    @contextlib.asynccontextmanager
+    async def work() -> AsyncIterator[None]:
+        await reader.open()
+        jobs = [reader.follow(), hub.run(), exports.run()]
+        if options.tensorboard is not None:
+            jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
+        tasks = [asyncio.create_task(_or_end(job)) for job in jobs]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await reader.close()
+
+    hosts = tuple(host.lower() for host in options.hosts)
+    return Parts(home, reader, answers, hub, gate, Assets(), control, exports, hosts, work)
+
+
+async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
+    """A topic of the stream: mostly the answer itself, and for two of them only that there is something new."""
+    run_or = "run" if topic in ("timeline", "log") else topic
+    answer, seconds = await answers.data(run_or, Query())
+    if topic == "timeline":
+        return {"last_step": answer["step"]}, 0.0
+    if topic == "log":
+        return {"last_at": answer["last_at"]}, 0.0
+    return answer, seconds
+
+
+async def _or_end(job: Any) -> None:
+    """A part that breaks ends the process, for its supervisor to start it again: half a dashboard shows the past."""
+    try:
+        await job
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _end_with_parent(server: uvicorn.Server) -> None:
+    """However the parent dies, the pipe that is our standard input ends with it."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(sys.stdin.fileno(), 4096):
+                pass
+        server.should_exit = True
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()

@@ -1,0 +1,81 @@
+"""Query: what a viewer asks for, read from the address and bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from peers.dashboard.access import Denied
+
+MOST_LISTED = 200
+MOST_POINTS = 4_000
+_LONGEST = 128
+_GREATEST = 1 << 53  # beyond, JavaScript's numbers are not exact
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`at` None: now. `first`, `last`: steps, or unix seconds, as the topic says."""
+
+    at: float | None = None
+    offset: int = 0
+    limit: int = 50
+    first: float | None = None
+    last: float | None = None
+    points: int = 600
+    before: float | None = None
+    name: str = ""
+    sort: str = ""
+    q: str = ""
+    actor: str = ""
+    kind: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], limit: int = 50) -> Query:
+        """Raises Denied for what cannot be meant. What we do not know is left alone."""
+        for key, text in given.items():
+            if len(text) > _LONGEST:
+                raise Denied(400, f"{key[:20]} is too long")
+        return cls(
+            at=_number(given, "at"),
+            offset=_count(given, "offset", 0, 10_000_000),
+            limit=_count(given, "limit", limit, MOST_LISTED),
+            first=_number(given, "first"),
+            last=_number(given, "last"),
+            points=_count(given, "points", 600, MOST_POINTS),
+            before=_number(given, "before"),
+            name=given.get("name", ""),
+            sort=given.get("sort", ""),
+            q=given.get("q", ""),
+            actor=given.get("actor", ""),
+            kind=given.get("kind", ""),
+        )
+
+    @property
+    def steps(self) -> tuple[int | None, int | None]:
+        """`first` and `last` as steps."""
+        first, last = (None if value is None else int(value) for value in (self.first, self.last))
+        return first, last
+
+
+def _number(given: Mapping[str, str], key: str) -> float | None:
+    text = given.get(key, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or abs(value) > _GREATEST:
+        raise Denied(400, f"{key}: not a number")
+    return value
+
+
+def _count(given: Mapping[str, str], key: str, otherwise: int, most: int) -> int:
+    value = _number(given, key)
+    if value is None:
+        return otherwise
+    if value < 0 or value != int(value):
+        raise Denied(400, f"{key}: not a whole number from 0 on")
+    return min(int(value), most)

@@ -1,0 +1,87 @@
+"""Reader: the one thread that follows the logs, and all questions to what it knows.
+
+The history and the run's state change in place as the logs grow; whoever asks does so in the same thread. Questions
+wait in a row that has an end: too many at once are refused, and the logs are followed all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from peers.dashboard.access import Denied
+from peers.dashboard.history.history import History
+
+Answer = TypeVar("Answer")
+
+_MOST_WAITING = 64
+_LOOK_EVERY_S = 1.0
+_SHARE = 0.25
+"""Of a core, for following logs that grow all the time."""
+
+
+class Reader:
+    """`open` makes the history, in the thread; `follow` runs until it is cancelled."""
+
+    def __init__(self, open_history: Callable[[], History], circumstances: Callable[[], str]) -> None:
+        """`circumstances`: what else answers depend on, as a text; asked about once a second, in the thread."""
+        self._open = open_history
+        self._circumstances = circumstances
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._history: History | None = None
+        self._waiting = 0
+        self.position = ""
+        """Of the history and the circumstances; another one means that something is new."""
+        self.last_at = 0.0
+        """Unix seconds of the last event."""
+        self.caught_up = False
+        self.on_new: list[Callable[[], None]] = []
+
+    async def open(self) -> None:
+        """Raises what opening a history raises."""
+        self._history = await self._in_thread(self._open)
+
+    async def follow(self) -> None:
+        """Read what is new, about once a second. Raises what reading raises."""
+        while True:
+            took = await self._in_thread(self._look)
+            pause = max(_LOOK_EVERY_S, took / _SHARE) if self.caught_up else 0.001
+            await asyncio.sleep(pause)
+
+    async def ask(self, question: Callable[[History], Answer]) -> Answer:
+        """The answer, and what the question raises. Raises Denied if too many wait."""
+        if self._waiting >= _MOST_WAITING:
+            raise Denied(503, "too many questions at once: ask again in a moment", 2.0)
+        self._waiting += 1
+        try:
+            return await self._in_thread(lambda: question(self._held))
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        if self._history is not None:
+            await self._in_thread(self._history.close)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _look(self) -> float:
+        """Seconds of CPU that it took."""
+        began = time.thread_time()
+        self.caught_up = not self._held.follow()
+        self.last_at = self._held.now.run.last_at
+        position = f"{self._held.position} {self._circumstances()}"
+        if position != self.position:
+            self.position = position
+            for tell in self.on_new:
+                tell()
+        return time.thread_time() - began
+
+    @property
+    def _held(self) -> History:
+        assert self._history is not None, "open() comes first"
+        return self._history

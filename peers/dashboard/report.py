@@ -1,0 +1,80 @@
+"""Report: a run as one HTML file, with the pages of the dashboard and the answers of its end inside."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.dashboard.access import Denied
+from peers.dashboard.assets import FOLDER
+from peers.dashboard.body import to_json, without_addresses
+from peers.dashboard.bundle import bundle
+from peers.dashboard.history.history import History
+from peers.dashboard.query import MOST_LISTED, Query
+from peers.dashboard.topics import MOST_STEPS, Topics
+
+SERIES = (
+    "loss",
+    "heldout_loss",
+    "gradient_norm",
+    "tokens_per_second",
+    "ideal_tokens_per_second",
+    "goodput",
+    "step_seconds",
+    "efficiency",
+    "peers",
+    "bytes_per_s",
+)
+_POINTS = 1_000
+_PEER_PAGES = 200
+_LINES = 200
+
+
+def report(homes: Sequence[Path], *, public: bool) -> str:
+    """The HTML text. `public`: without addresses. Raises what a History raises."""
+    with tempfile.TemporaryDirectory(prefix="swarm-report-") as folder:
+        history = History(list(homes), Path(folder) / "history.sqlite")
+        try:
+            while history.follow():
+                pass
+            answers = _answers(history, Topics(homes))
+        finally:
+            history.close()
+    if public:
+        import json
+
+        answers = json.loads(without_addresses(to_json(answers)))
+    return bundle(FOLDER, answers)
+
+
+def _answers(history: History, topics: Topics) -> dict[str, Any]:
+    whole = Query(limit=MOST_LISTED)
+    named = topics.by_name()
+    found = {f"/api/v1/{name}": named[name](history, whole) for name in _WHOLE}
+    found["/api/v1/run"] |= {"live": False, "control": False}
+    found["/api/v1/timeline"] = topics.timeline(history, _steps_of_interest(found["/api/v1/faults"]))
+    found["/api/v1/log"] = topics.log(history, Query(limit=_LINES))
+    found["/api/v1/session"] = {"access": "public", "token_needed": False, "public": True}
+    for name in SERIES:
+        found[f"/api/v1/series?name={name}"] = topics.series(history, Query(name=name, points=_POINTS))
+    for peer in found["/api/v1/peers"]["peers"][:_PEER_PAGES]:
+        try:
+            found[f"/api/v1/peers/{peer['actor']}"] = topics.peer(history, Query(actor=peer["actor"]))
+        except Denied:
+            continue
+    return found
+
+
+_WHOLE = ("run", "pipeline", "peers", "links", "faults", "people", "checkpoints", "samples", "marks")
+
+
+def _steps_of_interest(faults: dict[str, Any]) -> Query:
+    """Steps around the fault that cost most; without one, the last ones."""
+    costly = [fault for fault in faults["faults"] if fault["step"] is not None and fault["seconds"]]
+    if not costly:
+        return Query(limit=MOST_LISTED)
+    step = max(costly, key=lambda fault: fault["seconds"])["step"]
+    first = max(0, step - MOST_STEPS // 4)
+    return Query(limit=MOST_LISTED, first=first, last=first + MOST_STEPS - 1)

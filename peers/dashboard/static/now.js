@@ -1,0 +1,28 @@
+// What time it is for the reader: the moment that is looked at, or, live, the server's clock (its own may differ).
+import { tools } from "./view.js";
+import { moment } from "./address.js";
+import { embedded } from "./embedded.js";
+import { topicData } from "./stream.js";
+
+const { signal, computed, effect } = tools;
+
+const ticking = signal(Date.now() / 1000);
+const skew = signal(0); // the server's clock less ours, seconds
+
+/** Unix seconds; a second's steps while live. */
+export const now = computed(() => moment.value ?? ticking.value + skew.value);
+
+/** Ages are only told while they go on growing: of a run that is live, not of a moment of it or of its report. */
+export const agesGrow = computed(() => moment.value === null && embedded === null && topicData("run").value?.live === true);
+
+setInterval(() => {
+  if (!document.hidden && agesGrow.peek()) ticking.value = Date.now() / 1000;
+}, 1000);
+
+effect(() => {
+  const run = topicData("run").value;
+  if (run?.live && Number.isFinite(run.at)) {
+    ticking.value = Date.now() / 1000;
+    skew.value = run.at - Date.now() / 1000;
+  }
+});

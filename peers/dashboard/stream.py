@@ -1,0 +1,205 @@
+"""The event stream: what has changed, sent to every open page.
+
+An answer is compared key by key with the one before, once for all viewers. A viewer remembers only the number of the
+last change it was sent, so a slow one costs nothing and gets the newest state when it is ready; one that does not read
+at all is dropped. Streams are packed as a whole, so what resembles the last message is short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from peers.dashboard.access import Denied
+from peers.dashboard.body import takes_gzip, to_json, without_addresses
+from peers.dashboard.tokens import Access
+
+TOPICS = ("run", "pipeline", "peers", "faults", "links", "timeline", "samples", "checkpoints", "log")
+MOST_STREAMS = 200
+
+BYTES_PER_S = 2_000.0
+"""To one viewer, after the first snapshots."""
+_LOOK_EVERY_S = 1.0
+_PING_EVERY_S = 15.0
+_SEND_TIMEOUT_S = 20.0
+_SHARE = 0.002
+"""Of a core, for looking at one topic again and again."""
+
+Look = Callable[[str], Awaitable[tuple[dict[str, Any], float]]]
+"""The present answer of a topic, and the seconds of CPU it took to make."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    keys: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """By key: number of the change that made it what it is, `"key":value` as JSON."""
+    changed: int = 0
+    viewers: int = 0
+    next_look: float = 0.0
+
+
+class Hub:
+    """Looks at the topics that somebody watches, when something is new. `run` until it is cancelled."""
+
+    def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._topics = {name: _Topic() for name in TOPICS}
+        self._epoch = secrets.token_hex(4)
+        self._number = 0
+        self._stale = {*TOPICS}
+        self._news = asyncio.Event()  # a new one after each
+        self.streams = 0
+
+    def invalidate(self) -> None:
+        """The history has grown."""
+        self._stale.update(TOPICS)
+
+    async def run(self) -> None:
+        while True:
+            now = self._clock()
+            due = [n for n, t in self._topics.items() if t.viewers and n in self._stale and t.next_look <= now]
+            for name in due:
+                await self._refresh(name)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def response(self, request: Request, topics: Sequence[str], last_id: str, access: Access) -> Response:
+        """Raises Denied for an unknown topic, or when there are too many viewers."""
+        wanted = tuple(dict.fromkeys(topics))
+        if not wanted or not set(wanted) <= set(TOPICS):
+            raise Denied(400, f"topics: some of {', '.join(TOPICS)}, with commas")
+        if self.streams >= MOST_STREAMS:
+            raise Denied(503, "too many viewers: this page is shown without live updates", 30.0)
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31, 6) if takes_gzip(request) else None
+        viewer = _Viewer(self, wanted, self._known(last_id, wanted), packer, access)
+        headers = {"content-encoding": "gzip"} if packer is not None else {}
+        # it makes its own pings: they have to pass the packer
+        return _Stream(viewer.messages(), headers=headers, ping=0, send_timeout=_SEND_TIMEOUT_S)
+
+    async def _refresh(self, name: str) -> None:
+        self._stale.discard(name)
+        topic = self._topics[name]
+        answer, seconds = await self._look(name)
+        topic.next_look = self._clock() + seconds / _SHARE
+        number = self._number + 1
+        for key, value in answer.items():
+            text = to_json(key) + b":" + to_json(value)
+            if key not in topic.keys or topic.keys[key][1] != text:
+                topic.keys[key] = (number, text)
+                topic.changed = self._number = number
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _id(self, number: int, topics: Iterable[str]) -> str:
+        return f"{self._epoch}-{number}-{''.join(str(TOPICS.index(name)) for name in topics)}"
+
+    def _known(self, last_id: str, topics: Iterable[str]) -> int:
+        """Number of the change that a viewer who comes back has seen last; 0: none of ours, or of other topics."""
+        number = last_id.split("-")[1] if last_id.count("-") == 2 else ""
+        if not (number.isascii() and number.isdigit() and len(number) < 16) or int(number) > self._number:
+            return 0
+        return int(number) if last_id == self._id(int(number), topics) else 0
+
+
+class _Viewer:
+    def __init__(self, hub: Hub, topics: tuple[str, ...], known: int, packer: Any, access: Access) -> None:
+        self._hub = hub
+        self._seen = dict.fromkeys(topics, known)  # by topic: number of the last change sent
+        self._packer = packer
+        self._access = access
+        self._not_before = 0.0
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        hub = self._hub
+        hub.streams += 1
+        for name in self._seen:
+            hub._topics[name].viewers += 1
+        try:
+            for name in self._seen:
+                if not hub._topics[name].keys or name in hub._stale:
+                    await hub._refresh(name)
+            yield self._packed(b"retry: 3000\n\n")
+            while True:
+                message, change = self._message()
+                if not message:
+                    await self._wait()
+                    message = b": ping\n\n" if not self._behind() else b""
+                if message:
+                    sent = self._packed(message)
+                    if change:
+                        self._not_before = hub._clock() + max(_LOOK_EVERY_S, len(sent) / BYTES_PER_S)
+                    yield sent
+        finally:
+            hub.streams -= 1
+            for name in self._seen:
+                hub._topics[name].viewers -= 1
+
+    async def _wait(self) -> None:
+        """Until there is something to send and it may be sent, or a ping is due."""
+        pause = self._not_before - self._hub._clock()
+        if pause > 0:
+            await asyncio.sleep(min(pause, _PING_EVERY_S))
+            if self._behind():
+                return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PING_EVERY_S):
+                while not self._behind():
+                    await self._hub._news.wait()
+
+    def _behind(self) -> bool:
+        return any(self._hub._topics[name].changed > seen for name, seen in self._seen.items())
+
+    def _message(self) -> tuple[bytes, bool]:
+        """What this viewer lacks, and whether it is a change of what it has. Empty: nothing, or not yet."""
+        hub, parts, change = self._hub, [], False
+        for name, seen in self._seen.items():
+            topic = hub._topics[name]
+            if topic.changed <= seen or (seen and hub._clock() < self._not_before):
+                continue
+            keys = b",".join(self._shown(key, text) for key, (number, text) in topic.keys.items() if number > seen)
+            data = b'{"topic":"' + name.encode() + b'","data":{' + keys + b"}}"
+            if self._access is Access.PUBLIC:
+                data = without_addresses(data)
+            parts.append(b"event: %s\ndata: %s\n\n" % (b"change" if seen else b"snapshot", data))
+            change |= bool(seen)
+            self._seen[name] = topic.changed
+        if not parts:
+            return b"", False
+        # with the last one alone: a line that breaks before it has not brought everything
+        parts[-1] = b"id: %s\n" % self._id().encode() + parts[-1]
+        return b"".join(parts), change
+
+    def _shown(self, key: str, text: bytes) -> bytes:
+        return text if key != "control" or self._access is Access.ORGANISER else b'"control":false'
+
+    def _id(self) -> str:
+        """The change up to which this viewer has seen everything of its topics."""
+        behind = [seen for name, seen in self._seen.items() if self._hub._topics[name].changed > seen]
+        return self._hub._id(min(behind, default=self._hub._number), self._seen)
+
+    def _packed(self, message: bytes) -> bytes:
+        if self._packer is None:
+            return message
+        packed: bytes = self._packer.compress(message) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+        return packed
+
+
+class _Stream(EventSourceResponse):
+    """A viewer that does not read is let go without a word in our log."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(SendTimeoutError):
+            await super().__call__(scope, receive, send)
+            with contextlib.suppress(RuntimeError):  # it was complete; cut short by our own end it is not
+                await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,131 @@
+"""Tokens: who may read and who may steer, as secrets in files that only their owner can read.
+
+A token is exchanged once for a cookie (`Sessions`): signed, so that nothing has to be remembered here, and a restarted
+dashboard still knows its viewers. A new token file makes all older cookies void.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.atomic import atomic_file, write_whole
+
+_LEAST_LENGTH = 16
+SESSION_S = 7 * 86_400.0
+
+
+class TokenError(ValueError):
+    """A token file that cannot be used; the message names it and the fix."""
+
+
+class Access(enum.IntEnum):
+    """What a viewer may do; each includes those before it."""
+
+    NONE = 0
+    PUBLIC = 1
+    """Read, without addresses."""
+    READ = 2
+    ORGANISER = 3
+    """Steer the run, download, see the line that peers join with."""
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`read` None: nobody needs one to read."""
+
+    organiser: str
+    read: str | None = None
+
+    @classmethod
+    def kept(cls, path: Path, *, reading: bool) -> Tokens:
+        """Those in `path` and, if reading needs one too, beside it; made at first use. Raises TokenError, OSError."""
+        return cls(_kept(path), _kept(path.with_name(path.name + "-read")) if reading else None)
+
+    def access(self, token: str) -> Access:
+        """What this token opens. Takes the same time whatever is wrong with it."""
+        organiser = _same(token, self.organiser)
+        read = self.read is not None and _same(token, self.read)
+        return Access.ORGANISER if organiser else Access.READ if read else Access.NONE
+
+
+class Sessions:
+    """Cookies: `access.ends.signature`. The key comes from both tokens."""
+
+    def __init__(self, tokens: Tokens, clock: Callable[[], float]) -> None:
+        both = f"{tokens.organiser} {tokens.read or ''}".encode()
+        self._key = hashlib.sha256(b"swarm-peer dashboard session " + both).digest()
+        self._clock = clock
+
+    def open(self, access: Access) -> str:
+        """A cookie's value, good for SESSION_S."""
+        body = f"{int(access)}.{int(self._clock() + SESSION_S)}.{secrets.token_urlsafe(9)}"
+        return f"{body}.{self._sign(body)}"
+
+    def access(self, cookie: str) -> Access:
+        body, _, signature = cookie.rpartition(".")
+        if not _same(signature, self._sign(body)):
+            return Access.NONE
+        level, ends, _ = body.split(".", 2)
+        return Access(int(level)) if self._clock() < int(ends) else Access.NONE
+
+    def _sign(self, body: str) -> str:
+        digest = hmac.digest(self._key, body.encode("utf-8", "replace"), "sha256")
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+class Attempts:
+    """How often a client may give a wrong token: ten times, and then once in six seconds."""
+
+    _MOST, _EVERY_S, _CLIENTS = 10.0, 6.0, 1024
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}  # by client: attempts left, when that was
+
+    def wait_s(self, client: str) -> float:
+        """Seconds until this client may try again; 0: now."""
+        left = self._left_now(client)
+        return 0.0 if left >= 1 else (1 - left) * self._EVERY_S
+
+    def failed(self, client: str) -> None:
+        left = self._left_now(client) - 1
+        self._left.pop(client, None)
+        while len(self._left) >= self._CLIENTS:
+            del self._left[next(iter(self._left))]  # who failed longest ago
+        self._left[client] = (left, self._clock())
+
+    def _left_now(self, client: str) -> float:
+        left, at = self._left.get(client, (self._MOST, 0.0))
+        return min(self._MOST, left + (self._clock() - at) / self._EVERY_S)
+
+
+def _kept(path: Path) -> str:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with atomic_file(path) as file:
+            os.fchmod(file.fileno(), 0o600)
+            write_whole(file, f"{secrets.token_urlsafe(32)}\n".encode())
+    token = path.read_text(encoding="utf-8", errors="replace").strip()
+    if len(token) < _LEAST_LENGTH or not token.isprintable() or " " in token:
+        raise TokenError(f"{path} holds no token of {_LEAST_LENGTH} characters or more: delete it and start again")
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise TokenError(f"{path} can be read by others: chmod 600 it, or delete it for a new token")
+    return token
+
+
+def _same(given: str, expected: str) -> bool:
+    """Whether they are equal; of both the digest is compared, so that not even the length shows."""
+    digests = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, expected))
+    return hmac.compare_digest(*digests)

@@ -1,0 +1,12 @@
+"""The fold: what is true of a run at an instant, as a pure function of the events up to it.
+
+`apply(state, event, at, source)` changes a `RunState`; `peers.fold.views` show it as plain dicts. The dashboard, the
+JSON API, `swarm-peer status`, the metrics and the report all stand on it, live, in a replay and for a finished run. It
+reads no file, no clock and no random number, imports no torch, and its memory is bounded whatever the events hold.
+"""
+
+from peers.fold.apply import apply, apply_record
+from peers.fold.facts import RunFacts
+from peers.fold.state import RunState
+
+__all__ = ["RunFacts", "RunState", "apply", "apply_record"]

@@ -1,0 +1,158 @@
+"""Apply: one event changes what is true. The one place that says which kind of event concerns which part.
+
+Records are taken as they stand in a log (`{"at": …, "kind": …, fields}`), without building event objects: a week of a
+hundred peers is a million of them. A test holds that every kind of event is either handled here or named as ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peers.fold import faults, links, members, pipeline, run, samples, work
+from peers.fold.reading import Malformed, Record, a_number
+from peers.fold.state import RunState
+from peers.fold.trouble import TROUBLE_KINDS, in_words
+from swarm.events import Event, to_record
+
+Handler = Callable[[RunState, Record, float, str], None]
+
+HANDLERS: dict[str, tuple[Handler, ...]] = {
+    "ProcessStarted": (run.process_started,),
+    "ProcessStopped": (run.process_stopped,),
+    "MachineMeasured": (run.machine_measured,),
+    "CoordinatorStarted": (run.coordinator_started,),
+    "StateChanged": (run.state_changed,),
+    "LeadershipTaken": (run.leadership_taken,),
+    "LeadershipLost": (run.leadership_lost,),
+    "LeaderFollowed": (run.leader_followed,),
+    "MajorityMissing": (run.majority_missing,),
+    "DecisionRecorded": (run.decision_recorded,),
+    "RunPaused": (run.paused,),
+    "RunFinished": (run.run_finished,),
+    "ControlGiven": (run.control_given,),
+    "ControlRefused": (run.control_refused,),
+    "PeerSeen": (members.seen,),
+    "PeerJoined": (run.joined_own, members.joined),
+    "PeerMoved": (members.moved,),
+    "PeerLeaving": (members.leaving,),
+    "PeerLost": (faults.lost, members.lost),
+    "PeerGone": (members.gone,),
+    "PeerDescribed": (members.described,),
+    "ShareChanged": (members.share_changed,),
+    "PassOpened": (run.pass_told, pipeline.pass_opened),
+    "TableChanged": (pipeline.table_changed,),
+    "PassProgress": (pipeline.pass_progress,),
+    "StageAmended": (pipeline.stage_amended,),
+    "PeerFenced": (pipeline.peer_fenced, members.fenced, faults.fenced),
+    "CodecChosen": (pipeline.codec_chosen,),
+    "PlannerLooked": (pipeline.planner_looked,),
+    "ReduceStarted": (pipeline.reduce_told,),
+    "ReduceCancelled": (pipeline.reduce_told,),
+    "StagePrepared": (pipeline.reduce_told,),
+    "StepDecided": (work.step_decided,),
+    "StepMeasured": (work.step_measured,),
+    "StepApplied": (work.step_applied,),
+    "StepAborted": (faults.aborted, run.step_aborted),
+    "PeerWorked": (work.peer_worked,),
+    "TrafficMeasured": (links.traffic_measured,),
+    "PeerExpelled": (faults.expelled,),
+    "RolledBack": (faults.rolled_back, work.rolled_back, samples.rolled_back, run.rolled_back),
+    "FaultCosted": (faults.costed,),
+    "FrameRecovered": (faults.frame_recovered,),
+    "Evaluated": (samples.evaluated,),
+    "Sampled": (samples.sampled,),
+    "CheckpointWritten": (samples.checkpoint_written,),
+    "CheckpointArchived": (samples.checkpoint_archived,),
+}
+
+CORE = frozenset(
+    (
+        "RunPaused",
+        "PeerSeen",
+        "PeerJoined",
+        "PeerMoved",
+        "PeerLeaving",
+        "PeerLost",
+        "PeerGone",
+        "PeerFenced",
+        "PassOpened",
+        "TableChanged",
+        "PassProgress",
+        "StageAmended",
+        "PlannerLooked",
+        "StepAborted",
+    )
+)
+"""What counts only in the log of the coordinator that leads. Another one may not know yet that it leads no more."""
+
+NOISE = frozenset(("MicrobatchForwarded", "MicrobatchAccumulated"))
+"""Two thirds of a peer's log, and nothing that PassProgress and PeerWorked do not tell."""
+
+IGNORED = NOISE | frozenset(
+    (
+        "ManyReplicas",
+        "SeatAsked",
+        "SeatTaken",
+        "SeatLeft",
+        "PeerRefused",
+        "DuplicateIdentity",
+        "StateFetched",
+        "Gathered",
+        "PieceRefused",
+        "SwarmSplit",
+        "CatchUpForecast",
+        "CatchUpFailed",
+        "MicrobatchesReleased",
+        "RouteChanged",
+        "StepAudited",
+        "RecordOutdated",
+        "FrameRefused",
+        "StreamBroken",
+        "MessagesDropped",
+        "ClockDiffers",
+        "CoordinatorAway",
+        "CoordinatorBack",
+        "CheckpointRefused",
+        "ResourcesMeasured",
+        "LoopBlocked",
+    )
+)
+"""Kinds that change nothing but the last trouble, if they are one. They stand in the log page."""
+
+
+def apply(state: RunState, event: Event, at: float, source: str) -> None:
+    """`event` of the log of `source`, at `at` in unix seconds: changes `state` in place.
+
+    `source`: `coordinator`, in a group `coordinator/ACTOR`, or the actor of a peer whose own log it is.
+    """
+    apply_record(state, to_record(event, at), at, source)
+
+
+def apply_record(state: RunState, record: Record, at: float, source: str) -> None:
+    """The same for a record as it stands in a log. Never raises, whatever the record holds."""
+    kind = record.get("kind")
+    if type(kind) is not str:
+        state.malformed += 1
+        return
+    run_, handlers = state.run, HANDLERS.get(kind)
+    if kind in CORE and run_.voice and source != run_.voice and source.startswith("coordinator"):
+        return
+    try:
+        at = a_number(at)
+        if handlers is not None:
+            for handler in handlers:
+                handler(state, record, at, source)
+    except Malformed:
+        state.malformed += 1
+        return
+    state.events += 1
+    if run_.first_at is None:
+        run_.first_at = at
+    if at > run_.last_at:
+        run_.last_at = at
+    if source.startswith("coordinator"):
+        run.heard(state, source, at)
+    if kind in TROUBLE_KINDS:
+        run_.trouble_at, run_.trouble = at, in_words(record)
+        if source == run_.source:
+            run_.own_trouble_at, run_.own_trouble = at, run_.trouble

@@ -1,0 +1,279 @@
+"""Faults: what went wrong, one entry an incident: who, when, why, what it cost, and when it was over.
+
+An incident is told by several events: a peer is fenced, then lost; the step is decided without it, and then what that
+cost is known. Where several incidents fall into one step, its cost is divided among them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peers.fold import reading
+from peers.fold.reading import MOST_ROSTER, Record
+
+if TYPE_CHECKING:
+    from peers.fold.state import RunState
+
+MOST_FAULTS = 500
+LEFT = "left"
+"""How the reason begins with which a peer is lost that said goodbye."""
+
+
+@dataclass(slots=True)
+class Fault:
+    id: int
+    at: float
+    kind: str
+    """fenced, lost, slow, aborted, rolled back, expelled, waiting, restart or failover."""
+    actor: str
+    """Empty: it was no peer's."""
+    stage: int | None
+    step: int
+    pass_id: str
+    reason: str
+    microbatches: int = 0
+    """To do again."""
+    finished: int = 0
+    """Of them, those that had been accumulated."""
+    seconds: float = 0.0
+    tokens: int = 0
+    recovered_at: float | None = None
+    """When the first frame that had been moved arrived, if a peer's log tells, else when the step was decided."""
+    decided: bool = False
+    """`recovered_at` is the decision's."""
+    costed: bool = False
+
+
+@dataclass(slots=True)
+class Faults:
+    items: list[Fault] = field(default_factory=list)
+    """The newest, ids one after the other."""
+    number: int = 0
+    """Of all there ever were."""
+    seconds: float = 0.0
+    tokens: int = 0
+    """Lost by all there ever were."""
+    pending: list[int] = field(default_factory=list)
+    """Ids of those whose step is not decided."""
+    unpaid: list[int] = field(default_factory=list)
+    """Ids of those whose step was decided last: their cost may be told next."""
+    waiting_since: float | None = None
+    waiting_for: str = ""
+    back: int = 0
+    """Id of the restart or failover that is over with the next training pass; 0: none."""
+    led: str = ""
+    """The leader of before."""
+    usual: list[float] = field(default_factory=list)
+    """Tokens a second of the last steps."""
+
+    def get(self, number: int) -> Fault | None:
+        index = number - self.items[0].id if self.items else -1
+        return self.items[index] if 0 <= index < len(self.items) else None
+
+    def add(self, state: RunState, fault: Fault) -> Fault:
+        self.number += 1
+        fault.id = self.number
+        self.items.append(fault)
+        del self.items[:-MOST_FAULTS]
+        if fault.actor:
+            member = state.members.here.get(fault.actor)
+            if member is not None:
+                member.faults += 1
+            elif (left := state.members.gone.get(fault.actor)) is not None:
+                left.faults += 1
+            state.people.of(reading.peer_of(fault.actor)).faults += 1
+        return fault
+
+    def charge(self, fault: Fault, seconds: float, tokens: int) -> None:
+        fault.seconds += seconds
+        fault.tokens += tokens
+        self.seconds += seconds
+        self.tokens += tokens
+        fault.costed = True
+
+    def open_of(self, actor: str) -> Fault | None:
+        """The incident of this actor in the step that is not decided yet."""
+        for number in self.pending:
+            fault = self.get(number)
+            if fault is not None and fault.actor == actor:
+                return fault
+        return None
+
+    # ------------------------------------------------------------ called by other parts
+
+    def decided(self, state: RunState, step: int, at: float) -> None:
+        for number in self.pending:
+            fault = self.get(number)
+            if fault is not None and fault.recovered_at is None:
+                hung_on_it = bool(fault.pass_id or fault.costed or fault.kind in ("rolled back", "expelled"))
+                fault.recovered_at, fault.decided = at if hung_on_it else fault.at, True
+        disturbed = bool(self.pending)
+        self.unpaid = [number for number in self.pending if (f := self.get(number)) is not None and not f.costed]
+        self.pending = []
+        last = state.work.steps[-1]
+        if not disturbed and last.seconds:
+            self.usual.append(last.tokens / last.seconds)
+            del self.usual[:-8]
+
+    def waits(self, state: RunState, reason: str, at: float) -> None:
+        """No step can start."""
+        if self.waiting_since is None and state.run.step >= 0 and not state.run.finished:
+            self.waiting_since = at
+        self.waiting_for = reason
+
+    def deliberate(self) -> None:
+        """Nothing is waited for: it was wanted, or all is over."""
+        self.waiting_since = None
+
+    def resumed(self, state: RunState, kind: str, at: float) -> None:
+        """A pass opens."""
+        since, self.waiting_since = self.waiting_since, None
+        back, self.back = self.get(self.back), 0
+        if back is not None:
+            back.recovered_at = at
+            self.charge(back, max(0.0, at - back.at), self._tokens(at - back.at))
+        elif since is not None and at > since and not (state.run.told and self.pending):
+            # else a loss came before it: its cost, told with the step, counts from there
+            reason, step = self.waiting_for, state.run.step + 1
+            fault = self.add(state, Fault(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
+            self.charge(fault, at - since, self._tokens(at - since))
+
+    def coordinator_back(self, state: RunState, actor: str, at: float, last_at: float, died: bool) -> None:
+        """A coordinator that led, or the only one, has started again. `died`: it had not said that it stops."""
+        self.waiting_since = None
+        if died and state.run.step >= 0 and not state.run.finished:
+            reason = f"the coordinator died, and was away for {max(0.0, at - last_at):.0f} s"
+            self.back = self.add(state, Fault(0, last_at, "restart", "", None, state.run.step + 1, "", reason)).id
+
+    def leader_changed(self, state: RunState, actor: str, before: str | None, at: float) -> None:
+        led, self.led = self.led, actor
+        if not led or led == actor or state.run.finished:
+            return
+        old = state.run.coordinators.get(led)
+        since = min(at, old.last_at) if old is not None else at
+        reason = f"coordinator {led} led no more: {actor} leads"
+        self.back = self.add(state, Fault(0, since, "failover", "", None, state.run.step + 1, "", reason)).id
+
+    def _tokens(self, seconds: float) -> int:
+        return int(statistics.median(self.usual) * max(0.0, seconds)) if self.usual else 0
+
+
+def fenced(state: RunState, record: Record, at: float, source: str) -> None:
+    actor, stage, pass_id = reading.name(record, "actor"), reading.stage(record), reading.name(record, "pass_id")
+    finished = len(reading.listing(record, "finished", MOST_ROSTER))
+    unfinished = len(reading.listing(record, "unfinished", MOST_ROSTER))
+    reason, step = reading.text(record, "reason"), reading.step_of(pass_id)
+    faults = state.faults
+    opened = state.pipeline.open
+    if opened is not None and opened.pass_id == pass_id and opened.kind != "train":
+        return  # nothing of an evaluation is kept: it is only done again
+    fault = faults.open_of(actor)
+    if fault is None:
+        fault = faults.add(state, Fault(0, at, "fenced", actor, stage, step, pass_id, reason))
+        _pend(faults, fault)
+    fault.pass_id = pass_id
+    fault.microbatches += finished + unfinished
+    fault.finished += finished
+
+
+def lost(state: RunState, record: Record, at: float, source: str) -> None:
+    """Called before it is taken from the members."""
+    actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
+    stage = None if record.get("stage") is None else reading.stage(record)
+    if (source != state.run.voice and state.run.coordinated) or actor not in state.members.here:
+        return
+    faults, opened = state.faults, state.pipeline.open
+    fault = faults.open_of(actor)
+    if fault is not None:
+        fault.kind = "lost"
+        if reason not in fault.reason:
+            fault.reason = f"{fault.reason}; {reason}"[: reading.MOST_TEXT]
+        return
+    if reason.startswith(LEFT):
+        return
+    training = opened is not None and opened.kind == "train"
+    inside = stage is not None and stage < len(state.pipeline.stages) and actor in state.pipeline.stages[stage].roster
+    pass_id = opened.pass_id if training and inside and opened is not None else ""
+    fault = faults.add(state, Fault(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
+    if training or (stage is not None and state.run.step >= 0):
+        _pend(faults, fault)  # that it is fenced may be told next, or what it cost with the step
+    else:
+        fault.recovered_at = at
+
+
+def expelled(state: RunState, record: Record, at: float, source: str) -> None:
+    actor, stage, step = reading.name(record, "actor"), reading.stage(record), reading.count(record, "step")
+    reason = reading.text(record, "reason")
+    if state.faults.open_of(actor) is None:
+        _pend(state.faults, state.faults.add(state, Fault(0, at, "expelled", actor, stage, step, "", reason)))
+
+
+def aborted(state: RunState, record: Record, at: float, source: str) -> None:
+    """Of an incident of its own, if no peer's explains it."""
+    pass_id, reason = reading.name(record, "pass_id"), reading.text(record, "reason")
+    step, faults = reading.step_of(pass_id), state.faults
+    if "+" in pass_id:
+        return  # an evaluation
+    for number in faults.pending:
+        fault = faults.get(number)
+        if fault is not None and fault.pass_id == pass_id:
+            return
+    _pend(faults, faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason)))
+
+
+def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
+    """Called before the steps are forgotten: their time and tokens are lost."""
+    version, reason = reading.count(record, "version"), reading.text(record, "reason")
+    if version > state.run.step:
+        return
+    undone = [step for step in state.work.steps if step.step >= version]
+    tokens = sum(step.tokens for step in undone)
+    tokens += max(0, state.run.step + 1 - version - len(undone)) * (state.work.tokens_per_step or 0)
+    fault = state.faults.add(state, Fault(0, at, "rolled back", "", None, version, "", reason))
+    state.faults.charge(fault, sum(step.seconds or 0.0 for step in undone), tokens)
+    _pend(state.faults, fault)
+
+
+def costed(state: RunState, record: Record, at: float, source: str) -> None:
+    step, actors = reading.count(record, "step"), reading.names(record, "actors", MOST_ROSTER)
+    pass_id, reason = reading.name(record, "pass_id"), reading.text(record, "reason")
+    microbatches, tokens = reading.count(record, "microbatches"), reading.count(record, "tokens")
+    seconds = max(0.0, reading.number(record, "seconds"))
+    faults = state.faults
+    numbers = {*faults.unpaid, *faults.pending}  # it is told just before the decision, or just after it
+    found = [fault for number in sorted(numbers) if (fault := faults.get(number)) is not None]
+    found = [fault for fault in found if fault.step == step and fault.kind != "rolled back" and not fault.costed]
+    found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
+    known = {fault.actor for fault in found}
+    for actor in actors[:64]:
+        if actor not in known and (actor in state.members.here or actor in state.members.gone):
+            stage = state.members.stage_of(actor)
+            slow = Fault(0, at, "slow", actor, stage, step, pass_id, reason, recovered_at=at, decided=True)
+            found.append(faults.add(state, slow))
+    if not found:
+        found = [faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason, recovered_at=at))]
+    if len(found) == 1:
+        found[0].microbatches = microbatches
+    else:
+        found[0].microbatches += max(0, microbatches - sum(fault.microbatches for fault in found))
+    each, rest = divmod(tokens, len(found))
+    for position, fault in enumerate(found):
+        faults.charge(fault, seconds / len(found), each + (position < rest))
+    faults.unpaid = []
+
+
+def frame_recovered(state: RunState, record: Record, at: float, source: str) -> None:
+    """From a peer's own log: the first frame of this pass that had to be moved is there."""
+    pass_id = reading.name(record, "key").partition("/")[0]
+    for fault in state.faults.items[-16:]:
+        if fault.pass_id != pass_id or at < fault.at:
+            continue
+        if fault.recovered_at is None or (fault.decided and at < fault.recovered_at):
+            fault.recovered_at, fault.decided = at, False
+
+
+def _pend(faults: Faults, fault: Fault) -> None:
+    faults.pending.append(fault.id)
+    del faults.pending[:-MOST_FAULTS]

@@ -1,0 +1,136 @@
+"""Links: what pairs of peers say of the connection between them, and how many bytes of what went over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from peers.fold.reading import LARGEST, MOST_NAME, Malformed, Record, a_count, a_number
+
+if TYPE_CHECKING:
+    from peers.fold.state import RunState
+
+KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "control")}
+"""Of bytes. To themselves: so that a million of them in memory are these five."""
+MOST_PAIRS = 16_384
+"""Of a larger swarm the totals are kept, and the first pairs that told of themselves."""
+MOST_TOLD = 32
+"""Links in one message of a peer."""
+MOST_SOURCES = 1024
+
+
+@dataclass(slots=True)
+class Pair:
+    """As `sender` says: `rate` bytes/s, `via` the actor through whom it goes, None for a direct link."""
+
+    sender: str
+    receiver: str
+    rate: float | None = None
+    rtt_s: float | None = None
+    via: str | None = None
+    sent: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Of one process's own log: bytes by channel in this life, and in those before."""
+
+    sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    sent_before: int = 0
+    received_before: int = 0
+
+
+@dataclass(slots=True)
+class Links:
+    pairs: dict[str, dict[str, Pair]] = field(default_factory=dict)
+    """By sender and receiver."""
+    number: int = 0
+    """Of pairs."""
+    sent: dict[str, int] = field(default_factory=dict)
+    """Bytes by kind, of all pairs there ever were."""
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+    """By source of events."""
+
+    def forget(self, actor: str) -> None:
+        """A process that has ended has no links. What the others say of it fades with their next words."""
+        self.number -= len(self.pairs.pop(actor, ()))
+
+
+def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
+    """What a peer says of its links in `PeerWorked.links`; returns the bytes it has sent, by kind. Raises Malformed."""
+    for link in links:
+        _check(link)
+    store, here, everybody = state.links, state.members.here, not state.run.coordinated
+    totals: dict[str, int] = {}
+    of_sender = store.pairs.get(sender)
+    if of_sender is None:
+        of_sender = store.pairs[sender] = {}
+    for link in links:
+        other = link["other"]
+        receiver, pair = here.get(other), of_sender.get(other)
+        if pair is None and store.number < MOST_PAIRS and (receiver is not None or everybody):
+            pair = of_sender[receiver.actor if receiver is not None else other] = Pair(sender, other)
+            store.number += 1
+        subtotal = 0
+        for kind, nbytes in (link.get("sent") or {}).items():
+            if (known := KINDS.get(kind)) is not None:
+                subtotal += nbytes
+                totals[known] = totals.get(known, 0) + nbytes
+                if pair is not None:
+                    pair.sent[known] = pair.sent.get(known, 0) + nbytes
+        if receiver is not None:
+            state.people.of(receiver.peer).received += subtotal
+        if pair is not None:
+            pair.rate, pair.rtt_s = link.get("rate"), link.get("rtt_s")
+            pair.via = link.get("via") or None
+    for kind, nbytes in totals.items():
+        store.sent[kind] = store.sent.get(kind, 0) + nbytes
+    if len(of_sender) > len(links) and not everybody:
+        for other in [other for other in of_sender if other not in here]:
+            del of_sender[other]
+            store.number -= 1
+    return totals
+
+
+def _check(link: Any) -> None:
+    if type(link) is not dict:
+        raise Malformed("links")
+    other, sent, via = link.get("other"), link.get("sent"), link.get("via")
+    if type(other) is not str or len(other) > MOST_NAME:
+        raise Malformed("other")
+    if via is not None and (type(via) is not str or len(via) > MOST_NAME):
+        raise Malformed("via")
+    for value in (link.get("rate"), link.get("rtt_s")):
+        if value is not None:
+            a_number(value)
+    if sent:
+        if type(sent) is not dict or len(sent) > 64:
+            raise Malformed("sent")
+        for nbytes in sent.values():
+            if type(nbytes) is not int or not 0 <= nbytes < LARGEST:
+                raise Malformed("sent")
+
+
+def traffic_measured(state: RunState, record: Record, at: float, source: str) -> None:
+    sent, received = _channels(record.get("sent")), _channels(record.get("received"))
+    store = state.links.traffic
+    if source not in store and len(store) >= MOST_SOURCES:
+        return
+    traffic = store.setdefault(source, Traffic())
+    traffic.sent, traffic.received = sent, received
+
+
+def life_begins(state: RunState, source: str) -> None:
+    """A process has started: its counts begin anew."""
+    traffic = state.links.traffic.get(source)
+    if traffic is not None:
+        traffic.sent_before += sum(traffic.sent.values())
+        traffic.received_before += sum(traffic.received.values())
+        traffic.sent, traffic.received = {}, {}
+
+
+def _channels(value: object) -> dict[str, int]:
+    if type(value) is not dict or len(value) > 64:
+        raise Malformed("channels")
+    return {str(channel)[:MOST_NAME]: a_count(nbytes) for channel, nbytes in value.items()}

@@ -1,0 +1,208 @@
+"""Members: who is in the swarm, as the coordinator's core sees it, and the totals of those who were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peers.fold import reading
+from peers.fold.reading import Malformed, Record
+
+if TYPE_CHECKING:
+    from peers.fold.state import RunState
+
+MOST_MEMBERS = 20_000
+MOST_GONE = 20_000
+MOST_HISTORY = 16
+"""Things that happened to a member that are kept."""
+MACHINE_KEYS = 16
+USAGE_KEYS = 8
+
+
+@dataclass(slots=True)
+class Member:
+    actor: str
+    peer: str
+    seen_at: float
+    last_at: float
+    """When it was last heard of in an event."""
+    stage: int | None = None
+    joined_at: float | None = None
+    """When it was given its stage, or told to stand by."""
+    worked: bool = False
+    """It has had a part in a pass in its stage."""
+    fenced: str = ""
+    """Pass in which it was fenced."""
+    leaving: str = ""
+    """Why it is about to go."""
+    machine: dict[str, str | float] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What it did in its last pass, by kind of work."""
+    tokens: dict[str, float] = field(default_factory=dict)
+    """By stage, tokens whose microbatches it added."""
+    sent: int = 0
+    """Bytes."""
+    faults: int = 0
+    history: list[list[str | float]] = field(default_factory=list)
+    """The last things that happened to it: time, words."""
+
+    def note(self, at: float, words: str) -> None:
+        self.history.append([at, words])
+        if len(self.history) > MOST_HISTORY:
+            del self.history[1]  # how it came stays
+
+
+@dataclass(slots=True)
+class Gone:
+    """Totals of an actor that is not in the swarm any more."""
+
+    actor: str
+    peer: str
+    stage: int | None
+    seen_at: float
+    left_at: float
+    reason: str
+    tokens: dict[str, float]
+    sent: int
+    faults: int
+
+
+@dataclass(slots=True)
+class Members:
+    here: dict[str, Member] = field(default_factory=dict)
+    gone: dict[str, Gone] = field(default_factory=dict)
+    """Oldest first."""
+    overlooked: int = 0
+    """Members that there was no room for."""
+
+    def stage_of(self, actor: str) -> int | None:
+        member = self.here.get(actor)
+        return member.stage if member is not None else None
+
+    def standby(self) -> int:
+        return sum(member.stage is None for member in self.here.values())
+
+
+def seen(state: RunState, record: Record, at: float, source: str) -> None:
+    _member(state, reading.name(record, "actor"), at)
+
+
+def joined(state: RunState, record: Record, at: float, source: str) -> None:
+    """A peer's log says of that peer itself where it is: of use where there is no coordinator's log."""
+    actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
+    stage = None if record.get("stage") is None else reading.stage(record)
+    if source != state.run.voice and state.run.coordinated:
+        return
+    member = _member(state, actor, at)
+    if member is None:
+        return
+    if member.joined_at is None or member.stage != stage:
+        member.worked = False
+    member.stage, member.joined_at, member.last_at = stage, at, at
+    where = "stands by" if stage is None else f"joined stage {stage}"
+    member.note(at, f"{where}: {reason}")
+
+
+def moved(state: RunState, record: Record, at: float, source: str) -> None:
+    """An order: the move is done when the peer has joined its new stage."""
+    actor, stage = reading.name(record, "actor"), reading.stage(record)
+    reason = reading.text(record, "reason")
+    member = state.members.here.get(actor)
+    if member is not None:
+        member.note(at, f"is told to move to stage {stage}: {reason}")
+
+
+def leaving(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    reason = reading.text(record, "reason")
+    if member is not None:
+        member.leaving = reason or "asked to"
+        member.note(at, f"is leaving: {reason}")
+
+
+def lost(state: RunState, record: Record, at: float, source: str) -> None:
+    actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
+    if source == state.run.voice or not state.run.coordinated:
+        end(state, actor, reason, at)
+
+
+def gone(state: RunState, record: Record, at: float, source: str) -> None:
+    lost(state, record, at, source)
+
+
+def described(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    machine = reading.flat(record.get("machine"), MACHINE_KEYS)
+    if member is not None:
+        member.machine = machine
+        device = machine.get("device")
+        state.people.of(member.peer).has_device(device if isinstance(device, str) else "")
+
+
+def fenced(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    pass_id, reason = reading.name(record, "pass_id"), reading.text(record, "reason")
+    if member is not None:
+        member.fenced = pass_id
+        member.note(at, f"fenced in {pass_id}: {reason}")
+
+
+def share_changed(state: RunState, record: Record, at: float, source: str) -> None:
+    member = state.members.here.get(reading.name(record, "actor"))
+    seconds, before = reading.number(record, "seconds"), reading.number(record, "before")
+    microbatches = reading.count(record, "microbatches")
+    if member is not None:
+        member.note(at, f"a microbatch takes it {seconds:.3g} s, {before:.3g} before: its share is {microbatches} now")
+
+
+def reset(state: RunState, at: float, reason: str) -> None:
+    """Another life of the coordinator begins: whoever is there presents himself anew."""
+    for actor in list(state.members.here):
+        end(state, actor, reason, at)
+    state.pipeline.forget()
+
+
+def end(state: RunState, actor: str, reason: str, at: float) -> None:
+    """It is a member no more; its totals stay."""
+    members = state.members
+    member = members.here.pop(actor, None)
+    if member is None:
+        return
+    state.links.forget(actor)
+    person = state.people.of(member.peer)
+    person.seconds += max(0.0, at - member.seen_at)
+    person.last_at = max(person.last_at, at)
+    members.gone.pop(actor, None)  # the newest last
+    members.gone[actor] = Gone(
+        actor,
+        member.peer,
+        member.stage,
+        member.seen_at,
+        at,
+        reason,
+        member.tokens,
+        member.sent,
+        member.faults,
+    )
+    while len(members.gone) > MOST_GONE:
+        del members.gone[next(iter(members.gone))]
+
+
+def _member(state: RunState, actor: str, at: float) -> Member | None:
+    """Its record, made if there is none. None: there are too many."""
+    members = state.members
+    member = members.here.get(actor)
+    if member is None:
+        if not actor:
+            raise Malformed("actor")
+        if len(members.here) >= MOST_MEMBERS:
+            members.overlooked += 1
+            return None
+        before = members.gone.get(actor)
+        member = members.here[actor] = Member(actor, reading.peer_of(actor), at, at)
+        if before is not None:  # the same process, in another life of the coordinator
+            member.tokens, member.sent, member.faults = dict(before.tokens), before.sent, before.faults
+            del members.gone[actor]
+        state.people.of(member.peer).last_at = at
+    return member

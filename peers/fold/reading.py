@@ -1,0 +1,134 @@
+"""Reading: the fields of a log record, checked. Nothing in a record is trusted: much of it was said by peers.
+
+A record whose fields are not what they should be is passed over whole (`Malformed`); texts and lists are cut to size.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+Record = dict[str, Any]
+
+MOST_TEXT = 400
+"""Characters of a text that are kept."""
+MOST_NAME = 80
+"""Characters of an actor, a pass, a key."""
+MOST_STAGES = 4096
+MOST_ROSTER = 65_536
+LARGEST = 2**62
+"""Numbers beyond it are made up; SQLite takes no integer above 2^63."""
+
+
+class Malformed(ValueError):
+    """A record that cannot be what its kind says."""
+
+
+def text(record: Record, key: str, most: int = MOST_TEXT) -> str:
+    value = record.get(key)
+    if type(value) is not str:
+        raise Malformed(key)
+    return value if len(value) <= most else value[: most - 1] + "…"
+
+
+def name(record: Record, key: str) -> str:
+    """An actor, a pass or a key. Longer ones are no names."""
+    value = record.get(key)
+    if type(value) is not str or len(value) > MOST_NAME:
+        raise Malformed(key)
+    return value
+
+
+def number(record: Record, key: str) -> float:
+    return a_number(record.get(key))
+
+
+def count(record: Record, key: str, least: int = 0) -> int:
+    return a_count(record.get(key), least)
+
+
+def stage(record: Record, key: str = "stage") -> int:
+    value = a_count(record.get(key))
+    if value >= MOST_STAGES:
+        raise Malformed(key)
+    return value
+
+
+def listing(record: Record, key: str, most: int) -> list[Any]:
+    """A list of at most so many items; a longer one is no such list."""
+    value = record.get(key)
+    if type(value) is not list or len(value) > most:
+        raise Malformed(key)
+    return value
+
+
+def names(record: Record, key: str, most: int) -> list[str]:
+    found = listing(record, key, most)
+    for value in found:
+        if type(value) is not str or len(value) > MOST_NAME:
+            raise Malformed(key)
+    return list(found)
+
+
+def counts(record: Record, key: str, most: int) -> list[int]:
+    return [a_count(value) for value in listing(record, key, most)]
+
+
+def numbers(record: Record, key: str, most: int) -> list[float]:
+    return [a_number(value) for value in listing(record, key, most)]
+
+
+def a_number(value: object) -> float:
+    """A finite one."""
+    if type(value) is float:
+        if -1e18 < value < 1e18:  # also tells NaN; products of three are still finite
+            return value
+    elif type(value) is int and -(10**18) < value < 10**18:
+        return float(value)
+    raise Malformed("no number")
+
+
+def a_count(value: object, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < LARGEST:
+        raise Malformed("no count")
+    return value
+
+
+def loss(record: Record, key: str) -> float | None:
+    """A number that a step may have overflowed: None then. JSON knows no NaN, but Python's writer does."""
+    value = record.get(key)
+    if type(value) is float and not math.isfinite(value):
+        return None
+    return a_number(value)
+
+
+def flat(value: object, keys: int) -> dict[str, str | float]:
+    """A mapping of texts to texts and finite numbers, of at most so many keys; what does not fit is left out."""
+    if type(value) is not dict:
+        raise Malformed("no mapping")
+    kept: dict[str, str | float] = {}
+    for key, item in value.items():
+        if len(kept) >= keys:
+            break
+        if type(key) is not str or len(key) > 40:
+            continue
+        if type(item) is str:
+            kept[sys.intern(key)] = sys.intern(item[:MOST_NAME])  # thousands have the same ones
+        elif (type(item) is int and abs(item) < LARGEST) or (type(item) is float and math.isfinite(item)):
+            kept[sys.intern(key)] = item
+    return kept
+
+
+def step_of(pass_id: str) -> int:
+    """The step of a pass's name, `term:step` or `term:step+index`."""
+    _, colon, rest = pass_id.partition(":")
+    digits = rest.partition("+")[0]
+    if not colon or not digits.isdecimal() or not digits.isascii() or len(digits) > 18:
+        raise Malformed(pass_id)
+    return int(digits)
+
+
+def peer_of(actor: str) -> str:
+    """The peer's part of an actor's name, without the number of its start."""
+    return actor.rpartition(".")[0] or actor

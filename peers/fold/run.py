@@ -1,0 +1,348 @@
+"""Run: the processes that speak, the run's state in words with its reason, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peers.fold import members, reading
+from peers.fold.links import life_begins
+from peers.fold.reading import Record
+from peers.fold.trouble import in_words
+from peers.fold.work import back_to
+
+if TYPE_CHECKING:
+    from peers.fold.state import RunState
+
+MOST_COORDINATORS = 64
+MOST_CONTROLS = 200
+
+
+@dataclass(slots=True)
+class Coordinator:
+    actor: str
+    started_at: float
+    last_at: float
+    leads: bool = False
+    stopped: str = ""
+    """Why it said that it stops; empty while it has not."""
+
+
+@dataclass(slots=True)
+class Control:
+    """A command of the organiser. `number` 0: it was refused, `reason` says why."""
+
+    at: float
+    number: int
+    command: str
+    value: str
+    by: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Run:
+    run_hash: str | None = None
+    role: str | None = None
+    """Of the process whose log comes first: coordinator or peer."""
+    actor: str | None = None
+    release: str | None = None
+    source: str = ""
+    """The log that comes first: what `doing` is about."""
+    doing: str = "nothing yet"
+    """What that process does."""
+    max_rate: int | None = None
+    """Bytes a second that it sends at most; None: no limit."""
+    machine: str | None = None
+    """What it can do, in words."""
+    stopped: bool = False
+    """It said that it stops, and has not started again."""
+    voice: str = ""
+    """Source of events of the coordinator that leads: what it says of members counts."""
+    coordinated: bool = False
+    """A coordinator's log is among those that are read."""
+    coordinators: dict[str, Coordinator] = field(default_factory=dict)
+    leader: str | None = None
+    """Of several coordinators, the one that leads."""
+    own_leader: str | None = None
+    """The one that leads as far as the process of `source` knows."""
+    first_at: float | None = None
+    last_at: float = 0.0
+    word: str = ""
+    """starting, waiting, training, …: as the core says (StateChanged), or as older logs let one think."""
+    reason: str = ""
+    since: float | None = None
+    told: bool = False
+    """Whether the core says its state in this log."""
+    step: int = -1
+    """The last that is decided."""
+    steps: int | None = None
+    """How many the organiser has asked for since the start; None: those of the manifest."""
+    finished: bool = False
+    finished_at: float | None = None
+    term: int = 0
+    controls: list[Control] = field(default_factory=list)
+    trouble_at: float | None = None
+    trouble: str = ""
+    """The last thing that went wrong, in words."""
+    own_trouble_at: float | None = None
+    own_trouble: str = ""
+    """The same of `source` alone."""
+
+    def says(self, word: str, reason: str, at: float) -> None:
+        if (word, reason) != (self.word, self.reason):
+            self.since = at if word != self.word or self.since is None else self.since
+            self.word, self.reason = word, reason
+
+    def seems(self, word: str, reason: str, at: float) -> None:
+        """Of a log whose core does not tell its state."""
+        if not self.told:
+            self.says(word, reason, at)
+
+
+def process_started(state: RunState, record: Record, at: float, source: str) -> None:
+    role, actor = reading.name(record, "role"), reading.name(record, "actor")
+    run_hash, release = reading.name(record, "run"), reading.name(record, "version")
+    max_rate = None if record.get("max_rate") is None else reading.count(record, "max_rate")
+    run = state.run
+    life_begins(state, source)
+    if not run.source:
+        run.source = source
+    if run.run_hash is None:
+        run.run_hash = run_hash
+    if source == run.source:
+        run.role, run.actor, run.release, run.max_rate = role, actor, release, max_rate
+        run.run_hash, run.stopped, run.doing = run_hash, False, "starting"
+    if role != "coordinator":
+        return
+    first = not run.coordinated
+    run.coordinated = True
+    before = run.coordinators.get(actor)
+    if before is not None or len(run.coordinators) < MOST_COORDINATORS:
+        run.coordinators[actor] = Coordinator(actor, at, at)
+    if not run.voice or run.voice == source:  # others of a group have the word when they lead
+        died = before is not None and not before.stopped
+        state.faults.coordinator_back(state, actor, at, before.last_at if before is not None else at, died)
+        _new_voice(state, source, at, "the coordinator has started again" if not first else "")
+        run.seems("starting", "", at)
+        run.finished = False
+    if source == run.source:
+        run.own_leader = None
+
+
+def process_stopped(state: RunState, record: Record, at: float, source: str) -> None:
+    reason = reading.text(record, "reason")
+    run = state.run
+    if source == run.source:
+        run.stopped, run.doing = True, f"stopped: {reason}"
+    coordinator = _speaker(state, source)
+    if coordinator is not None:
+        coordinator.stopped, coordinator.leads = reason or "stopped", False
+        if source == run.voice and not run.finished:
+            run.says("stopping", reason, at)
+
+
+def coordinator_started(state: RunState, record: Record, at: float, source: str) -> None:
+    run = state.run
+    run.term, decided = reading.count(record, "term"), reading.count(record, "decided", least=-1)
+    run.coordinated = True
+    if run.voice != source:
+        run.voice = source
+    if decided < run.step:
+        back_to(state, decided + 1)
+    run.step = max(run.step, decided)
+    state.pipeline.close()
+    if source == run.source:
+        run.doing = "waiting for peers"
+    run.seems("waiting", "for peers", at)
+
+
+def state_changed(state: RunState, record: Record, at: float, source: str) -> None:
+    word, reason = reading.name(record, "state"), reading.text(record, "reason")
+    run = state.run
+    if word == "starting":
+        _new_voice(state, source, at, "the coordinator has started again")
+    elif source != run.voice and run.voice and source.startswith("coordinator"):
+        return  # it does not know yet that it leads no more
+    state.work.spend(state, at)
+    run.told = True
+    run.says(word, reason, at)
+    if source == run.source:
+        run.doing = f"{word}: {reason}" if reason else word
+    if word in ("paused", "finished"):
+        state.faults.deliberate()
+
+
+def leadership_taken(state: RunState, record: Record, at: float, source: str) -> None:
+    actor = reading.name(record, "actor")
+    run = state.run
+    before = run.leader
+    run.leader = actor
+    if source == run.source:
+        run.own_leader = actor
+    for each in run.coordinators.values():
+        each.leads = each.actor == actor
+    _new_voice(state, source, at, "another coordinator leads now")
+    state.faults.leader_changed(state, actor, before, at)
+
+
+def leadership_lost(state: RunState, record: Record, at: float, source: str) -> None:
+    actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
+    run = state.run
+    if actor in run.coordinators:
+        run.coordinators[actor].leads = False
+    if run.leader == actor:
+        run.leader = None
+        state.pipeline.close()
+        run.says("waiting", f"no coordinator leads: {reason}", at)
+    if source == run.source:
+        run.own_leader, run.doing = None, "waiting for another coordinator to lead"
+
+
+def leader_followed(state: RunState, record: Record, at: float, source: str) -> None:
+    leader = reading.name(record, "leader")
+    run = state.run
+    if run.leader is None and leader not in run.coordinators:
+        run.leader = leader  # whose own log is not among these
+    for each in run.coordinators.values():
+        each.leads = each.actor == run.leader
+    if source == run.source:
+        run.own_leader = leader
+        if run.role == "coordinator":
+            run.doing = "standing by: another coordinator leads"
+
+
+def majority_missing(state: RunState, record: Record, at: float, source: str) -> None:
+    reason = reading.text(record, "reason")
+    run = state.run
+    if source == run.source:
+        run.own_leader, run.doing = None, f"nothing can be decided: {reason}"
+    if run.leader is None:
+        run.says("waiting", f"nothing can be decided: {reason}", at)
+
+
+def decision_recorded(state: RunState, record: Record, at: float, source: str) -> None:
+    step, leader = reading.count(record, "step"), reading.name(record, "leader")
+    run = state.run
+    if leader not in run.coordinators:  # else its own log says more, and says when that does not stand
+        run.step = max(run.step, step)
+    if source == run.source:
+        run.own_leader = leader or None
+
+
+def pass_told(state: RunState, record: Record, at: float, source: str) -> None:
+    """What the process does, in the words of `swarm-peer status`, and the state of logs whose core does not say it."""
+    kind, pass_id = reading.name(record, "pass_kind"), reading.name(record, "pass_id")
+    run = state.run
+    if source == run.source:
+        run.doing = f"{_VERBS.get(kind, kind)}, pass {pass_id}"
+    word = {"train": "training", "evaluate": "evaluating", "generate": "sampling"}.get(kind)
+    if word is not None:
+        run.seems(word, "", at)
+
+
+def paused(state: RunState, record: Record, at: float, source: str) -> None:
+    reason = reading.text(record, "reason")
+    run = state.run
+    if source == run.source:
+        run.doing = f"no step can start: {reason}"
+    run.seems("waiting", reason, at)
+    state.faults.waits(state, reason, at)
+
+
+def run_finished(state: RunState, record: Record, at: float, source: str) -> None:
+    step, reason = reading.count(record, "step", least=-1), reading.text(record, "reason")
+    run = state.run
+    state.work.spend(state, at)
+    run.finished, run.finished_at = True, at
+    run.seems("finished", reason, at)
+    state.pipeline.close()
+    state.faults.deliberate()
+    if source == run.source:
+        run.doing = f"finished after step {step + 1}: {reason}"
+
+
+def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
+    version, reason = reading.count(record, "version"), reading.text(record, "reason")
+    term = reading.count(record, "term")
+    state.pipeline.close()
+    if source == state.run.source:
+        state.run.doing = f"rolled back to version {version}, term {term}: {reason}"
+
+
+def step_aborted(state: RunState, record: Record, at: float, source: str) -> None:
+    reading.name(record, "pass_id")
+    state.pipeline.close()
+
+
+def joined_own(state: RunState, record: Record, at: float, source: str) -> None:
+    """A peer's own log."""
+    run = state.run
+    if source != run.source or run.role != "peer":
+        return
+    stage = None if record.get("stage") is None else reading.stage(record)
+    run.doing = "standing by" if stage is None else f"training stage {stage}"
+    if not run.coordinated:
+        run.seems("waiting" if stage is None else "training", run.doing, at)
+
+
+def machine_measured(state: RunState, record: Record, at: float, source: str) -> None:
+    device = reading.name(record, "device")
+    run = state.run
+    person = next((m for m in state.members.here.values() if m.actor == source), None)
+    if person is not None:
+        state.people.of(person.peer).has_device(device)
+    if source == run.source:
+        run.machine = in_words(record)
+
+
+def control_given(state: RunState, record: Record, at: float, source: str) -> None:
+    number, command = reading.count(record, "number"), reading.name(record, "command")
+    value, by = reading.text(record, "value", 80), reading.text(record, "by", 80)
+    why = reading.text(record, "why")
+    run = state.run
+    known = {each.number for each in run.controls if each.number}
+    if number in known:
+        return  # told by several coordinators of a group
+    run.controls.append(Control(at, number, command, value, by, why))
+    del run.controls[:-MOST_CONTROLS]
+    if command == "steps" and value.isascii() and value.isdecimal() and len(value) < 18:
+        run.steps = int(value)
+    if command == "stop_after" and value.isascii() and value.isdecimal() and len(value) < 18:
+        run.steps = int(value)
+
+
+def control_refused(state: RunState, record: Record, at: float, source: str) -> None:
+    command, value = reading.name(record, "command"), reading.text(record, "value", 80)
+    by, reason = reading.text(record, "by", 80), reading.text(record, "reason")
+    state.run.controls.append(Control(at, 0, command, value, by, reason))
+    del state.run.controls[:-MOST_CONTROLS]
+
+
+def heard(state: RunState, source: str, at: float) -> None:
+    """Called with every event of a coordinator's log."""
+    coordinator = _speaker(state, source)
+    if coordinator is not None:
+        coordinator.last_at = at
+
+
+def _new_voice(state: RunState, source: str, at: float, reason: str) -> None:
+    run = state.run
+    run.voice = source
+    state.work.spend(state, at)
+    state.pipeline.close()
+    members.reset(state, at, reason or "the coordinator has started")
+
+
+def _speaker(state: RunState, source: str) -> Coordinator | None:
+    """The coordinator whose log a source is: `coordinator` alone, or with its actor behind a slash."""
+    kind, _, actor = source.partition("/")
+    if kind != "coordinator":
+        return None
+    coordinators = state.run.coordinators
+    if actor:
+        return coordinators.get(actor)
+    return next(iter(coordinators.values())) if len(coordinators) == 1 else None
+
+
+_VERBS = {"train": "training", "evaluate": "evaluating", "generate": "generating"}

@@ -1,0 +1,57 @@
+"""Faults: every one with time, peer, reason, and what it cost; the newest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peers.fold.faults import Fault
+from peers.fold.state import RunState
+from peers.fold.views.paging import page
+from peers.fold.views.words import display_name
+
+WORDS = {
+    "fenced": "taken out of the step",
+    "lost": "lost in the step",
+    "slow": "too slow",
+    "aborted": "step begun anew",
+    "rolled back": "steps undone",
+    "expelled": "expelled",
+    "waiting": "nothing could start",
+    "restart": "coordinator died",
+    "failover": "another coordinator took over",
+}
+
+
+def faults_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
+    """`total` counts those that are kept: the last 500. `lost` is of all there ever were."""
+    items = list(reversed(state.faults.items))
+    return {
+        "total": len(items),
+        "ever": state.faults.number,
+        "lost": {"seconds": state.faults.seconds, "tokens": state.faults.tokens},
+        "faults": [fault_row(fault) for fault in page(items, offset, limit)],
+    }
+
+
+def fault_row(fault: Fault) -> dict[str, Any]:
+    word = WORDS.get(fault.kind, fault.kind)
+    if fault.kind == "lost" and not fault.pass_id:
+        word = "lost, with no part in a step"
+    return {
+        "id": fault.id,
+        "at": fault.at,
+        "kind": fault.kind,
+        "word": word,
+        "actor": fault.actor or None,
+        "name": display_name(fault.actor) if fault.actor else None,
+        "stage": fault.stage,
+        "step": fault.step,
+        "pass_id": fault.pass_id,
+        "reason": fault.reason,
+        "microbatches": fault.microbatches,
+        "finished": fault.finished,
+        "seconds": fault.seconds,
+        "tokens": fault.tokens,
+        "recovered_at": fault.recovered_at,
+        "costed": fault.costed,
+    }

@@ -1,0 +1,48 @@
+"""Links: pairs of actors with rate, round trip, the way between them, and bytes by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peers.fold.links import Pair
+from peers.fold.state import RunState
+from peers.fold.views.paging import page
+from peers.fold.views.words import display_name
+
+
+def links_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
+    """`offset` and `limit` cut the pairs, those of the earlier stages first; `actors` are all that these name."""
+    pairs = [pair for of_sender in state.links.pairs.values() for pair in of_sender.values()]
+    pairs.sort(key=lambda pair: (*_order(state, pair.sender), *_order(state, pair.receiver)))
+    shown = page(pairs, offset, limit)
+    actors = sorted({actor for pair in shown for actor in (pair.sender, pair.receiver)}, key=lambda a: _order(state, a))
+    return {
+        "actors": [
+            {"actor": actor, "name": display_name(actor), "stage": state.members.stage_of(actor)} for actor in actors
+        ],
+        "pairs": [_pair(pair) for pair in shown],
+        "total": len(pairs),
+    }
+
+
+def pairs_of(state: RunState, actor: str) -> list[dict[str, Any]]:
+    """From and to one actor."""
+    out = list(state.links.pairs.get(actor, {}).values())
+    into = [of_sender[actor] for of_sender in state.links.pairs.values() if actor in of_sender]
+    return [_pair(pair) for pair in page(out, 0, 100)] + [_pair(pair) for pair in page(into, 0, 100)]
+
+
+def _order(state: RunState, actor: str) -> tuple[int, str]:
+    stage = state.members.stage_of(actor)
+    return (1 << 30 if stage is None else stage, actor)
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "from": pair.sender,
+        "to": pair.receiver,
+        "rate": pair.rate,
+        "rtt_s": pair.rtt_s,
+        "via": pair.via,
+        "bytes": dict(pair.sent),
+    }

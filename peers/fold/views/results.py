@@ -1,0 +1,41 @@
+"""Results: checkpoints in the archive, and the model's text over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peers.fold.state import RunState
+
+
+def checkpoints_view(state: RunState) -> dict[str, Any]:
+    """Newest first. `exports` are files, which the log does not know: whoever serves them adds them."""
+    return {
+        "checkpoints": [
+            {
+                "version": each.version,
+                "at": each.at,
+                "digests": list(each.digests),
+                "complete": bool(each.digests),
+                "nbytes": sum(each.nbytes.values()) or None,
+            }
+            for each in reversed(state.results.checkpoints)
+        ],
+        "exports": [],
+    }
+
+
+def samples_view(state: RunState) -> dict[str, Any]:
+    """Newest first, each with the held-out loss of its version."""
+    losses = {each.version: each.loss for each in state.results.evaluations}
+    return {
+        "samples": [
+            {
+                "version": each.version,
+                "at": each.at,
+                "prompt": each.prompt,
+                "text": each.text,
+                "heldout_loss": losses.get(each.version),
+            }
+            for each in reversed(state.results.samples)
+        ]
+    }

@@ -1,0 +1,136 @@
+"""The run: one state in words, how far it is, how fast beside the ideal, and what it has cost."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from peers.fold.facts import RunFacts
+from peers.fold.links import KINDS
+from peers.fold.state import RunState
+from peers.fold.work import ideal_rate
+
+RECENT_STEPS = 16
+
+
+def run_view(
+    state: RunState,
+    facts: RunFacts | None = None,
+    *,
+    live: bool = False,
+    control: bool = False,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """`live`: a process writes the log now. `control`: this viewer may steer."""
+    run, work, pipeline = state.run, state.work, state.pipeline
+    last = work.steps[-1] if work.steps else None
+    heldout = state.results.evaluations[-1] if state.results.evaluations else None
+    stages = len(pipeline.replicas) or (len(facts.layers) if facts is not None else len(pipeline.stages))
+    return {
+        "run": facts.name if facts is not None else None,
+        "run_hash": run.run_hash,
+        "release": run.release,
+        "role": run.role,
+        "actor": run.actor,
+        "at": run.last_at,
+        "first_at": run.first_at,
+        "last_at": run.last_at,
+        "live": live,
+        "finished": run.finished,
+        "state": {"word": run.word or "starting", "reason": run.reason, "since": run.since},
+        "leader": run.leader,
+        "coordinators": [
+            {"actor": each.actor, "leads": each.actor == (run.leader or each.actor) and not each.stopped}
+            | {"last_at": each.last_at}
+            for each in run.coordinators.values()
+        ],
+        "step": run.step if run.step >= 0 else None,
+        "steps": total_steps(state, facts),
+        "open": _open(state),
+        "tokens": work.tokens,
+        "tokens_per_step": work.tokens_per_step or (facts.tokens_per_step if facts is not None else None),
+        "eta_s": _eta(state, facts),
+        "loss": last.loss if last is not None else None,
+        "heldout": None if heldout is None else {"loss": heldout.loss, "version": heldout.version, "at": heldout.at},
+        "gradient_norm": last.gradient_norm if last is not None else None,
+        "tokens_per_second": speed(state),
+        "ideal_tokens_per_second": ideal_rate(state),
+        "efficiency": last.efficiency if last is not None else None,
+        "goodput": {
+            "60": work.minute.goodput(),
+            "3600": work.hour.goodput(),
+            "all": work.done / work.possible if work.possible > 0 else None,
+        },
+        "bytes": bytes_view(state, facts),
+        "peers": len(state.members.here),
+        "standby": state.members.standby(),
+        "stages": stages,
+        "replicas": list(pipeline.replicas),
+        "archived": state.results.archived,
+        "faults": state.faults.number,
+        "lost": {"seconds": state.faults.seconds, "tokens": state.faults.tokens},
+        "trouble": None if run.trouble_at is None else {"at": run.trouble_at, "text": run.trouble},
+        "control": control,
+        "warnings": list(warnings),
+    }
+
+
+def total_steps(state: RunState, facts: RunFacts | None) -> int | None:
+    """As the organiser last said, else as the manifest says."""
+    return state.run.steps if state.run.steps is not None else facts.steps if facts is not None else None
+
+
+def speed(state: RunState) -> float | None:
+    """Tokens a second of the last step."""
+    if not state.work.steps:
+        return None
+    last = state.work.steps[-1]
+    if last.tokens_per_second is not None:
+        return last.tokens_per_second
+    return last.tokens / last.seconds if last.seconds else None
+
+
+def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
+    """Bytes that peers say they have sent, by kind, and what activations and gradients would have been in fp32.
+
+    Of logs in which no peer says so, what the processes whose logs are here have sent, without kinds.
+    """
+    links, run = state.links, state.run
+    by_kind = {kind: links.sent.get(kind, 0) for kind in sorted(KINDS)}
+    sent = sum(by_kind.values())
+    if not sent:
+        traffic = links.traffic.values()
+        sent = sum(sum(each.sent.values()) + each.sent_before for each in traffic)
+    fp32 = saved = None
+    if facts is not None and by_kind["forward"] + by_kind["backward"]:
+        fp32 = 2 * (run.step + 1) * facts.microbatches * (len(facts.layers) - 1) * facts.frame_fp32
+        saved = fp32 / (by_kind["forward"] + by_kind["backward"])
+    return {"sent": sent, "by_kind": by_kind, "fp32": fp32, "saved": saved}
+
+
+def _open(state: RunState) -> dict[str, Any] | None:
+    opened = state.pipeline.open
+    if opened is None:
+        return None
+    return {
+        "pass_id": opened.pass_id,
+        "kind": opened.kind,
+        "step": opened.step,
+        "opened_at": opened.opened_at,
+        "stages": [list(stage.told) or [0, 0, opened.microbatches] for stage in state.pipeline.stages],
+    }
+
+
+def _eta(state: RunState, facts: RunFacts | None) -> float | None:
+    """Seconds from the last decided step to the last one of the run, evaluations included."""
+    steps, run = total_steps(state, facts), state.run
+    if steps is None or run.finished:
+        return 0.0 if run.finished else None
+    recent = state.work.steps[-RECENT_STEPS:]
+    between = [b.decided_at - a.decided_at for a, b in itertools.pairwise(recent)]
+    between = [seconds for seconds in between if seconds > 0]
+    if not between:
+        between = [step.seconds for step in recent if step.seconds]
+    return statistics.median(between) * max(0, steps - run.step - 1) if between else None

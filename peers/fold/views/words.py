@@ -1,0 +1,72 @@
+"""Words: what a peer does, as a symbol and a word; who a peer is, for people."""
+
+from __future__ import annotations
+
+import statistics
+
+from peers.fold.faults import LEFT
+from peers.fold.members import Gone, Member
+from peers.fold.reading import peer_of
+from peers.fold.state import RunState
+
+NAME_LETTERS = 8
+SYMBOLS = {
+    "working": "●",
+    "joining": "◐",
+    "standing by": "○",
+    "slow": "▲",
+    "fenced": "✕",
+    "lost": "✕",
+    "left": "✕",
+    "leaving": "◇",
+    "paused": "⏸",
+}
+LATE = 0.5
+"""Who has done less than that part of what its stage's median has, is slow."""
+
+
+def display_name(actor: str) -> str:
+    """The end of the peer id: what of an actor stays the same when its process starts again."""
+    return peer_of(actor)[-NAME_LETTERS:]
+
+
+def words_of(state: RunState) -> dict[str, str]:
+    """What each member does, by actor."""
+    slow = _slow(state)
+    return {actor: _word(state, member, slow) for actor, member in state.members.here.items()}
+
+
+def word_of(state: RunState, member: Member | Gone) -> str:
+    if isinstance(member, Gone):
+        over = state.run.finished_at is not None and member.left_at >= state.run.finished_at
+        return "left" if over or member.reason.startswith(LEFT) else "lost"
+    return _word(state, member, _slow(state))
+
+
+def _word(state: RunState, member: Member, slow: frozenset[str]) -> str:
+    opened = state.pipeline.open
+    if opened is not None and member.fenced == opened.pass_id:
+        return "fenced"
+    if member.leaving:
+        return "leaving"
+    if member.stage is None:
+        return "standing by"
+    if not member.worked:
+        return "joining"
+    if state.run.word in ("paused", "pausing"):
+        return "paused"
+    return "slow" if member.actor in slow else "working"
+
+
+def _slow(state: RunState) -> frozenset[str]:
+    """Those of the open pass that are far behind the others of their stage, whose shares fit their speeds."""
+    found: list[str] = []
+    for stage in state.pipeline.stages:
+        done = {
+            actor: (accumulated + forwarded) / (2 * assigned)
+            for actor, (accumulated, forwarded, assigned) in zip(stage.roster, stage.shares, strict=False)
+            if assigned
+        }
+        median = statistics.median(done.values()) if len(done) > 1 else 0.0
+        found += [actor for actor, part in done.items() if median >= 0.5 and part < LATE * median]
+    return frozenset(found)

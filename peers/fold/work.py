@@ -1,0 +1,282 @@
+"""Work: the steps that were decided, who added what to them, how fast they went, and what peers did meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peers.fold import reading
+from peers.fold.links import told
+from peers.fold.members import USAGE_KEYS
+from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
+
+if TYPE_CHECKING:
+    from peers.fold.state import RunState
+
+MOST_STEPS = 64
+"""Steps that are kept in detail."""
+MOST_MICROBATCHES = 65_536
+KINDS = ("forward", "backward", "waiting", "reducing", "applying", "recovering")
+"""Of a peer's time in a step."""
+IDLE = frozenset(("paused", "finished", "stopping"))
+"""States in which nothing is to be done: they take nothing from the goodput."""
+
+
+@dataclass(slots=True)
+class Step:
+    step: int
+    pass_id: str
+    opened_at: float | None
+    """When the first attempt began."""
+    decided_at: float
+    tokens: int
+    loss: float | None
+    gradient_norm: float | None
+    rate: float
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    ideal: float | None = None
+    """Tokens a second that these peers could do, by the planner's rates."""
+    efficiency: float | None = None
+    skipped: bool = False
+    replicas: list[int] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Window:
+    """Tokens done and possible in the last `most` buckets of `width` seconds."""
+
+    width: float
+    most: int
+    buckets: list[list[float]] = field(default_factory=list)
+    """Number of the bucket (its start ÷ width), done, possible. Oldest first."""
+
+    def add(self, start: float, end: float, done: float, possible: float) -> None:
+        """Spread over the time from `start` to `end`."""
+        last = int(end // self.width)
+        first = max(int(start // self.width), last - self.most)
+        length = end - start
+        for number in range(first, last + 1):
+            inside = min(end, (number + 1) * self.width) - max(start, number * self.width)
+            part = inside / length if length > 0 else float(number == last)
+            bucket = self._bucket(number)
+            if bucket is not None:
+                bucket[1] += done * part
+                bucket[2] += possible * part
+
+    def goodput(self) -> float | None:
+        """What was done of what was possible. None: nothing was."""
+        done = sum(bucket[1] for bucket in self.buckets)
+        possible = sum(bucket[2] for bucket in self.buckets)
+        return done / possible if possible > 0 else None
+
+    def _bucket(self, number: int) -> list[float] | None:
+        buckets = self.buckets
+        if not buckets or number > buckets[-1][0]:
+            buckets.append([number, 0.0, 0.0])
+            while buckets[0][0] <= number - self.most:
+                del buckets[0]
+            return buckets[-1]
+        for bucket in reversed(buckets):
+            if bucket[0] == number:
+                return bucket
+            if bucket[0] < number:
+                break
+        return None  # before the window, or a bucket in which nothing was: of the past, and too small to matter
+
+
+@dataclass(slots=True)
+class Work:
+    steps: list[Step] = field(default_factory=list)
+    tokens: int = 0
+    """Of all steps that stand."""
+    tokens_per_step: int | None = None
+    done: float = 0.0
+    """Tokens of all steps that were decided, also of those that were rolled back."""
+    possible: float = 0.0
+    """Tokens that the peers of then could have done, by the planner's rates."""
+    possible_since: float | None = None
+    """Up to when `possible` counts."""
+    minute: Window = field(default_factory=lambda: Window(5.0, 12))
+    hour: Window = field(default_factory=lambda: Window(60.0, 60))
+    opening: str = ""
+    """The pass that was opened last, for training."""
+    opening_step: int = -1
+    opening_at: float = 0.0
+    """When the first attempt of that step began."""
+
+    def opened(self, pass_id: str, step: int, at: float) -> None:
+        if step != self.opening_step:
+            self.opening_at = at
+        self.opening, self.opening_step = pass_id, step
+
+    def spend(self, state: RunState, at: float) -> None:
+        """Time has passed until `at` with the rates that stand now."""
+        since, ideal = self.possible_since, ideal_rate(state)
+        self.possible_since = at if ideal is not None or since is not None else None
+        if since is None or ideal is None or at <= since or state.run.word in IDLE:
+            return
+        possible = ideal * (at - since)
+        self.possible += possible
+        self.minute.add(since, at, 0.0, possible)
+        self.hour.add(since, at, 0.0, possible)
+
+    def undo(self, version: int) -> int:
+        """Forget the steps from `version` on; returns their tokens."""
+        tokens = 0
+        while self.steps and self.steps[-1].step >= version:
+            tokens += self.steps.pop().tokens
+        return tokens
+
+
+def ideal_rate(state: RunState) -> float | None:
+    """Tokens a second if nobody ever waited: the slowest stage rules. None: the log does not tell."""
+    rates, per_step, microbatches = state.pipeline.rates(), state.work.tokens_per_step, state.pipeline.microbatches
+    if not rates or per_step is None or not microbatches:
+        return None
+    return min(rates) * per_step / microbatches
+
+
+def step_decided(state: RunState, record: Record, at: float, source: str) -> None:
+    step, tokens = reading.count(record, "step"), reading.count(record, "tokens")
+    loss, norm = reading.loss(record, "loss"), reading.loss(record, "gradient_norm")
+    without = reading.names(record, "without", reading.MOST_ROSTER)[:64]
+    scale = reading.loss(record, "scale")
+    rate = reading.number(record, "rate") if "rate" in record else 1.0
+    assignments = reading.listing(record, "assignments", MOST_STAGES) if "assignments" in record else []
+    added = [_shares(each) for each in assignments]
+    work, run = state.work, state.run
+    if step <= run.step:
+        back_to(state, step)
+    work.tokens_per_step = tokens
+    work.spend(state, at)
+    if work.possible_since is None and ideal_rate(state) is not None:
+        work.possible_since = at
+    opened_at = work.opening_at if work.opening_step == step else None
+    pass_id = work.opening if work.opening_step == step else ""
+    if opened_at is not None:
+        work.done += tokens if work.possible > 0 else 0
+        work.minute.add(opened_at, at, float(tokens), 0.0)
+        work.hour.add(opened_at, at, float(tokens), 0.0)
+    work.tokens += tokens
+    work.steps.append(
+        Step(
+            step,
+            pass_id,
+            opened_at,
+            at,
+            tokens,
+            loss,
+            norm,
+            rate,
+            seconds=None if opened_at is None else at - opened_at,
+            ideal=ideal_rate(state),
+            skipped=scale == 0.0,
+            replicas=list(state.pipeline.replicas),
+            without=without,
+        )
+    )
+    del work.steps[:-MOST_STEPS]
+    run.step = step
+    _credit(state, tokens, added)
+    state.faults.decided(state, step, at)
+    state.pipeline.close()
+
+
+def step_measured(state: RunState, record: Record, at: float, source: str) -> None:
+    step = reading.count(record, "step")
+    seconds, speed = reading.number(record, "seconds"), reading.number(record, "tokens_per_second")
+    efficiency = reading.number(record, "efficiency")
+    replicas = reading.counts(record, "replicas", MOST_STAGES)
+    last = state.work.steps[-1] if state.work.steps else None
+    if last is not None and last.step == step:
+        last.seconds, last.tokens_per_second, last.efficiency = seconds, speed, efficiency
+        last.replicas = replicas
+
+
+def step_applied(state: RunState, record: Record, at: float, source: str) -> None:
+    """In a peer's own log, where there is no coordinator's, that is how far the run is."""
+    step = reading.count(record, "step")
+    if not state.run.coordinated:
+        state.run.step = step
+
+
+def peer_worked(state: RunState, record: Record, at: float, source: str) -> None:
+    actor = reading.name(record, "actor")
+    told_seconds = record.get("seconds")
+    if type(told_seconds) is not dict:
+        raise Malformed("seconds")
+    seconds = {kind: a_number(told_seconds[kind]) for kind in KINDS if kind in told_seconds}
+    links = record.get("links") or []
+    usage = record.get("usage") or {}
+    if type(links) is not list or len(links) > 64 or type(usage) is not dict or len(usage) > USAGE_KEYS:
+        raise Malformed("links or usage")
+    usage = {sys.intern(str(key)[:40]): a_number(value) for key, value in usage.items()}
+    member = state.members.here.get(actor)
+    if member is None:
+        return
+    member.last_at, member.seconds = at, seconds
+    if usage:
+        member.usage = usage
+    if links and (sent := told(state, actor, links)):
+        member.sent += sum(sent.values())
+        totals = state.people.of(member.peer).sent
+        for kind, nbytes in sent.items():
+            totals[kind] = totals.get(kind, 0) + nbytes
+
+
+def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
+    back_to(state, reading.count(record, "version"))
+
+
+def back_to(state: RunState, version: int) -> None:
+    """Steps from `version` on do not stand. Their tokens have been trained all the same, by those who did."""
+    run, work = state.run, state.work
+    if version > run.step:
+        return
+    known = len(work.steps)
+    undone = work.undo(version)
+    beyond = max(0, run.step + 1 - version - (known - len(work.steps)))
+    undone += beyond * (work.tokens_per_step or 0)
+    work.tokens = max(0, work.tokens - undone)
+    state.people.undone += undone
+    run.step = version - 1
+
+
+def _shares(assignment: object) -> dict[int, int]:
+    """How many microbatches each roster member added."""
+    if type(assignment) is not list or len(assignment) > MOST_MICROBATCHES:
+        raise Malformed("assignments")
+    counted: dict[int, int] = {}
+    for index in assignment:
+        if type(index) is not int:
+            raise Malformed("assignments")
+        counted[index] = counted.get(index, 0) + 1
+    for index in counted:
+        a_count(index, least=-1)
+    return counted
+
+
+def _credit(state: RunState, tokens: int, added: list[dict[int, int]]) -> None:
+    """Whoever added a microbatch of a stage has its tokens in that stage."""
+    for index, shares in enumerate(added[: len(state.pipeline.stages)]):
+        roster, total = state.pipeline.stages[index].roster, sum(shares.values())
+        if not total or not roster:
+            continue
+        state.people.assigned = True
+        stage, each = str(index), tokens / total
+        for position, microbatches in shares.items():
+            if not 0 <= position < len(roster):
+                continue
+            actor = roster[position]
+            member = state.members.here.get(actor)
+            gained = microbatches * each
+            if member is not None:
+                member.tokens[stage] = member.tokens.get(stage, 0.0) + gained
+                member.last_at = max(member.last_at, state.run.last_at)
+            elif (left := state.members.gone.get(actor)) is not None:
+                left.tokens[stage] = left.tokens.get(stage, 0.0) + gained
+            person = state.people.of(reading.peer_of(actor))
+            person.tokens[stage] = person.tokens.get(stage, 0.0) + gained

@@ -1,0 +1,186 @@
+"""The fold: bounded, total, the same in parts as in one go, and exactly kept in a snapshot."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.generated_log import Shape, generate
+from peers.fold import RunState, apply, apply_record, views
+from peers.fold import faults as fold_faults
+from peers.fold import members as fold_members
+from peers.fold.apply import CORE, HANDLERS, IGNORED
+from peers.fold.reading import Record
+from peers.fold.state import FORMAT
+from swarm import events as e
+
+LOG = list(generate(Shape(peers=9, stages=3, hours=0.05, step_seconds=20, kills_per_hour=90, spans=True, seed=7)))
+KINDS = sorted({cls.__name__ for cls in e.Event.__subclasses__()})
+
+
+def folded(records: list[Record], state: RunState | None = None) -> RunState:
+    state = state or RunState()
+    for record in records:
+        apply_record(state, record, record["at"], "coordinator")
+    return state
+
+
+def through_text(state: RunState) -> RunState:
+    return RunState.from_json(json.loads(json.dumps(state.to_json())))
+
+
+def all_views(state: RunState) -> list[dict[str, Any] | None]:
+    shown: list[dict[str, Any] | None] = [
+        views.run_view(state),
+        views.pipeline_view(state),
+        views.peers_view(state, sort="-tokens"),
+        views.links_view(state),
+        views.faults_view(state),
+        views.people_view(state),
+        views.checkpoints_view(state),
+        views.samples_view(state),
+        views.status_view(state),
+    ]
+    for actor in [*list(state.members.here)[:3], *list(state.members.gone)[:3]]:
+        shown += [views.peer_view(state, None, actor), views.what_if(state, actor)]
+    return shown
+
+
+def test_every_kind_of_event_is_handled_or_ignored_on_purpose():
+    assert set(HANDLERS) | IGNORED == set(KINDS)
+    assert not set(HANDLERS) & IGNORED
+    assert set(HANDLERS) >= CORE
+
+
+def test_the_generated_log_says_what_events_say():
+    """Else the tests that stand on it would prove nothing."""
+    assert len(LOG) > 100
+    for record in LOG:
+        event = e.from_record(record)
+        assert event is not None
+        assert set(e.to_record(event, record["at"])) >= set(record)
+    assert folded(LOG).malformed == 0
+
+
+def test_events_and_records_are_one():
+    by_record, by_event = folded(LOG), RunState()
+    for record in LOG:
+        event = e.from_record(record)
+        assert event is not None
+        apply(by_event, event, record["at"], "coordinator")
+    assert by_event == by_record
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, len(LOG)))
+def test_a_snapshot_in_between_changes_nothing(cut: int):
+    first = folded(LOG[:cut])
+    again = through_text(first)
+    assert again == first
+    assert "".join(first.json_pieces()) == json.dumps(first.to_json(), separators=(",", ":"))
+    assert folded(LOG[cut:], again) == folded(LOG)
+    json.dumps(all_views(again), allow_nan=False)
+
+
+@pytest.mark.parametrize("change", [{"format": FORMAT + 1}, {"state": {}}, {"state": None}])
+def test_a_snapshot_of_another_release_is_refused(change: dict[str, Any]):
+    raw = folded(LOG[:50]).to_json() | change
+    with pytest.raises(ValueError):
+        RunState.from_json(raw)
+
+
+# ---------------------------------------------------------------- what nobody should say
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["a.1", "b.2", "1:0", "1:3+1", "1:99999999999999999999", "train", "paused", 10**30, -1, "x" * 9000]
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+HOSTILE = st.sampled_from(e.Event.__subclasses__()).flatmap(
+    lambda cls: st.fixed_dictionaries(
+        {"kind": st.just(cls.__name__)} | {name: ODD for name in cls.__dataclass_fields__}
+    )
+)
+SOURCES = ["coordinator", "a.1", "coordinator/b.0"]
+TRUE = st.sampled_from(LOG)
+"""Hostile ones among true ones reach states that they alone do not."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            HOSTILE | TRUE,
+            st.floats() | st.just(1_790_000_000.0),
+            st.sampled_from(["coordinator", "a.1", "coordinator/b.0"]),
+        ),
+        max_size=30,
+    )
+)
+def test_no_event_breaks_it(told: list[tuple[Record, float, str]]):
+    state = RunState()
+    for record, at, source in told:
+        apply_record(state, record, at, source)
+    all_views(state)
+    assert through_text(state).to_json() == state.to_json()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_true_event_with_one_odd_field_breaks_nothing(data: st.DataObject):
+    state = RunState()
+    for record in LOG[: data.draw(st.integers(0, 150))]:
+        apply_record(state, record, record["at"], "coordinator")
+    for _ in range(10):
+        record = dict(data.draw(TRUE))
+        record[data.draw(st.sampled_from(sorted(record)))] = data.draw(ODD)
+        apply_record(state, record, 1_790_000_500.0, "coordinator")
+    json.dumps(all_views(state), allow_nan=False)
+
+
+def test_memory_has_an_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fold_members, "MOST_MEMBERS", 50)
+    monkeypatch.setattr(fold_members, "MOST_GONE", 50)
+    monkeypatch.setattr(fold_faults, "MOST_FAULTS", 20)
+
+    def flood(rounds: int) -> int:
+        state = RunState()
+        started = e.ProcessStarted("coordinator", "c.0", "f" * 64, "0.1.0")
+        apply(state, started, 0.0, "coordinator")
+        apply(state, e.PassOpened("1:0", "train", [1], 4), 0.0, "coordinator")
+        for number in range(rounds):
+            actor = f"p{number}.1"
+            apply(state, e.PeerSeen(actor), float(number), "coordinator")
+            apply(state, e.PeerJoined(actor, 0, "x" * 9999), float(number), "coordinator")
+            apply(state, e.PeerDescribed(actor, {f"key{n}": "y" * 999 for n in range(99)}), 1.0, "coordinator")
+            links = [{"other": f"p{n}.1", "rate": 1.0, "sent": {"forward": 1, "made up": 1}} for n in range(32)]
+            apply(state, e.PeerWorked(actor, 0, "1:0", {"forward": 1.0, "odd": 1.0}, [], {}, links), 1.0, "coordinator")
+            apply(state, e.PeerFenced(actor, 0, "1:0", [1], [2], "silent" * 999), float(number), "coordinator")
+            if number % 2:
+                apply(state, e.PeerLost(actor, 0, "gone"), float(number), "coordinator")
+            apply(state, e.Sampled(number, "a" * 99999, "b" * 99999), float(number), "coordinator")
+            apply(state, e.ControlRefused("c" * 60, "v" * 9999, "b" * 9999, "r" * 9999), float(number), "coordinator")
+            apply(state, e.Evaluated(number, 1.0, 1), float(number), "coordinator")
+            apply(state, e.CheckpointArchived(number, ["d"]), float(number), "coordinator")
+            apply(state, e.StepDecided(1, number, 1.0, 1.0, 1.0, 1, [], []), float(number), "coordinator")
+        people = state.people.by_peer
+        assert len(people) == rounds  # bounded by MOST_PEOPLE, which a test would take long to reach
+        people.clear()
+        return len(json.dumps(state.to_json()))
+
+    assert flood(600) < 1.05 * flood(300)
+
+
+def test_a_made_up_stage_does_not_take_memory_for_all_below_it():
+    state = RunState()
+    apply(state, e.TableChanged("1:0", 4000, 0, [], [], [], ""), 0.0, "coordinator")
+    assert len(state.pipeline.stages) == 0 and state.malformed == 1

@@ -1,0 +1,230 @@
+"""The history: what was true when, through restarts, torn lines, other logs, lost databases and full disks."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.generated_log import Shape, generate
+from peers.dashboard.history import history as history_module
+from peers.dashboard.history.history import History
+from peers.fold import RunState, apply_record
+
+LINES = list(generate(Shape(peers=6, stages=2, hours=0.05, step_seconds=10, kills_per_hour=120, spans=True, seed=3)))
+SOURCE = f"coordinator/{LINES[0]['actor']}"
+
+
+def encoded(lines: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "events.jsonl").write_bytes(encoded(LINES))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "history.sqlite"
+
+
+def caught_up(history: History) -> History:
+    while history.follow():
+        pass
+    return history
+
+
+def folded(lines: list[dict[str, Any]]) -> RunState:
+    state = RunState()
+    for line in lines:
+        apply_record(state, line, line["at"], SOURCE)
+    return state
+
+
+def same(one: RunState, other: RunState) -> bool:
+    return one.to_json() == other.to_json()
+
+
+def rows(history: History) -> list[Any]:
+    tables = ("steps", "evaluations", "faults", "marks", "work", "lines")
+    return [history._store.rows(f"SELECT count(*) FROM {table}") for table in tables]
+
+
+def test_it_is_the_fold_of_the_log(home: Path, database: Path):
+    history = caught_up(History([home], database))
+    assert same(history.now, folded(LINES))
+    assert history.span == (LINES[0]["at"], LINES[-1]["at"])
+
+
+def test_what_was_true_at_any_moment(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(history_module, "SNAPSHOT_EVENTS", 40)
+    monkeypatch.setattr(history_module, "SNAPSHOT_SHARE", 1e9)
+    monkeypatch.setattr(history_module, "MOST_WAITING", 20)
+    history = caught_up(History([home], database))
+    assert history._store.value("SELECT count(*) FROM snapshots") > 3
+    times = [line["at"] for line in LINES]
+    for moment in (times[50], times[51], times[len(times) // 2], times[-1], times[10], times[-3], times[0] - 5):
+        before = [line for line in LINES if line["at"] <= moment]
+        assert same(history.at(moment), folded(before)), moment
+    assert same(history.now, folded(LINES))
+
+
+def test_it_follows_a_log_as_it_grows_and_takes_whole_lines_only(home: Path, database: Path):
+    log = home / "events.jsonl"
+    raw = encoded(LINES)
+    log.write_bytes(b"")
+    history, position = History([home], database), ""
+    for start in range(0, len(raw), 5_000):
+        with log.open("ab") as file:
+            file.write(raw[start : start + 5_000])
+        caught_up(history)
+        assert history.position != position or start + 5_000 >= len(raw)
+        position = history.position
+    assert same(history.now, folded(LINES))
+    caught_up(history)
+    assert history.position == position
+
+
+def test_a_restart_goes_on_where_it_was_without_telling_anything_twice(home: Path, database: Path):
+    log, cut = home / "events.jsonl", len(LINES) // 2
+    whole = caught_up(History([home], database.with_name("whole.sqlite")))
+    log.write_bytes(encoded(LINES[:cut]))
+    first = caught_up(History([home], database))
+    first.close()
+    log.write_bytes(encoded(LINES))
+    again = caught_up(History([home], database))
+    assert again.position.endswith(f"-{len(LINES) - cut}")  # the first half was not read again
+    assert same(again.now, whole.now) and rows(again) == rows(whole)
+
+
+def test_a_killed_process_loses_nothing_and_tells_nothing_twice(
+    home: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(history_module, "SNAPSHOT_EVENTS", 60)
+    monkeypatch.setattr(history_module, "SNAPSHOT_SHARE", 1e9)
+    whole = caught_up(History([home], database.with_name("whole.sqlite")))
+    log, cut = home / "events.jsonl", len(LINES) - 30
+    log.write_bytes(encoded(LINES[:cut]))
+    caught_up(History([home], database))  # it is not closed: its newest lines are beyond its newest snapshot
+    log.write_bytes(encoded(LINES))
+    again = caught_up(History([home], database))
+    assert same(again.now, whole.now) and rows(again) == rows(whole)
+
+
+@pytest.mark.parametrize("lost", ["database", "database while it is open", "garbage", "another format"])
+def test_a_lost_database_is_made_anew(home: Path, database: Path, lost: str):
+    history = caught_up(History([home], database))
+    expected = rows(history)
+    if lost == "database while it is open":
+        database.unlink()
+        assert rows(caught_up(history)) == expected and database.exists()
+        assert same(history.now, folded(LINES))
+        return
+    if lost == "another format":
+        history._store.execute("UPDATE meta SET value = '0'")
+    history.close()
+    if lost == "database":
+        database.unlink()
+    elif lost == "garbage":
+        database.write_bytes(b"no database" * 1000)
+    again = caught_up(History([home], database))
+    assert rows(again) == expected and same(again.now, folded(LINES)) and not again.warnings
+
+
+@pytest.mark.parametrize("change", ["cut", "another run"])
+def test_another_log_is_read_anew(home: Path, database: Path, change: str):
+    history = caught_up(History([home], database))
+    other = LINES[:40] if change == "cut" else [LINES[0] | {"run": "0" * 64}, *LINES[1:]]
+    (home / "events.jsonl").write_bytes(encoded(other))
+    caught_up(history)
+    assert same(history.now, folded(other))
+
+
+def test_garbage_in_a_log_is_passed_over(home: Path, database: Path):
+    middle = len(LINES) // 2
+    odd = (
+        b"\x00\xff\n[1,2]\n{}\n" + b"[" * 5000 + b'\n{"at":"x","kind":3}\n{"at":1e999,"kind":"PeerSeen","actor":"a"}\n'
+    )
+    odd += b'{"at":1790000000.0,"kind":"NoSuchKind"}\n' + b"x" * (5 << 20) + b"\n\n"
+    (home / "events.jsonl").write_bytes(encoded(LINES[:middle]) + odd + encoded(LINES[middle:]))
+    history = caught_up(History([home], database))
+    assert history.now.run.step == folded(LINES).run.step
+    assert set(history.now.members.here) == set(folded(LINES).members.here)
+
+
+def test_a_full_disk_stops_the_database_and_not_the_state(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch):
+    usage = shutil.disk_usage(home)
+    monkeypatch.setattr(history_module.shutil, "disk_usage", lambda path: usage._replace(free=10**8))
+    history = caught_up(History([home], database))
+    assert same(history.now, folded(LINES))
+    assert "less than 1 GB is free" in history.warnings[0]
+    assert rows(history)[0] == [(0,)]
+    moment = LINES[len(LINES) // 2]["at"]
+    assert history.at(moment).run.step == folded([line for line in LINES if line["at"] <= moment]).run.step
+    monkeypatch.setattr(history_module.shutil, "disk_usage", lambda path: usage._replace(free=10**11))
+    caught_up(history)
+    caught_up(history)
+    assert not history.warnings and rows(history)[0][0][0] > 3 and same(history.now, folded(LINES))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_leaves_memory(home: Path, tmp_path: Path):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    history = caught_up(History([home], locked / "history.sqlite"))
+    assert "in memory alone" in history.warnings[0] and rows(history)[0][0][0] > 3
+
+
+def test_over_its_limit_the_oldest_go_first(home: Path, database: Path):
+    history = caught_up(History([home], database))
+    steps, full = rows(history)[0], history._store.nbytes
+    before = history._store.value("SELECT max(step) FROM work")
+    history._store.shrink(full // 2)
+    assert rows(history)[0] == steps  # a row a step stays
+    assert history._store.value("SELECT max(step) FROM work") == before
+    assert history._store.value("SELECT min(step) FROM work") > 0
+
+
+def test_copies_of_one_log_are_told_once(home: Path, tmp_path: Path, database: Path):
+    """Another coordinator's home holds a copy that lags behind; it is read first, and goes on."""
+    other = tmp_path / "other"
+    (other / "mirrors").mkdir(parents=True)
+    own = [{"at": LINES[0]["at"] + 1, "kind": "ProcessStarted", "role": "coordinator", "actor": "b.0"}]
+    own[0] |= {"run": LINES[0]["run"], "version": "0.1.0"}
+    (other / "events.jsonl").write_bytes(encoded(own))
+    copy, cut = other / "mirrors" / "longpeerid.jsonl", len(LINES) // 3
+    copy.write_bytes(encoded(LINES[:cut]))
+    history = caught_up(History([other, home], database))
+    copy.write_bytes(encoded(LINES[: cut + 50]))
+    caught_up(history)
+    assert history.now.work.tokens == folded(LINES).work.tokens
+    assert history.now.events == len(LINES) + 1
+    assert set(history.now.run.coordinators) == {LINES[0]["actor"], "b.0"}
+
+
+def test_a_copy_alone_tells_the_run(home: Path, tmp_path: Path, database: Path):
+    other = tmp_path / "other"
+    (other / "mirrors").mkdir(parents=True)
+    (home / "events.jsonl").rename(other / "mirrors" / "longpeerid.jsonl")
+    history = caught_up(History([other], database))
+    assert same(history.now, folded(LINES))
+
+
+def test_peers_own_logs_are_merged_in(home: Path, tmp_path: Path, database: Path):
+    """Who recovered what, and when, only a peer's own log tells."""
+    fenced = next(line for line in LINES if line["kind"] == "PeerFenced")
+    peer = tmp_path / "peer"
+    peer.mkdir()
+    start = {"at": LINES[0]["at"], "kind": "ProcessStarted", "role": "peer", "actor": "p.1", "run": "r", "version": "1"}
+    frame = {"at": fenced["at"] + 0.25, "kind": "FrameRecovered", "key": f"{fenced['pass_id']}/b1→m3", "source": "q.1"}
+    noise = {"at": fenced["at"] + 0.26, "kind": "MicrobatchForwarded", "pass_id": fenced["pass_id"], "microbatch": 3}
+    (peer / "events.jsonl").write_bytes(encoded([start, frame, noise]))
+    history = caught_up(History([home, peer], database))
+    fault = next(each for each in history.now.faults.items if each.actor == fenced["actor"])
+    assert fault.recovered_at == fenced["at"] + 0.25
+    assert history.now.run.role == "coordinator"

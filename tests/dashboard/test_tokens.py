@@ -1,0 +1,79 @@
+"""Tokens and cookies: only the right ones open, for as long as they should; guessing is slow."""
+
+import os
+
+import pytest
+
+from peers.dashboard.tokens import SESSION_S, Access, Attempts, Sessions, TokenError, Tokens
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_token_is_made_once_and_only_its_owner_can_read_it(tmp_path) -> None:
+    path = tmp_path / "home" / "dashboard.token"
+    first, again = Tokens.kept(path, reading=True), Tokens.kept(path, reading=True)
+    assert first == again and first.read is not None and first.read != first.organiser
+    for file in (path, path.with_name("dashboard.token-read")):
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert Tokens.kept(path, reading=False).read is None
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path) -> None:
+    path = tmp_path / "dashboard.token"
+    Tokens.kept(path, reading=False)
+    os.chmod(path, 0o644)
+    with pytest.raises(TokenError, match="chmod 600"):
+        Tokens.kept(path, reading=False)
+
+
+@pytest.mark.parametrize("text", ["", "short", "two words of it that are long enough", "\x00" * 40])
+def test_a_file_without_a_token_is_refused(tmp_path, text: str) -> None:
+    path = tmp_path / "dashboard.token"
+    path.write_text(text)
+    os.chmod(path, 0o600)
+    with pytest.raises(TokenError, match="holds no token"):
+        Tokens.kept(path, reading=False)
+
+
+def test_what_a_token_opens() -> None:
+    tokens = Tokens("o" * 40, "r" * 40)
+    assert tokens.access("o" * 40) is Access.ORGANISER
+    assert tokens.access("r" * 40) is Access.READ
+    for wrong in ("", "o" * 39, "o" * 41, "O" * 40, "\ud800" * 40):
+        assert tokens.access(wrong) is Access.NONE
+    assert Tokens("o" * 40).access("") is Access.NONE
+
+
+def test_a_cookie_ends_and_cannot_be_made_up() -> None:
+    clock = Clock()
+    sessions = Sessions(Tokens("o" * 40), clock)
+    cookie = sessions.open(Access.READ)
+    assert sessions.access(cookie) is Access.READ
+    assert Sessions(Tokens("o" * 40), clock).access(cookie) is Access.READ, "a restarted dashboard knows it"
+    assert Sessions(Tokens("p" * 40), clock).access(cookie) is Access.NONE, "another token makes it void"
+    forged = "3" + cookie[1:]
+    for wrong in (forged, cookie[:-1], "", "...", "3.9999999999.x.", cookie + "x"):
+        assert sessions.access(wrong) is Access.NONE
+    clock.now += SESSION_S + 1
+    assert sessions.access(cookie) is Access.NONE
+
+
+def test_guessing_is_slow_and_costs_bounded_memory() -> None:
+    clock = Clock()
+    attempts = Attempts(clock)
+    for _ in range(10):
+        assert attempts.wait_s("a") == 0
+        attempts.failed("a")
+    assert 0 < attempts.wait_s("a") <= 6
+    assert attempts.wait_s("b") == 0, "another client is not kept out"
+    clock.now += 6.1
+    assert attempts.wait_s("a") == 0
+    for number in range(5_000):
+        attempts.failed(str(number))
+    assert len(attempts._left) <= 1_024

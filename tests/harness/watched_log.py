@@ -1,0 +1,64 @@
+"""A coordinator's log for tests of the dashboard's pages: generated, with a hostile peer; the test appends to it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.generated_log import Shape, generate
+
+SHAPE = Shape(peers=8, stages=2, hours=0.25, step_seconds=10, spans=True, kills_per_hour=20)
+HOSTILE = "<img src=x onerror=alert(1)>\u0007" + "W" * 30 + "\u202e<i>x<i>"
+"""An actor; what is shown of it where there is little room are the last eight letters."""
+SCRIPT = "<script>document.title=1</script>"
+
+
+class WatchedLog:
+    """Ends now, in the midst of a step, as that of a run that goes on."""
+
+    def __init__(self, home: Path, shape: Shape = SHAPE) -> None:
+        self.path = home / "events.jsonl"
+        home.mkdir(parents=True, exist_ok=True)
+        lines = list(generate(shape))
+        self.step = max(line["step"] for line in lines if line["kind"] == "StepDecided")
+        self.kill = next(line for line in lines if line["kind"] == "PeerFenced")
+        later = time.time() - lines[-1]["at"] - 1
+        self.first_at = lines[0]["at"] + later
+        self.kill_at = self.kill["at"] + later
+        with self.path.open("w") as file:
+            for line in lines:
+                file.write(json.dumps(line | {"at": line["at"] + later}) + "\n")
+        for kind, fields in _hostile():
+            self.append(kind, **fields)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"at": time.time(), "kind": kind, **fields}) + "\n")
+
+    def decide(self, loss: float = 1.25) -> int:
+        """One more step; its number, from 0."""
+        self.step += 1
+        self.append(
+            "StepDecided",
+            term=1,
+            step=self.step,
+            scale=1.0,
+            loss=loss,
+            gradient_norm=0.5,
+            tokens=4096,
+            outcomes=[],
+            without=[],
+        )
+        return self.step
+
+
+def _hostile() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        ("PeerSeen", {"actor": HOSTILE}),
+        ("PeerDescribed", {"actor": HOSTILE, "machine": {"processor": SCRIPT, SCRIPT: HOSTILE, "memory": 1e300}}),
+        ("PeerJoined", {"actor": HOSTILE, "stage": None, "reason": SCRIPT}),
+        ("PeerRefused", {"peer": HOSTILE, "reason": SCRIPT, "count": 1}),
+        ("Sampled", {"version": 7, "prompt": "The\u202e ", "text": SCRIPT}),
+    ]

@@ -1,0 +1,118 @@
+"""A coordinator's dashboard: whatever happens to it, the swarm's result is that of one machine, and it comes back."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from conftest import MakeSwarm
+from swarm_processes import Process, Swarm
+
+from swarm.events import Evaluated, StepDecided
+
+pytestmark = pytest.mark.swarm
+
+Reference = Callable[[Swarm], tuple[str, ...]]
+PEERS = ("p0", "p1")
+
+
+def _address(process: Process) -> str:
+    """As the process has printed it last, token and all."""
+    found = re.findall(r"dashboard: (http://\S+)", process.output.read_text(errors="replace"))
+    return found[-1] if found else ""
+
+
+def _get(address: str, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"{address.partition('#')[0]}api/v1/{path}", timeout=10) as answer:
+            return json.loads(answer.read())
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def _child(process: Process) -> psutil.Process | None:
+    for child in psutil.Process(process.pid).children():
+        if "--companion" in child.cmdline():
+            return child
+    return None
+
+
+def _wait(done: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return found
+
+
+def test_training_does_not_notice_what_happens_to_it(make_swarm: MakeSwarm, reference: Reference) -> None:
+    swarm = make_swarm("none", "run.steps=8", "swarm.replicas=1")
+    coordinator = swarm.coordinator
+    swarm.coordinate("--dashboard=127.0.0.1:0")
+    swarm.join("p0", "--fault=stop@StepApplied:2")
+    swarm.join("p1")
+    coordinator.wait_for(StepDecided, 1)
+    address = _wait(lambda: _address(coordinator), "its address")
+    run = _wait(lambda: (found := _get(address, "run")) and found["live"] and found, "a run that lives")
+    assert run["run"] == "tiny" and run["steps"] == 8
+    assert re.search(r"#token=[\w-]{40,}$", address) and (coordinator.home / "invite").exists()
+    swarm.peers["p0"].wait_stopped()
+
+    first = _child(coordinator)
+    assert first is not None and first.nice() > psutil.Process(coordinator.pid).nice()
+    first.send_signal(signal.SIGKILL)
+    for file in coordinator.home.glob("dashboard.sqlite*"):
+        file.unlink()
+    _wait(lambda: (again := _child(coordinator)) is not None and again.pid != first.pid, "its return")
+    swarm.peers["p0"].resume()
+    swarm.finish(PEERS)
+    swarm.assert_equal(reference(swarm))
+    assert _wait(lambda: not psutil.pid_exists(first.pid), "nothing is left behind")
+    last = _address(coordinator)
+    _wait(lambda: _get(last, "run") is None, "it ends with its coordinator", 10)
+
+
+def test_a_peer_shows_itself(make_swarm: MakeSwarm) -> None:
+    swarm = make_swarm("none", "run.steps=4", "swarm.replicas=1")
+    swarm.coordinate()
+    peer = swarm.join("p0", "--dashboard=127.0.0.1:0", "--fault=stop@StepApplied:2")
+    swarm.join("p1")
+    peer.wait_stopped()
+    address = _wait(lambda: _address(peer), "its address")
+    run = _wait(lambda: (found := _get(address, "run")) and found["step"] is not None and found, "its run")
+    assert run["role"] == "peer" and run["actor"] == peer.actor
+    peer.resume()
+    swarm.finish(PEERS)
+
+
+def test_the_page_equals_the_log(make_swarm: MakeSwarm) -> None:
+    """The numbers of a finished run, recomputed in a few lines that share nothing with the fold."""
+    from served_dashboard import dashboard
+
+    swarm = make_swarm("int8", "run.steps=6", "evaluation.every=3", "swarm.replicas=1")
+    swarm.coordinate()
+    swarm.join_stages(PEERS)
+    swarm.finish(PEERS)
+    log = [json.loads(line) for line in (swarm.coordinator.home / "events.jsonl").read_text().splitlines()]
+    decided = [line for line in log if line["kind"] == "StepDecided"]
+    with dashboard(swarm.coordinator.home) as shown:
+        run = shown.wait("/api/v1/run", lambda run: not run["warnings"])
+        people = shown.get("/api/v1/people")
+        series = shown.get("/api/v1/series?name=loss&points=4000")
+    assert run["finished"] and not run["live"] and not run["control"]
+    assert run["step"] == max(line["step"] for line in decided) == 5
+    assert run["tokens"] == sum(line["tokens"] for line in decided)
+    assert run["loss"] == decided[-1]["loss"] and run["gradient_norm"] == decided[-1]["gradient_norm"]
+    assert run["heldout"]["loss"] == swarm.coordinator.of(Evaluated)[-1].loss
+    assert run["last_at"] == max(line["at"] for line in log)
+    assert series["last"] == [line["loss"] for line in decided]
+    given = [person["tokens_layers"] for person in people["people"]]
+    assert sum(given) == pytest.approx(run["tokens"])
