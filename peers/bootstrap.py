@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Sequence
 
 from peers.core_loop import INTERRUPTED
 from peers.home import OpenHome
+from peers.signals import leaving_signals
 from swarm.net.host import Host, HostError
 
 
@@ -18,13 +18,13 @@ async def serve(
     bootstrap: Sequence[str],
     on_addresses: Callable[[list[str]], None],
 ) -> str:
-    """Answer until SIGINT or SIGTERM; returns why it ended. `on_addresses` gets the addresses to hand out.
+    """Answer until a signal asks it to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
 
     Raises HostError, AddressError.
     """
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in leaving_signals():
         loop.add_signal_handler(number, leave.set)
     try:
         host = await Host.create(home.identity, listen, bootstrap, announce=announce or None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from peers.link_probe import PROBES, Prober
 from peers.metrics import Metrics
 from peers.organisers import addresses_by_peer, members_of
 from peers.run_network import run_network
+from peers.signals import leaving_signals
 from peers.stage_sizes import stage_sizes
 from peers.state_request import StateRequest
 from swarm.atomic import atomic_file, write_whole
@@ -221,7 +221,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             network.learn(other, known.get(other.peer, ()))
             network.dial(other)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in leaving_signals():
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
         log.append(ProcessStarted("coordinator", str(me), run_hash, version("swarm-peer"), options.max_rate))
         addresses = tuple(await host.addresses())
