@@ -17,6 +17,7 @@ from swarm.net import addresses, dht_clock
 from swarm.net.daemon import Daemon, DaemonP2P, DialError, StreamHandler
 from swarm.net.identity import Identity
 from swarm.net.records import RecordGuard
+from swarm.net.sockets import NoSocketFolder, SocketFolder
 from swarm.net.stream import Stream
 
 DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/0",)
@@ -51,13 +52,13 @@ class Host:
         self.peer_id = identity.peer_id
         self.dht = dht
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Resolves, with the reason, when the daemon process ends although nobody called `close`."""
+        """Resolves, with the reason, when the daemon ends, or cannot be reached, although nobody called `close`."""
         self.clock_correction_s = 0.0
         """How far the clocks of those by which we entered are ahead of ours, if it matters."""
         self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
-        self._watch = asyncio.create_task(self._watch_daemon())
+        self._watches = [asyncio.create_task(watch) for watch in (self._watch_daemon(), self._watch_sockets())]
 
     @classmethod
     async def create(
@@ -85,7 +86,12 @@ class Host:
         # an address of our own is no bootstrap: a restarted bootstrap node finds itself in the list
         others = [a for a in initial_peers if addresses.split_peer(a)[1] != identity.peer_id]
         try:
-            p2p = await DaemonP2P.create(
+            sockets = SocketFolder()
+        except NoSocketFolder as error:
+            raise HostError(f"libp2p does not start: {error}") from None
+        try:
+            p2p = await DaemonP2P.start(
+                sockets,
                 initial_peers=others or None,
                 host_maddrs=list(listen),
                 announce_maddrs=list(announce) if announce else None,
@@ -94,7 +100,10 @@ class Host:
                 nat_port_map=False,
                 startup_timeout=startup_timeout,
             )
-        except (P2PDaemonError, OSError) as error:
+        except BaseException as error:
+            sockets.remove()
+            if not isinstance(error, P2PDaemonError | OSError):
+                raise
             await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
             said = str(error).removesuffix(": None")  # the daemon ended without a word
             if _UNREACHED in said:
@@ -110,6 +119,7 @@ class Host:
         except BaseException as error:
             dht_clock.CLOCK.leave()
             await p2p.shutdown()
+            sockets.remove()
             if not isinstance(error, RuntimeError | OSError | P2PDaemonError):
                 raise
             raise Unresponsive(
@@ -122,6 +132,11 @@ class Host:
     @property
     def daemon_pid(self) -> int:
         return self._p2p.process.pid
+
+    @property
+    def socket_folder(self) -> Path:
+        """Where the sockets between this process and its daemon are."""
+        return self._p2p.sockets.path
 
     async def addresses(self) -> list[str]:
         """Multiaddresses others can dial, each ending in /p2p/ and our id, as known right now."""
@@ -141,13 +156,20 @@ class Host:
 
     async def close(self) -> None:
         """Stop the DHT node and the daemon. Safe to call twice, and after the daemon died."""
-        self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if not self._closed:
             self._closed = True
             dht_clock.CLOCK.leave()
         await self._daemon.close()
         self.dht.is_alive = False  # its own shutdown only unregisters, and hangs when the daemon is gone
         await self._p2p.shutdown()
+        self._p2p.sockets.remove()
+
+    async def _watch_sockets(self) -> None:
+        reason = await self._p2p.sockets.until_cleaned()
+        if not self.died.done():
+            self.died.set_result(reason)
 
     async def _watch_daemon(self) -> None:
         code = await self._p2p.process.wait()
