@@ -294,7 +294,9 @@ async def _offered(
         capacity = options.pace.capacity(manifest.model.stages)
     elif capacity is None:
         try:
-            speed, measured = await asyncio.to_thread(kept.speed, manifest, options.device, options.threads)
+            speed, measured = await asyncio.to_thread(
+                kept.speed, manifest, options.device, options.threads, options.machine.budgets.memory
+            )
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise MachineError(
