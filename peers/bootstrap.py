@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from peers import lasting_port
 from peers.core_loop import INTERRUPTED
 from peers.home import OpenHome
 from peers.signals import leaving_signals
-from swarm.net.host import Host, HostError
+from swarm.net.host import Host, HostError, PortTaken
 
 
 async def serve(
@@ -27,7 +28,11 @@ async def serve(
     for number in leaving_signals():
         loop.add_signal_handler(number, leave.set)
     try:
-        host = await Host.create(home.identity, listen, bootstrap, announce=announce or None)
+        where = lasting_port.at_last_port(listen, home)
+        host = await Host.create(home.identity, where, bootstrap, announce=announce or None)
+        lasting_port.keep(host.listen, home)
+    except PortTaken as error:
+        raise lasting_port.explained(error, listen, home) from None
     except HostError:
         if leave.is_set():  # the signal went to the daemon as well
             return INTERRUPTED

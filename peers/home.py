@@ -11,6 +11,7 @@ incoming/        what a peer that joins or catches up has of a state and of sums
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
+port             TCP port that a coordinator or bootstrap node had last
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)
@@ -90,6 +91,14 @@ class Home:
         return self.path / "peers.json"
 
     @property
+    def port(self) -> int:
+        """Under which others knew who lived here last; 0: none is known."""
+        try:
+            return min(_number((self.path / "port").read_text(encoding="ascii", errors="replace")) or 0, 65535)
+        except OSError:
+            return 0
+
+    @property
     def superseded(self) -> Path:
         return self.path / "superseded"
 
@@ -138,6 +147,11 @@ class OpenHome(Home):
         except BaseException:
             self.close()
             raise
+
+    def keep_port(self, port: int) -> None:
+        """Be there again at the next start: others look for this one where it was. Raises OSError."""
+        with atomic_file(self.path / "port") as file:
+            write_whole(file, f"{port}\n".encode())
 
     def close(self) -> None:
         if self._held is not None:

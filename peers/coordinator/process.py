@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from peers import lasting_port
 from peers.archived_run import check_archive, describe_archive
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.driver import CoordinatorDriver
@@ -49,7 +50,7 @@ from swarm.events import (
 from swarm.manifest import RunManifest, key_fingerprint
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
-from swarm.net.host import Host, HostError
+from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Buffer
@@ -258,12 +259,17 @@ async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple
     """A coordinator of a group starts also when the others are away: it knows from before where they were."""
     bootstrap = (*options.bootstrap, *entries)
     announce = options.announce or None
+    listen = lasting_port.at_last_port(options.listen, home)
     try:
-        return await Host.create(home.identity, options.listen, bootstrap, announce=announce)
+        host = await Host.create(home.identity, listen, bootstrap, announce=announce)
+    except PortTaken as error:
+        raise lasting_port.explained(error, options.listen, home) from None
     except HostError:
         if not (several and bootstrap and home.notebook.exists()):
             raise
-        return await Host.create(home.identity, options.listen, (), announce=announce)
+        host = await Host.create(home.identity, listen, (), announce=announce)
+    lasting_port.keep(host.listen, home)
+    return host
 
 
 async def _invite_to_all(

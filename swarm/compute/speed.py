@@ -24,7 +24,7 @@ LIMIT_S = 3.0
 """So long measuring takes, about. Where a microbatch takes longer, one sequence of it is measured."""
 REPEATS = 4
 _NICE = 10
-_WORKING = 2
+_WORKING = 3
 """What a backward takes at its peak, over what the graph holds before it."""
 _LEAST_LENGTH = 16
 _SMALL_SIDE = 256

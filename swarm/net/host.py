@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from hivemind.proto import dht_pb2
 from swarm.net import addresses, dht_clock
 from swarm.net.daemon import Daemon, DaemonP2P, DialError, StreamHandler
 from swarm.net.identity import Identity
+from swarm.net.listening import DEFAULT_LISTEN, bound, check_announced, settle, told
 from swarm.net.records import RecordGuard
 from swarm.net.sockets import NoSocketFolder, SocketFolder
 from swarm.net.stream import Stream
 
-DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/0",)
 DIAL_TIMEOUT_S = 10.0
 _CLOCK_TIMEOUT_S = 5.0
 
@@ -36,6 +35,10 @@ class HostError(ConnectionError):
     """The libp2p host cannot start; the text says why and what to change."""
 
 
+class PortTaken(HostError):
+    """Another process of this machine listens there."""
+
+
 class NobodyAnswers(HostError):
     """None of the addresses to enter by is there now."""
 
@@ -47,7 +50,9 @@ class Unresponsive(NobodyAnswers):
 class Host:
     """A running libp2p host. Made by `create`, ended by `close`; `died` tells when its daemon ends by itself."""
 
-    def __init__(self, identity: Identity, p2p: DaemonP2P, dht: DHTNode) -> None:
+    def __init__(
+        self, identity: Identity, p2p: DaemonP2P, dht: DHTNode, listen: Sequence[str], *, announced: bool
+    ) -> None:
         self.identity = identity
         self.peer_id = identity.peer_id
         self.dht = dht
@@ -55,6 +60,9 @@ class Host:
         """Resolves, with the reason, when the daemon ends, or cannot be reached, although nobody called `close`."""
         self.clock_correction_s = 0.0
         """How far the clocks of those by which we entered are ahead of ours, if it matters."""
+        self.listen = tuple(listen)
+        """Where it listens, each with its port."""
+        self._announced = announced
         self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
@@ -80,8 +88,8 @@ class Host:
         for address in initial_peers:
             if addresses.split_peer(address)[1] is None:
                 raise addresses.AddressError(f"{address!r} does not end in /p2p/ and the peer's id")
-        for address in (*listen, *(announce or ())):
-            addresses.components(address)
+        listen = settle(listen)
+        announce = check_announced(announce or (), identity.peer_id)
         await _refuse_taken(listen)
         # an address of our own is no bootstrap: a restarted bootstrap node finds itself in the list
         others = [a for a in initial_peers if addresses.split_peer(a)[1] != identity.peer_id]
@@ -125,7 +133,7 @@ class Host:
             raise Unresponsive(
                 f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
             ) from None
-        host = cls(identity, p2p, dht)
+        host = cls(identity, p2p, dht, listen, announced=bool(announce))
         host.clock_correction_s = await _take_time(dht, others)
         return host
 
@@ -139,8 +147,12 @@ class Host:
         return self._p2p.sockets.path
 
     async def addresses(self) -> list[str]:
-        """Multiaddresses others can dial, each ending in /p2p/ and our id, as known right now."""
-        return [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        """Multiaddresses others can dial, best first, each ending in /p2p/ and our id, as known right now.
+
+        At most 16: what was to be announced, or where this machine can be reached.
+        """
+        visible = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        return visible if self._announced else told(self.listen, visible, self.peer_id)
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout: float = DIAL_TIMEOUT_S) -> None:
         """Make sure there is a connection to a peer. Raises DialError, AddressError."""
@@ -185,18 +197,12 @@ async def _refuse_taken(listen: Sequence[str]) -> None:
         until = asyncio.get_running_loop().time() + _FREED_S
         while host is not None and port and _is_taken(host, port):
             if asyncio.get_running_loop().time() >= until:
-                raise HostError(f"port {port} of {host} is in use on this machine: choose another --port")
+                raise PortTaken(f"port {port} of {host} is in use on this machine: choose another --port")
             await asyncio.sleep(0.1)
 
 
 def _is_taken(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before do not count
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
+    return bound(host, port) == errno.EADDRINUSE
 
 
 async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
@@ -213,4 +219,4 @@ async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
     return dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
 
 
-__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "Unresponsive"]
+__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "PortTaken", "Unresponsive"]

