@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 SPARE = 1 << 30
 """An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans."""
 

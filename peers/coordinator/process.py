@@ -48,6 +48,7 @@ from swarm.events import (
     TrafficMeasured,
 )
 from swarm.manifest import RunManifest, key_fingerprint
+from swarm.models.kinds import parameter_shapes
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import Host, HostError, PortTaken
@@ -63,6 +64,7 @@ from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.initial import InitialParameters
+from swarm.state.layout import shard_limit
 from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 
@@ -133,6 +135,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         run_hash,
         manifest.model.stages,
         max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may not count yet
+        shard_limits=[shard_limit(parameter_shapes(manifest.model, stage)) for stage in range(manifest.model.stages)],
         keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
     )

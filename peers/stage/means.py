@@ -40,9 +40,7 @@ class MeansFile:
         self._path = path
         self._clock = clock
 
-    def speed(
-        self, manifest: RunManifest, device: str, threads: int, memory: int | None = None
-    ) -> tuple[Speed, bool]:
+    def speed(self, manifest: RunManifest, device: str, threads: int, memory: int | None = None) -> tuple[Speed, bool]:
         """As kept, or measured now, in `memory` bytes: True. Blocks for seconds then. Raises as `measure_speed`."""
         key = _speed_key(manifest, device, threads)
         known = self._read("speed").get(key)

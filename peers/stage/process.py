@@ -48,6 +48,7 @@ from swarm.events import (
     TrafficMeasured,
 )
 from swarm.manifest import RunManifest, SignedManifest
+from swarm.models.kinds import parameter_shapes
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import DEFAULT_LISTEN, Host
@@ -59,7 +60,8 @@ from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.settings import Settings
-from swarm.state.transfer import TransferHeader
+from swarm.state.layout import shard_limit
+from swarm.state.transfer import HEADER_BYTES, TransferHeader
 
 _TRAFFIC_EVERY_S = 10.0
 _BLOCKED_S = 0.5
@@ -168,8 +170,11 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 turns=Turns(options.threads) if options.device == "cpu" else None,
             )
 
+        shapes = [parameter_shapes(manifest.model, stage) for stage in range(manifest.model.stages)]
+        largest_state = HEADER_BYTES + max(map(shard_limit, shapes))
+
         async def fetch(source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
-            transfer = await network.fetch(source, request)
+            transfer = await network.fetch(source, request, largest_state)
             async with aclosing(transfer.chunks):
                 async for chunk in transfer.chunks:
                     yield bytes(chunk)

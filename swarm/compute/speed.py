@@ -76,7 +76,9 @@ def _measure(manifest: RunManifest, device: str, limit_s: float, memory: int | N
         forward_s, backward_s = layer.seconds(1)
         times = sequences * length / part_length
         if rows > 1 and REPEATS * rows * (forward_s + backward_s) <= limit_s:
-            forward_s, backward_s = min((layer.seconds(rows) for _ in range(REPEATS)), key=sum)  # the rest is disturbance
+            forward_s, backward_s = min(
+                (layer.seconds(rows) for _ in range(REPEATS)), key=sum
+            )  # the rest is disturbance
             times /= rows
         forward_s, backward_s = times * forward_s, times * backward_s
     costs = flop_costs(manifest.model, length)

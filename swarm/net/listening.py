@@ -85,7 +85,9 @@ def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:
         if "p2p-circuit" not in parts and port is None:
             raise AddressError(f"--announce {address}: name the port too, such as {plain}/tcp/4001")
         if port == "0":
-            raise AddressError(f"--announce {address}: nobody can dial port 0; name the one that leads here, and --port")
+            raise AddressError(
+                f"--announce {address}: nobody can dial port 0; name the one that leads here, and --port"
+            )
         checked.append(plain)
     found = tuple(dict.fromkeys(checked))
     if len(found) > MAX_ADDRESSES:

@@ -115,7 +115,10 @@ def test_limits_of_the_process_count() -> None:
 @pytest.fixture
 def small_group() -> Path:
     """A real group of version 1 or 2, with a limit of 1 GiB."""
-    for base, name in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max")):
+    for base, name in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
         folder = base / f"swarm-peer-test-{os.getpid()}"
         try:
             folder.mkdir()
@@ -130,7 +133,7 @@ def small_group() -> Path:
 
 def test_a_real_limit_is_seen(small_group: Path) -> None:
     program = "from peers.device import memory_budget; print(memory_budget(None, 'cpu'), memory_budget(1 << 40, 'cpu'))"
-    line = f"echo $$ > {small_group}/cgroup.procs && exec {sys.executable} -c \"{program}\""
+    line = f'echo $$ > {small_group}/cgroup.procs && exec {sys.executable} -c "{program}"'
     try:
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)
     finally:

@@ -43,7 +43,9 @@ def test_a_family_that_the_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-async def test_peers_reach_each_other_over_ipv6_alone(make_host: Callable[..., Awaitable[Host]], tmp_path: Path) -> None:
+async def test_peers_reach_each_other_over_ipv6_alone(
+    make_host: Callable[..., Awaitable[Host]], tmp_path: Path
+) -> None:
     hosts = [await Host.create(tmp_path / f"identity{n}", DEFAULT_LISTEN) for n in range(2)]
     try:
         port = dict(components(hosts[0].listen[0]))["tcp"]
