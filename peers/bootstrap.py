@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Sequence
 
+from peers import lasting_port
 from peers.core_loop import INTERRUPTED
 from peers.home import OpenHome
-from swarm.net.host import Host, HostError
+from peers.signals import leaving_signals
+from swarm.net.host import Host, HostError, PortTaken
 
 
 async def serve(
@@ -18,16 +19,20 @@ async def serve(
     bootstrap: Sequence[str],
     on_addresses: Callable[[list[str]], None],
 ) -> str:
-    """Answer until SIGINT or SIGTERM; returns why it ended. `on_addresses` gets the addresses to hand out.
+    """Answer until a signal asks it to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
 
     Raises HostError, AddressError.
     """
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in leaving_signals():
         loop.add_signal_handler(number, leave.set)
     try:
-        host = await Host.create(home.identity, listen, bootstrap, announce=announce or None)
+        where = lasting_port.at_last_port(listen, home)
+        host = await Host.create(home.identity, where, bootstrap, announce=announce or None)
+        lasting_port.keep(host.listen, home)
+    except PortTaken as error:
+        raise lasting_port.explained(error, listen, home) from None
     except HostError:
         if leave.is_set():  # the signal went to the daemon as well
             return INTERRUPTED

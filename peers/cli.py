@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from peers.commands import COMMANDS
+from peers import streams
+from peers.commands import COMMANDS, LASTING
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
@@ -31,8 +31,16 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and raise SystemExit with its exit code. Entry point of `swarm-peer`."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    streams.mend()
     try:
-        typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
+        try:
+            typer.main.get_command(_app)(arguments, prog_name="swarm-peer")
+        finally:
+            streams.flush()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # whoever read us has gone (`| head`): no error
+            raise SystemExit(0) from None
+        raise
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
     except Exception as error:
@@ -69,14 +77,9 @@ class _LazyGroup(TyperGroup):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.0)[0]
             ctx.fail(f"no command {args[0]!r}; the nearest one is {near!r}")
         name, _, rest = super().resolve_command(ctx, args)
+        if name in LASTING:
+            streams.outlive_reader()
         return name, _load(str(name)), _with_places(rest)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read us has gone (`| head`): typer would call it an error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
 
 
 def _with_places(args: Sequence[str]) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SPARE = 1 << 30
+"""An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans."""
+
 
 class DeviceError(ValueError):
     """A device that this machine does not have."""
@@ -22,11 +25,16 @@ def pick_device(name: str) -> str:
 
 
 def memory_budget(limit: int | None, device: str) -> int:
-    """Bytes this process may use: `limit`, or half of what is free now; on a GPU no more than is free there."""
-    if limit is None:
-        import psutil
+    """Bytes this process may plan with: `limit`, or half of what is free now; on a GPU no more than is free there.
 
-        limit = int(psutil.virtual_memory().available // 2)
+    In a container never more than its limit leaves, whatever `limit` says: who takes more is killed.
+    """
+    from peers.memory_limits import allowed_memory, free_memory
+
+    if limit is None:
+        limit = free_memory() // 2
+    allowed = allowed_memory()
+    limit = min(limit, allowed - min(allowed // 8, SPARE))
     if device.startswith("cuda"):
         import torch
 

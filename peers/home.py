@@ -13,6 +13,7 @@ archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
 control.sock     where the coordinator is told what to do (peers/coordinator/control_socket.py)
 control.path     names that socket where it cannot lie here
+port             TCP port that a coordinator or bootstrap node had last
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)
@@ -106,6 +107,14 @@ class Home:
         return self.path / "peers.json"
 
     @property
+    def port(self) -> int:
+        """Under which others knew who lived here last; 0: none is known."""
+        try:
+            return min(_number((self.path / "port").read_text(encoding="ascii", errors="replace")) or 0, 65535)
+        except OSError:
+            return 0
+
+    @property
     def superseded(self) -> Path:
         return self.path / "superseded"
 
@@ -154,6 +163,11 @@ class OpenHome(Home):
         except BaseException:
             self.close()
             raise
+
+    def keep_port(self, port: int) -> None:
+        """Be there again at the next start: others look for this one where it was. Raises OSError."""
+        with atomic_file(self.path / "port") as file:
+            write_whole(file, f"{port}\n".encode())
 
     def close(self) -> None:
         if self._held is not None:

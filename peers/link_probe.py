@@ -32,11 +32,13 @@ LONGEST_WAIT_S = 4.0
 """For those before it; who would wait longer is not measured."""
 _PIECE = 64 << 10
 _MAX_REMEMBERED = 1 << 12
+_MAX_ANSWER = 64
+"""Bytes of a number in words."""
 FAILURES = (BulkError, DialError, Refused, StreamClosed, TimeoutError)
 
 
 class Fetcher(Protocol):
-    async def fetch(self, source: Actor, request: bytes) -> Transfer: ...
+    async def fetch(self, source: Actor, request: bytes, max_bytes: int) -> Transfer: ...
 
 
 def noise() -> Transfer:
@@ -70,10 +72,11 @@ async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple
     down_rate = up_rate = None
     try:
         async with asyncio.timeout(LONGEST_WAIT_S + 3 * LIMIT_S):
-            down_rate = await received_rate(await network.fetch(coordinator, DOWN))
+            down_rate = await received_rate(await network.fetch(coordinator, DOWN, SIZE))
         if up:
             async with asyncio.timeout(LONGEST_WAIT_S + 3 * LIMIT_S):
-                up_rate = float((await (await network.fetch(coordinator, UP)).read()).decode("ascii"))
+                answer = await network.fetch(coordinator, UP, _MAX_ANSWER)
+                up_rate = float((await answer.read()).decode("ascii"))
     except (*FAILURES, ValueError):
         pass  # a peer whose link is not known takes part like any other
     return (up_rate if up_rate is not None and 1.0 <= up_rate <= 1e12 else None), down_rate
@@ -107,7 +110,7 @@ class Prober:
             return Transfer(SIZE, self._until_over(turn))
         try:
             async with asyncio.timeout(2 * LIMIT_S):
-                rate = await received_rate(await self._network.fetch(requester, DOWN))
+                rate = await received_rate(await self._network.fetch(requester, DOWN, SIZE))
         except FAILURES as error:
             raise BulkError(f"the probe failed: {error}") from None
         finally:

@@ -26,3 +26,6 @@ COMMANDS: dict[str, str] = {
     "chaos": "Play a scenario: a swarm on an emulated internet, faults, a report.",
     "simulate": "Run the protocol under seeded faults, in virtual time.",
 }
+
+LASTING = frozenset({"coordinate", "join", "bootstrap"})
+"""Those whose work goes on whether or not somebody reads what they print."""

@@ -15,7 +15,7 @@ from peers.options import Announce, Bootstrap, Home, Json
 def command(
     home: Home = BOOTSTRAP_HOME,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on; keep it for restarts. 0: any.")
+        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: that of last time.")
     ] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,
@@ -25,6 +25,7 @@ def command(
     from peers.bootstrap import serve
     from peers.core_loop import exit_code
     from peers.home import Home as HomeFolder
+    from swarm.net.listening import listen_on
 
     console = Console(highlight=False)
 
@@ -37,5 +38,5 @@ def command(
             console.print(f"--bootstrap {address}", style="bold", soft_wrap=True)
 
     with HomeFolder.open(home) as opened:
-        serving = serve(opened, (f"/ip4/0.0.0.0/tcp/{port}",), tuple(announce or ()), tuple(bootstrap or ()), show)
+        serving = serve(opened, listen_on(port), tuple(announce or ()), tuple(bootstrap or ()), show)
         raise typer.Exit(exit_code(serving))

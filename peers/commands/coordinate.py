@@ -19,7 +19,7 @@ def command(
     home: HomeOption = COORDINATOR_HOME,
     overrides: Set = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on; keep it for restarts. 0: any.")
+        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: that of last time.")
     ] = 0,
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="Multiaddress to listen on, instead of --port.")
@@ -69,6 +69,7 @@ def command(
     from peers.progress import Progress, print_json
     from swarm.atomic import atomic_file, write_whole
     from swarm.net.invite import parse
+    from swarm.net.listening import listen_on
 
     def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
         for path in (Home(home).invite, *([invite_file] if invite_file is not None else [])):
@@ -86,7 +87,7 @@ def command(
     options = CoordinateOptions(
         corpus=run.corpus,
         initial=run.initial,
-        listen=tuple(listen or (f"/ip4/0.0.0.0/tcp/{port}",)),
+        listen=tuple(listen or listen_on(port)),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
         max_rate=max_rate,

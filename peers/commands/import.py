@@ -46,10 +46,12 @@ def command(
 
     Reads safetensors and GGUF, nothing that could run code.
     """
+    from peers.memory_limits import free_memory
     from swarm.atomic import atomic_file, write_whole
     from swarm.models import cuts
     from swarm.state.error import StateError
     from swarm.state.initial import write_initial
+    from swarm.state.pretrained.same_logits import compare_logits
     from swarm.state.pretrained.source import open_pretrained
 
     path = out / RUN_FILE
@@ -63,6 +65,7 @@ def command(
     if untie:
         found = found.untied()
     whole = found.section
+    compared = compare_logits(source, found, free_memory())
     if stages > whole.layers:
         raise ManifestError(f"--stages {stages}: the model has {whole.layers} layers, a stage needs at least one")
     batch = BatchSection(sequence_length=min(BatchSection().sequence_length, whole.context))
@@ -90,10 +93,22 @@ def command(
     finally:
         shutil.rmtree(side, ignore_errors=True)
     if as_json:
-        print(json.dumps({"path": str(path), "sha256": sha256, "cuts": model.cuts, "parameters": _count(found)}))
+        print(
+            json.dumps(
+                {
+                    "path": str(path),
+                    "sha256": sha256,
+                    "cuts": model.cuts,
+                    "parameters": _count(found),
+                    "notes": [*found.notes, compared],
+                }
+            )
+        )
         return
     print(f"wrote {out}: {_count(found):,} parameters, {amount(4 * _count(found))}, in {stages} stages")
     print(f"parameters SHA-256 {sha256}")
+    for note in (*found.notes, compared):
+        print(note)
     print(
         f"next: swarm-peer prepare --input TEXT --tokenizer {out / 'tokenizer.json'} --out {out / 'data'}; "
         f"then swarm-peer coordinate {path}"

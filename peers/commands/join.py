@@ -125,6 +125,7 @@ def command(
     from peers.stage.seats import take_seats
     from swarm.manifest import SignedManifest, key_fingerprint
     from swarm.net.invite import parse
+    from swarm.net.listening import listen_on
 
     console = Console(highlight=False)
     where = parse(invite)
@@ -150,7 +151,7 @@ def command(
         capacity=capacity,
         means_file=Home(home).means,
         slots=slots or 0,
-        listen=(f"/ip4/0.0.0.0/tcp/{port}",),
+        listen=listen_on(port),
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
         patience_s=patience,

@@ -33,6 +33,14 @@ def command(
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Use this tokenizer.json instead of training one.")
     ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--end-of-text",
+            metavar="TOKEN",
+            help="The token of --tokenizer that ends a text. Default: as the model's files beside it say.",
+        ),
+    ] = None,
     images: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +75,9 @@ def command(
             _refuse("--images digits: their name and licence are known", told)
     elif not inputs:
         _refuse("without --input it is the text that comes with the installation", {"--field": field, **told})
-    if tokenizer is not None:
+    if tokenizer is None:
+        _refuse("a tokenizer that is trained here ends texts in its own way", {"--end-of-text": end})
+    else:
         _refuse(f"--tokenizer {tokenizer} is used as it is", {"--vocab-size": vocab_size})
 
     if images is not None:
@@ -87,6 +97,7 @@ def command(
             out,
             vocab_size=vocab_size or 4096,
             tokenizer=tokenizer,
+            end=end,
             heldout_fraction=0.02 if heldout is None else heldout,
             force=force,
             on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),

@@ -17,6 +17,7 @@ from swarm.protocol.actions import CollectCheckpoint
 from swarm.protocol.ids import Actor
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
+from swarm.state.transfer import HEADER_BYTES
 
 FIRST_RATE = 64 * 1024.0
 """Bytes a second that a holder must send at first: who sends less is slow, or only keeps others from being asked."""
@@ -75,7 +76,8 @@ class Collector:
     async def _fetch(self, holder: Actor, request: StateRequest, file_hash: str, least_rate: float) -> None:
         writer = self._archive.receive(request.stage, request.version, file_hash)
         try:
-            transfer = await self._network.fetch(holder, request.encode(), least_rate=least_rate)
+            limit = HEADER_BYTES + self._archive.limit(request.stage)
+            transfer = await self._network.fetch(holder, request.encode(), limit, least_rate=least_rate)
             told_at = 0.0
             async for chunk in transfer.chunks:
                 writer.feed(chunk)

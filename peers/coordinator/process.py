@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from peers import lasting_port
 from peers.archived_run import check_archive, describe_archive
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.control_socket import ControlSocket
@@ -31,6 +31,7 @@ from peers.link_probe import PROBES, Prober
 from peers.metrics import Metrics
 from peers.organisers import addresses_by_peer, members_of
 from peers.run_network import run_network
+from peers.signals import leaving_signals
 from peers.stage_sizes import stage_sizes
 from peers.state_request import StateRequest
 from swarm.atomic import atomic_file, write_whole
@@ -50,9 +51,10 @@ from swarm.events import (
     TrafficMeasured,
 )
 from swarm.manifest import RunManifest, key_fingerprint
+from swarm.models.kinds import parameter_shapes
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
-from swarm.net.host import Host, HostError
+from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Buffer
@@ -66,6 +68,7 @@ from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.initial import InitialParameters
+from swarm.state.layout import shard_limit
 from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 
@@ -136,6 +139,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         run_hash,
         manifest.model.stages,
         max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may not count yet
+        shard_limits=[shard_limit(parameter_shapes(manifest.model, stage)) for stage in range(manifest.model.stages)],
         keep_first=bool(manifest.initial.sha256),
         on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
     )
@@ -236,7 +240,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         control = ControlSocket(home.path, Steward(driver, core).answer)
         await control.open()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in leaving_signals():
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
         log.append(ProcessStarted("coordinator", str(me), run_hash, version("swarm-peer"), options.max_rate))
         addresses = tuple(await host.addresses())
@@ -275,12 +279,17 @@ async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple
     """A coordinator of a group starts also when the others are away: it knows from before where they were."""
     bootstrap = (*options.bootstrap, *entries)
     announce = options.announce or None
+    listen = lasting_port.at_last_port(options.listen, home)
     try:
-        return await Host.create(home.identity, options.listen, bootstrap, announce=announce)
+        host = await Host.create(home.identity, listen, bootstrap, announce=announce)
+    except PortTaken as error:
+        raise lasting_port.explained(error, options.listen, home) from None
     except HostError:
         if not (several and bootstrap and home.notebook.exists()):
             raise
-        return await Host.create(home.identity, options.listen, (), announce=announce)
+        host = await Host.create(home.identity, listen, (), announce=announce)
+    lasting_port.keep(host.listen, home)
+    return host
 
 
 async def _invite_to_all(

@@ -1,13 +1,12 @@
-"""Ctrl-C for all peers of a process: the first signal has each of them leave well, a second one ends the process."""
+"""Ctrl-C, SIGTERM or SIGHUP for all peers of a process: each of them leaves well; a second Ctrl-C ends the process."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from functools import partial
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from peers.signals import leaving_signals, let_the_next_end_it
 
 
 class Interrupts:
@@ -25,15 +24,15 @@ class Interrupts:
             leave()
         elif self._loop is None:
             self._loop = asyncio.get_running_loop()
-            for number in _SIGNALS:
+            for number in leaving_signals():
                 self._loop.add_signal_handler(number, self._first)
         return partial(self._leave.remove, leave)
 
     def _first(self) -> None:
         assert self._loop is not None
         self._came = True
-        for number in _SIGNALS:
+        for number in leaving_signals():
             self._loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+        let_the_next_end_it()
         for leave in list(self._leave):
             leave()

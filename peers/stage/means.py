@@ -40,8 +40,8 @@ class MeansFile:
         self._path = path
         self._clock = clock
 
-    def speed(self, manifest: RunManifest, device: str, threads: int) -> tuple[Speed, bool]:
-        """As kept, or measured now: True. Blocks for seconds then. Raises as `measure_speed`."""
+    def speed(self, manifest: RunManifest, device: str, threads: int, memory: int | None = None) -> tuple[Speed, bool]:
+        """As kept, or measured now, in `memory` bytes: True. Blocks for seconds then. Raises as `measure_speed`."""
         key = _speed_key(manifest, device, threads)
         known = self._read("speed").get(key)
         if known is not None:
@@ -49,7 +49,7 @@ class MeansFile:
                 return Speed(**{name: float(known[name]) for name in Speed.__slots__}), False
             except (KeyError, TypeError, ValueError):
                 pass
-        found = measure_speed(manifest, device, threads)
+        found = measure_speed(manifest, device, threads, memory=memory)
         self._keep("speed", key, asdict(found))
         return found, True
 

@@ -51,6 +51,7 @@ from swarm.events import (
     TrafficMeasured,
 )
 from swarm.manifest import RunManifest, SignedManifest
+from swarm.models.kinds import parameter_shapes
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import DEFAULT_LISTEN, Host
@@ -62,7 +63,8 @@ from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
 from swarm.protocol.peer import PeerCore
 from swarm.protocol.settings import Settings
-from swarm.state.transfer import TransferHeader
+from swarm.state.layout import shard_limit
+from swarm.state.transfer import HEADER_BYTES, TransferHeader
 
 _TRAFFIC_EVERY_S = 10.0
 _BLOCKED_S = 0.5
@@ -171,8 +173,11 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 turns=Turns(options.threads) if options.device == "cpu" else None,
             )
 
+        shapes = [parameter_shapes(manifest.model, stage) for stage in range(manifest.model.stages)]
+        largest_state = HEADER_BYTES + max(map(shard_limit, shapes))
+
         async def fetch(source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
-            transfer = await network.fetch(source, request)
+            transfer = await network.fetch(source, request, largest_state)
             async with aclosing(transfer.chunks):
                 async for chunk in transfer.chunks:
                     yield bytes(chunk)
@@ -306,7 +311,9 @@ async def _offered(
         capacity = options.pace.capacity(manifest.model.stages)
     elif capacity is None:
         try:
-            speed, measured = await asyncio.to_thread(kept.speed, manifest, options.device, options.threads)
+            speed, measured = await asyncio.to_thread(
+                kept.speed, manifest, options.device, options.threads, options.machine.budgets.memory
+            )
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise MachineError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from swarm.compute.graph import autocast
+from swarm.compute.graph import autocast, saved_bytes
 from swarm.manifest import ModelSection, RunManifest
 from swarm.models.cuts import flop_costs, stage_costs
 from swarm.models.kinds import build_stage
@@ -24,6 +24,11 @@ LIMIT_S = 3.0
 """So long measuring takes, about. Where a microbatch takes longer, one sequence of it is measured."""
 REPEATS = 4
 _NICE = 10
+_WORKING = 3
+"""What a backward takes at its peak, over what the graph holds before it."""
+_LEAST_LENGTH = 16
+_SMALL_SIDE = 256
+_PRODUCTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,12 @@ class Speed:
     """Microbatches a second, forward and backward, through the whole model."""
 
 
-def measure_speed(manifest: RunManifest, device: str, threads: int, limit_s: float = LIMIT_S) -> Speed:
+def measure_speed(
+    manifest: RunManifest, device: str, threads: int, limit_s: float = LIMIT_S, memory: int | None = None
+) -> Speed:
     """Blocks for `limit_s` or a little more. Others on this machine go first: it runs at low priority where it can.
 
-    Raises RuntimeError when the device cannot compute a microbatch, for example for want of memory.
+    `memory`: bytes it may take; where a microbatch takes more, a part of it is measured. Raises RuntimeError when the device cannot compute a microbatch, for example for want of memory.
     """
     result: Future[Speed] = Future()
 
@@ -49,7 +56,7 @@ def measure_speed(manifest: RunManifest, device: str, threads: int, limit_s: flo
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         torch.set_num_threads(threads)
         try:
-            result.set_result(_measure(manifest, device, limit_s))
+            result.set_result(_measure(manifest, device, limit_s, memory))
         except Exception as error:
             result.set_exception(error)
 
@@ -57,18 +64,59 @@ def measure_speed(manifest: RunManifest, device: str, threads: int, limit_s: flo
     return result.result()
 
 
-def _measure(manifest: RunManifest, device: str, limit_s: float) -> Speed:
+def _measure(manifest: RunManifest, device: str, limit_s: float, memory: int | None) -> Speed:
     length, sequences = manifest.batch.sequence_length, manifest.batch.sequences
-    layer = _Layer(manifest.model, length, device)
-    layer.seconds(1)  # allocates, compiles
-    forward_s, backward_s = layer.seconds(1)
-    if REPEATS * sequences * (forward_s + backward_s) > limit_s:
-        forward_s, backward_s = sequences * forward_s, sequences * backward_s
-    else:  # the least of several: the rest is disturbance
-        forward_s, backward_s = min((layer.seconds(sequences) for _ in range(REPEATS)), key=sum)
+    part = _part(manifest, memory)
+    if part is None:
+        forward_s, backward_s = _by_multiplying(manifest, device)
+    else:
+        rows, part_length = part
+        layer = _Layer(manifest.model, part_length, device)
+        layer.seconds(1)  # allocates, compiles
+        forward_s, backward_s = layer.seconds(1)
+        times = sequences * length / part_length
+        if rows > 1 and REPEATS * rows * (forward_s + backward_s) <= limit_s:
+            forward_s, backward_s = min(
+                (layer.seconds(rows) for _ in range(REPEATS)), key=sum
+            )  # the rest is disturbance
+            times /= rows
+        forward_s, backward_s = times * forward_s, times * backward_s
     costs = flop_costs(manifest.model, length)
     whole_s = (forward_s + backward_s) * sum(stage_costs(manifest.model, costs)) / costs.layer
     return Speed(forward_s, backward_s, 1.0 / max(whole_s, 1e-9))
+
+
+def _part(manifest: RunManifest, memory: int | None) -> tuple[int, int] | None:
+    """Of a microbatch, (sequences, their length) that can be measured in `memory`; None if not even the layer fits."""
+    rows, length = manifest.batch.sequences, manifest.batch.sequence_length
+    if memory is None:
+        return rows, length
+    layer = _Layer(manifest.model, length, "meta")
+    left = memory - layer.fixed_bytes
+    if left <= 0:
+        return None
+    graph = layer.graph_bytes() * _WORKING
+    if graph <= left:
+        return min(rows, max(1, left // graph)), length
+    while manifest.model.kind == "llama" and length > _LEAST_LENGTH and graph > left:
+        length, graph = length // 2, graph // 2
+    return (1, length) if graph <= left else None
+
+
+def _by_multiplying(manifest: RunManifest, device: str) -> tuple[float, float]:
+    """Seconds of a layer's forward and backward, by how fast two small matrices are multiplied."""
+    side = _SMALL_SIDE
+    a, b = (torch.ones(side, side, device=device) for _ in range(2))
+    (a @ b).sum().item()  # allocates, compiles
+    start = time.perf_counter()
+    for _ in range(_PRODUCTS):
+        b = a @ b / side
+    b.sum().item()
+    flop_per_s = 2 * side**3 * _PRODUCTS / (time.perf_counter() - start)
+    flop = flop_costs(manifest.model, manifest.batch.sequence_length).layer
+    tokens = manifest.batch.sequences * manifest.batch.sequence_length
+    forward_s = flop * tokens / flop_per_s / 3
+    return forward_s, 2 * forward_s
 
 
 class _Layer:
@@ -78,10 +126,22 @@ class _Layer:
         shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
         plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
         model = model.model_copy(update={**shape, **plain})
-        self._module = build_stage(model, 1, device=device, seed=0)
+        self._module = build_stage(model, 1, device=device, seed=None if device == "meta" else 0)
         self._width = model.boundary_width
         self._length = length
         self._device = torch.device(device)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Of the parameters and their gradients, and of what initial values take on their way."""
+        sizes = [parameter.nbytes for parameter in self._module.parameters()]
+        return 2 * sum(sizes) + 2 * max(sizes) + sum(buffer.nbytes for buffer in self._module.buffers())
+
+    def graph_bytes(self) -> int:
+        """Of one sequence, between forward and backward."""
+        tokens = torch.zeros((1, self._length), dtype=torch.int64, device=self._device)
+        x = torch.zeros(1, self._length, self._width, device=self._device, requires_grad=True)
+        return saved_bytes(lambda: self._module(x, tokens), lambda out: out, self._module.parameters())[1]
 
     def seconds(self, rows: int) -> tuple[float, float]:
         """Of the forward and the backward of `rows` sequences."""

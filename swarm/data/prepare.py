@@ -36,12 +36,14 @@ def prepare(
     *,
     vocab_size: int = 4096,
     tokenizer: Path | None = None,
+    end: str | None = None,
     heldout_fraction: float = 0.02,
     shard_tokens: int = SHARD_TOKENS,
     force: bool = False,
     on_progress: Progress = lambda what, done, total: None,
 ) -> DataSection:
-    """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use as it is.
+    """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use, `end` the
+    token that ends a text, if the files beside it do not say.
 
     A document goes to the held-out split if its hash falls below `heldout_fraction`: equal documents never end up on
     both sides. Another corpus in `out_dir` is replaced only with `force`. Raises CorpusError, OSError.
@@ -51,7 +53,7 @@ def prepare(
     try:
         total: int | None = None
         if tokenizer is not None:
-            used = Tokenizer.load(tokenizer)
+            used = Tokenizer.of_model(tokenizer, end)
         else:
             texts = _TrainingTexts(source, heldout_fraction, on_progress)
             used = Tokenizer.train(texts, vocab_size)

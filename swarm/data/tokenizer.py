@@ -6,12 +6,14 @@ Training is deterministic: the same texts in the same order give the same bytes.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from swarm.data import end_of_text
 from swarm.data.corpus import CorpusError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -39,9 +41,13 @@ class Tokenizer:
         # A document that spells out a special token must not be able to end itself.
         inner.encode_special_tokens = True
         vocabulary = inner.get_vocab(with_added_tokens=True)
+        end = end_of_text.marked(json.loads(raw))
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
-        if not ends:
-            raise CorpusError(f"{origin} has no end-of-text token: add one of {', '.join(_KNOWN_ENDS)}")
+        if end is None and not ends:
+            raise CorpusError(
+                f"{origin} has no end-of-text token that is known: put the model's config.json beside it, or name the "
+                "token with --end-of-text"
+            )
         if (highest := max(vocabulary.values())) >= _MAX_TOKENS:
             raise CorpusError(f"{origin} has a token {highest}, the limit is {_MAX_TOKENS} tokens: take another")
         self._inner = inner
@@ -49,12 +55,40 @@ class Tokenizer:
         self.raw = raw
         self.sha256 = hashlib.sha256(raw).hexdigest()
         self.vocab_size = highest + 1
-        self.end_of_text = vocabulary[ends[0]]
+        self.end_of_text = vocabulary[ends[0]] if end is None else end
+        self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
+        """Names that may be the end of text, where nothing says which of them it is."""
+        unknown = json.loads(raw)["model"].get("unk_token")
+        self.unknown = vocabulary.get(unknown) if isinstance(unknown, str) else None
+        """The id for what it has no token for; None if there is none."""
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Raises OSError, CorpusError."""
         return cls(path.read_bytes(), str(path))
+
+    @classmethod
+    def of_model(cls, path: Path, end: str | None = None) -> Tokenizer:
+        """A model's tokenizer.json; which token ends a text is taken from the files beside it, or is `end`.
+
+        Raises OSError, CorpusError: also where nothing says which of several it is.
+        """
+        raw = path.read_bytes()
+        if end is not None:
+            number = next((each.number for each in end_of_text.specials(raw, str(path)) if each.token == end), None)
+            if number is None:
+                raise CorpusError(f"--end-of-text {end}: {path} has no such special token")
+            return cls(end_of_text.mark(raw, number), str(path))
+        told = end_of_text.told_beside(path, raw)
+        if told is not None and end_of_text.marked(json.loads(raw)) is None:
+            raw = end_of_text.mark(raw, told.number)
+        found = cls(raw, str(path))
+        if found.guesses:
+            raise CorpusError(
+                f"{path} has {', '.join(found.guesses)}, and nothing says which of them ends a text: put the model's "
+                "config.json beside it, or name the token with --end-of-text"
+            )
+        return found
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> Tokenizer:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -25,6 +23,7 @@ from hivemind.proto import p2pd_pb2
 
 from swarm.net import addresses
 from swarm.net.identity import peer_id_bytes
+from swarm.net.sockets import SocketFolder
 from swarm.net.stream import Stream, StreamClosed
 
 LINGER_S = 10.0
@@ -50,7 +49,18 @@ _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sy
 
 
 class DaemonP2P(P2P):
-    """hivemind's P2P with a flag it cannot pass, and a daemon that a terminal's Ctrl-C does not reach."""
+    """hivemind's P2P with a flag it cannot pass, sockets in a folder of their own, and a daemon that a terminal's Ctrl-C
+    does not reach.
+    """
+
+    sockets: SocketFolder
+
+    @classmethod
+    async def start(cls, sockets: SocketFolder, **options: Any) -> DaemonP2P:
+        """As `create`, which would put the sockets into /tmp under guessable names."""
+        kind = type(cls.__name__, (cls,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/", "sockets": sockets})
+        started: DaemonP2P = await kind.create(**options)
+        return started
 
     @staticmethod
     def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
@@ -69,7 +79,7 @@ class Daemon:
 
     def __init__(self, p2p: DaemonP2P) -> None:
         self._control_path = p2p.daemon_listen_maddr["unix"]
-        self._directory: str | None = None
+        self._sockets = p2p.sockets
         self._server: asyncio.Server | None = None
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,11 +111,10 @@ class Daemon:
         if known:
             return
         if self._server is None:
-            self._directory = tempfile.mkdtemp(prefix="swarm-peer-")
             self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: _Incoming(self._accept), path=f"{self._directory}/streams.sock"
+                lambda: _Incoming(self._accept), path=f"{self._sockets.path}/streams.sock"
             )
-        where = f"{self._directory}/streams.sock".encode()
+        where = f"{self._sockets.path}/streams.sock".encode()
         request = p2pd_pb2.StreamHandlerRequest(
             addr=b"\x90\x03" + addresses.varint(len(where)) + where,  # multiaddr /unix/…
             proto=[protocol],
@@ -123,8 +132,6 @@ class Daemon:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _accept(self, stream: Stream) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(stream))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,10 +15,11 @@ from hivemind.proto import dht_pb2
 from swarm.net import addresses, dht_clock
 from swarm.net.daemon import Daemon, DaemonP2P, DialError, StreamHandler
 from swarm.net.identity import Identity
+from swarm.net.listening import DEFAULT_LISTEN, bound, check_announced, settle, told
 from swarm.net.records import RecordGuard
+from swarm.net.sockets import NoSocketFolder, SocketFolder
 from swarm.net.stream import Stream
 
-DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/0",)
 DIAL_TIMEOUT_S = 10.0
 _CLOCK_TIMEOUT_S = 5.0
 
@@ -35,6 +35,10 @@ class HostError(ConnectionError):
     """The libp2p host cannot start; the text says why and what to change."""
 
 
+class PortTaken(HostError):
+    """Another process of this machine listens there."""
+
+
 class NobodyAnswers(HostError):
     """None of the addresses to enter by is there now."""
 
@@ -46,18 +50,23 @@ class Unresponsive(NobodyAnswers):
 class Host:
     """A running libp2p host. Made by `create`, ended by `close`; `died` tells when its daemon ends by itself."""
 
-    def __init__(self, identity: Identity, p2p: DaemonP2P, dht: DHTNode) -> None:
+    def __init__(
+        self, identity: Identity, p2p: DaemonP2P, dht: DHTNode, listen: Sequence[str], *, announced: bool
+    ) -> None:
         self.identity = identity
         self.peer_id = identity.peer_id
         self.dht = dht
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Resolves, with the reason, when the daemon process ends although nobody called `close`."""
+        """Resolves, with the reason, when the daemon ends, or cannot be reached, although nobody called `close`."""
         self.clock_correction_s = 0.0
         """How far the clocks of those by which we entered are ahead of ours, if it matters."""
+        self.listen = tuple(listen)
+        """Where it listens, each with its port."""
+        self._announced = announced
         self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
-        self._watch = asyncio.create_task(self._watch_daemon())
+        self._watches = [asyncio.create_task(watch) for watch in (self._watch_daemon(), self._watch_sockets())]
 
     @classmethod
     async def create(
@@ -79,13 +88,18 @@ class Host:
         for address in initial_peers:
             if addresses.split_peer(address)[1] is None:
                 raise addresses.AddressError(f"{address!r} does not end in /p2p/ and the peer's id")
-        for address in (*listen, *(announce or ())):
-            addresses.components(address)
+        listen = settle(listen)
+        announce = check_announced(announce or (), identity.peer_id)
         await _refuse_taken(listen)
         # an address of our own is no bootstrap: a restarted bootstrap node finds itself in the list
         others = [a for a in initial_peers if addresses.split_peer(a)[1] != identity.peer_id]
         try:
-            p2p = await DaemonP2P.create(
+            sockets = SocketFolder()
+        except NoSocketFolder as error:
+            raise HostError(f"libp2p does not start: {error}") from None
+        try:
+            p2p = await DaemonP2P.start(
+                sockets,
                 initial_peers=others or None,
                 host_maddrs=list(listen),
                 announce_maddrs=list(announce) if announce else None,
@@ -94,7 +108,10 @@ class Host:
                 nat_port_map=False,
                 startup_timeout=startup_timeout,
             )
-        except (P2PDaemonError, OSError) as error:
+        except BaseException as error:
+            sockets.remove()
+            if not isinstance(error, P2PDaemonError | OSError):
+                raise
             await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
             said = str(error).removesuffix(": None")  # the daemon ended without a word
             if _UNREACHED in said:
@@ -110,12 +127,13 @@ class Host:
         except BaseException as error:
             dht_clock.CLOCK.leave()
             await p2p.shutdown()
+            sockets.remove()
             if not isinstance(error, RuntimeError | OSError | P2PDaemonError):
                 raise
             raise Unresponsive(
                 f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
             ) from None
-        host = cls(identity, p2p, dht)
+        host = cls(identity, p2p, dht, listen, announced=bool(announce))
         host.clock_correction_s = await _take_time(dht, others)
         return host
 
@@ -123,9 +141,18 @@ class Host:
     def daemon_pid(self) -> int:
         return self._p2p.process.pid
 
+    @property
+    def socket_folder(self) -> Path:
+        """Where the sockets between this process and its daemon are."""
+        return self._p2p.sockets.path
+
     async def addresses(self) -> list[str]:
-        """Multiaddresses others can dial, each ending in /p2p/ and our id, as known right now."""
-        return [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        """Multiaddresses others can dial, best first, each ending in /p2p/ and our id, as known right now.
+
+        At most 16: what was to be announced, or where this machine can be reached.
+        """
+        visible = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        return visible if self._announced else told(self.listen, visible, self.peer_id)
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout: float = DIAL_TIMEOUT_S) -> None:
         """Make sure there is a connection to a peer. Raises DialError, AddressError."""
@@ -141,13 +168,20 @@ class Host:
 
     async def close(self) -> None:
         """Stop the DHT node and the daemon. Safe to call twice, and after the daemon died."""
-        self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if not self._closed:
             self._closed = True
             dht_clock.CLOCK.leave()
         await self._daemon.close()
         self.dht.is_alive = False  # its own shutdown only unregisters, and hangs when the daemon is gone
         await self._p2p.shutdown()
+        self._p2p.sockets.remove()
+
+    async def _watch_sockets(self) -> None:
+        reason = await self._p2p.sockets.until_cleaned()
+        if not self.died.done():
+            self.died.set_result(reason)
 
     async def _watch_daemon(self) -> None:
         code = await self._p2p.process.wait()
@@ -163,18 +197,12 @@ async def _refuse_taken(listen: Sequence[str]) -> None:
         until = asyncio.get_running_loop().time() + _FREED_S
         while host is not None and port and _is_taken(host, port):
             if asyncio.get_running_loop().time() >= until:
-                raise HostError(f"port {port} of {host} is in use on this machine: choose another --port")
+                raise PortTaken(f"port {port} of {host} is in use on this machine: choose another --port")
             await asyncio.sleep(0.1)
 
 
 def _is_taken(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before do not count
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
+    return bound(host, port) == errno.EADDRINUSE
 
 
 async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
@@ -191,4 +219,4 @@ async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
     return dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
 
 
-__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "Unresponsive"]
+__all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "PortTaken", "Unresponsive"]

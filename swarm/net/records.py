@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.utils import MSGPackSerializer
 
 from swarm.net import addresses
+from swarm.net.dht_bounds import BoundedSerializer
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
 from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
@@ -153,8 +153,8 @@ class RecordGuard(RecordValidatorBase):
 
     def validate(self, record: DHTRecord) -> bool:
         try:
-            raw = MSGPackSerializer.loads(record.value)
-            subkey = MSGPackSerializer.loads(record.subkey) if record.subkey else None
+            raw = BoundedSerializer.loads(record.value)
+            subkey = BoundedSerializer.loads(record.subkey) if record.subkey else None
             if not isinstance(raw, bytes):
                 return False
             opened = open_record(raw)

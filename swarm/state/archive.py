@@ -6,6 +6,7 @@ Shards arrive as transfers (swarm/state/transfer.py) straight onto the disk; tor
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from swarm.state.shard import Shard
 
 MAX_SHARD_BYTES = 256 << 30
-"""Default limit of one shard: 20 billion parameters in a stage."""
+"""Of one shard, where the model is not known: 20 billion parameters in a stage."""
 
 _READ_BYTES = 4 << 20
 
@@ -30,7 +31,7 @@ _READ_BYTES = 4 << 20
 class Archive:
     """One copy of each stage's shard, `keep` complete versions deep.
 
-    `keep_first`: version 0 stays as well, since nobody can make it again from a seed.
+    `shard_limits`: bytes of each stage's shard at most, as the model makes them. `keep_first`: version 0 stays as well, since nobody can make it again from a seed.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Archive:
         run_hash: str,
         stages: int,
         keep: int,
-        max_shard_bytes: int = MAX_SHARD_BYTES,
+        shard_limits: Sequence[int] = (),
         keep_first: bool = False,
         on_refused: OnRefused = lambda path, reason: None,
     ) -> None:
@@ -48,7 +49,7 @@ class Archive:
         self._folder = VersionFolder(directory, run_hash)
         self._keep = keep
         self._keep_first = keep_first
-        self._limit = max_shard_bytes
+        self._limits = tuple(shard_limits)
         self._on_refused = on_refused
         self.run_hash = run_hash
         self.stages = stages
@@ -62,7 +63,11 @@ class Archive:
         """
         if not 0 <= stage < self.stages:
             raise StateError(self._folder.directory, f"no stage {stage}: the run has {self.stages}")
-        return ArchiveWriter(self, self._folder, stage, version, file_hash, self._limit)
+        return ArchiveWriter(self, self._folder, stage, version, file_hash, self.limit(stage))
+
+    def limit(self, stage: int) -> int:
+        """Bytes of a shard of a stage at most."""
+        return self._limits[stage] if self._limits else MAX_SHARD_BYTES
 
     def complete_versions(self) -> list[int]:
         """Versions of which every stage is committed, oldest first. `newest` also checks the files."""

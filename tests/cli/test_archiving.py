@@ -17,12 +17,14 @@ from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.process import KeyDamaged, organiser_key
 from peers.home import Home
+from peers.state_request import StateRequest
 from swarm.events import CheckpointRefused, Event, EventLog
 from swarm.net.bulk import LEAST_RATE, TooSlow, Transfer
 from swarm.net.host import DialError
 from swarm.protocol.actions import CollectCheckpoint, Stop, TermWritten, WriteTerm
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.state.archive import Archive
+from swarm.state.transfer import HEADER_BYTES, TransferHeader
 
 RUN = "ab" * 32
 HOLDERS = (Actor("one", 1), Actor("two", 1))
@@ -33,7 +35,7 @@ def nobody(holder: Actor) -> None:
 
 
 class Unreachable:
-    async def fetch(self, who: Actor, request: bytes, least_rate: float) -> object:
+    async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> object:
         raise DialError(f"{who.peer} is behind a wall")
 
 
@@ -55,7 +57,7 @@ class Crawling:
         self.rates = rates
         self.asked: list[tuple[str, float]] = []
 
-    async def fetch(self, who: Actor, request: bytes, least_rate: float) -> Transfer:
+    async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
         self.asked.append((who.peer, least_rate))
         if self.rates[who.peer] < least_rate:
             raise TooSlow("7 of 8 bytes came")
@@ -77,7 +79,7 @@ async def test_who_is_too_slow_is_passed_over_and_less_is_asked_when_all_are(tmp
 
 async def test_it_is_said_that_bytes_come_from_a_holder(tmp_path: Path) -> None:
     class Network:
-        async def fetch(self, who: Actor, request: bytes, least_rate: float) -> Transfer:
+        async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
             return Transfer.of(b"no checkpoint")
 
     network: Any = Network()
@@ -85,6 +87,28 @@ async def test_it_is_said_that_bytes_come_from_a_holder(tmp_path: Path) -> None:
     collector = Collector(network, Archive(tmp_path, RUN, 1, 1), lambda event: None, come.append)
     await collector.collect(CollectCheckpoint(10, Term(1), (HOLDERS,), ("00" * 32,)))
     assert come == list(HOLDERS)
+
+
+async def test_no_more_is_taken_than_the_model_makes_possible(tmp_path: Path) -> None:
+    """A peer that is asked for 1,000 bytes and announces two gigabytes: nothing of it reaches the disk."""
+
+    class Network:
+        async def fetch(self, who: Actor, request: bytes, max_bytes: int, least_rate: float) -> Transfer:
+            taken.append(max_bytes)
+            header = TransferHeader(RUN, StateRequest.decode(request).stage, 10, 2 << 30, "00" * 32)
+            return Transfer.of(header.encode() + bytes(4096))
+
+    network: Any = Network()
+    taken: list[int] = []
+    told: list[Event] = []
+    archive = Archive(tmp_path / "archive", RUN, 2, 1, shard_limits=[1000, 5000])
+    for stage in range(2):
+        order = CollectCheckpoint(10, Term(1), ((HOLDERS[0],), (HOLDERS[1],)), ("00" * 32,) * 2)
+        archive.holds = lambda each, *_, stage=stage: each != stage  # type: ignore[method-assign]
+        assert await Collector(network, archive, told.append, lambda holder: None).collect(order) == ()
+    assert taken == [HEADER_BYTES + 1000, HEADER_BYTES + 5000]
+    assert all("this stage has at most" in str(event) for event in told) and len(told) == 2
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1000]
 
 
 async def test_who_fails_otherwise_is_asked_no_less(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Coordinator:
         self.now = 0.0
         self.asked: list[tuple[str, bytes]] = []
 
-    async def fetch(self, source: Actor, request: bytes) -> Transfer:
+    async def fetch(self, source: Actor, request: bytes, max_bytes: int) -> Transfer:
         self.asked.append((source.peer, request))
         if source == PEER:
             return paced(20, 0.005, [])

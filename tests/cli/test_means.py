@@ -19,7 +19,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """What was measured: (device, threads)."""
     done: list[tuple[str, int]] = []
 
-    def measure(manifest: RunManifest, device: str, threads: int) -> Speed:
+    def measure(manifest: RunManifest, device: str, threads: int, memory: int | None) -> Speed:
         done.append((device, threads))
         return Speed(0.1, 0.2, 3.0 / len(done))
 

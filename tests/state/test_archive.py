@@ -159,7 +159,7 @@ def test_a_torn_or_oversized_transfer_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="ended after"):
         writer.commit()
     writer.abort()
-    writer = Archive(tmp_path, RUN, stages=1, keep=1, max_shard_bytes=1000).receive(0, 10, "00" * 32)
+    writer = Archive(tmp_path, RUN, stages=1, keep=1, shard_limits=[1000]).receive(0, 10, "00" * 32)
     with pytest.raises(StateError, match="at most 1000"):
         writer.feed(chunks[0])
     with pytest.raises(StateError, match="no stage 1"):

@@ -337,3 +337,62 @@ def test_tokenizers_that_would_be_guessed_are_refused(tokenizer_path: Path, tmp_
     refused("token_type is not a list", token_type=[1])
     refused("lacks byte 0x61", tokens=["~~" if token == "a" else token for token in tokens])
     refused("cannot be built", merges=["no such"])
+
+
+# ------------------------------------------------------------ models in parts
+
+
+def write_parts(folder: Path, parts: int, values: dict[str, np.ndarray], **changes: object) -> list[Path]:
+    """The last part has the head alone: without it the model looks as if embedding and head were one matrix."""
+    tensors = model_tensors(values)
+    names = [name for name in tensors if name != "output.weight"]
+    shares = [names[number :: parts - 1] for number in range(parts - 1)] + [["output.weight"]]
+    paths = []
+    for number, share in enumerate(shares):
+        about = {"split.no": number, "split.count": parts, "split.tensors.count": len(tensors), **changes}
+        path = folder / f"model-{number + 1:05d}-of-{parts:05d}.gguf"
+        path.write_bytes(gguf({**(METADATA if number == 0 else {}), **about}, {name: tensors[name] for name in share}))
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_any_part_stands_for_the_model(
+    given: int, values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    found = open_pretrained(write_parts(tmp_path, 3, values)[given], tokenizer_path)
+    assert not found.tied
+    for name, value in values.items():
+        np.testing.assert_array_equal(found.tensors[name].load().numpy(), value)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_part_that_is_not_there_is_named(
+    missing: int, values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    paths = write_parts(tmp_path, 3, values)
+    paths[missing].unlink()
+    for path in paths:
+        if path.exists():
+            with pytest.raises(StateError, match=f"one of 3 parts of a model, and {paths[missing].name}"):
+                open_pretrained(path, tokenizer_path)
+
+
+def test_a_part_under_another_name_is_refused(
+    values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    path = write_parts(tmp_path, 2, values)[0].rename(tmp_path / "model.gguf")
+    with pytest.raises(StateError, match="one of 2 parts"):
+        open_pretrained(path, tokenizer_path)
+
+
+def test_parts_that_do_not_belong_together_are_refused(
+    values: dict[str, np.ndarray], tokenizer_path: Path, tmp_path: Path
+) -> None:
+    first, second = write_parts(tmp_path, 2, values)
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(StateError, match="parts of other models"):
+        open_pretrained(first, tokenizer_path)
+    paths = write_parts(tmp_path, 2, values, **{"split.tensors.count": 99})
+    with pytest.raises(StateError, match="99 are announced"):
+        open_pretrained(paths[0], tokenizer_path)

@@ -84,14 +84,45 @@ def test_an_index_says_where_the_tensors_are(folder: Path, values: dict[str, tor
 @pytest.mark.parametrize("kept", [False, True], ids=["one matrix", "written twice"])
 def test_a_tied_head_is_the_embedding(kept: bool, folder: Path, values: dict[str, torch.Tensor]) -> None:
     change(folder, tie_word_embeddings=True)
-    head = values.pop("lm_head.weight")
-    safetensors.torch.save_file(values | ({"lm_head.weight": head} if kept else {}), folder / "model.safetensors")
+    del values["lm_head.weight"]
+    twice = {"lm_head.weight": values["model.embed_tokens.weight"].clone()} if kept else {}
+    safetensors.torch.save_file(values | twice, folder / "model.safetensors")
     found = open_pretrained(folder)
     assert found.tied and found.section.tie_embeddings
     assert "lm_head.weight" not in found.tensors
     apart = found.untied()
     assert not apart.tied and apart.tensors.keys() == {*found.tensors, "lm_head.weight"}
     assert torch.equal(apart.tensors["lm_head.weight"].load(), values["model.embed_tokens.weight"])
+
+
+def test_a_head_of_its_own_is_kept_whatever_the_configuration_says(
+    folder: Path, values: dict[str, torch.Tensor]
+) -> None:
+    change(folder, tie_word_embeddings=True)
+    found = open_pretrained(folder)
+    assert not found.tied and torch.equal(found.tensors["lm_head.weight"].load(), values["lm_head.weight"])
+    assert "has a head of its own" in " ".join(found.notes)
+    change(folder, tie_word_embeddings="yes")
+    with pytest.raises(StateError, match="tie_word_embeddings"):
+        open_pretrained(folder)
+
+
+def test_an_index_that_promises_more_than_is_there(folder: Path, values: dict[str, torch.Tensor]) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = folder / "model.safetensors.index.json"
+    places = dict.fromkeys([*values, "model.layers.7.mlp.up_proj.weight"], "model-00001-of-00001.safetensors")
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(StateError, match=r"has no tensor model\.layers\.7"):
+        open_pretrained(folder)
+    safetensors.torch.save_file(values, folder / "model.safetensors")
+    with pytest.raises(StateError, match=r"both model\.safetensors and"):
+        open_pretrained(folder)
+
+
+def test_an_adapter_is_no_model(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(StateError, match="merge it"):
+        open_pretrained(folder)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import safetensors
 import torch
 
+from swarm.data.end_of_text import told_in
 from swarm.state.error import StateError
 from swarm.state.initial import LazyTensor
 from swarm.state.pretrained.model import NO_PICKLE, PretrainedModel, assemble, count_layers, read_tokenizer
@@ -21,6 +22,7 @@ _MAX_JSON_BYTES = 64 << 20
 _DTYPES = ("F32", "F16", "BF16")
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
 
 _FIXED: Mapping[str, tuple[Any, tuple[Any, ...], str]] = {
     "model_type": (None, ("llama",), "only the Llama architecture is known"),
@@ -51,9 +53,13 @@ def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
     config = _read_json(path)
     shape = _shape(config, path)
     tensors = {name: tensor for name, tensor in _tensors(folder).items() if not name.endswith("rotary_emb.inv_freq")}
-    tied = config.get("tie_word_embeddings") is True
-    raw = read_tokenizer(folder / "tokenizer.json" if tokenizer is None else tokenizer)
-    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw)
+    tied = config.get("tie_word_embeddings", False)
+    if type(tied) is not bool:
+        raise StateError(path, f"tie_word_embeddings = {json.dumps(tied)}: it is true or false")
+    where = folder / "tokenizer.json" if tokenizer is None else tokenizer
+    raw = read_tokenizer(where)
+    end = told_in(folder, raw, str(where))
+    return assemble(folder, shape, count_layers(list(tensors)), tensors, tied, raw, end)
 
 
 def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
@@ -96,6 +102,13 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
 
 def _tensors(folder: Path) -> dict[str, LazyTensor]:
     index = folder / _INDEX
+    if (folder / _ADAPTER).exists():
+        raise StateError(
+            folder / _ADAPTER, "is here: this is what an adapter adds to a model; merge it into that first"
+        )
+    if index.exists() and (folder / _ONE_FILE).exists():
+        raise StateError(folder, f"both {_ONE_FILE} and {_INDEX} are here: remove the one that is not the model")
+    places: dict[str, str] = {}
     if index.exists():
         places = _read_json(index).get("weight_map")
         if not isinstance(places, dict) or not all(_is_plain(file) for file in places.values()):
@@ -113,6 +126,11 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
             if name in found:
                 raise StateError(folder / file, f"tensor {name} is also in another file")
             found[name] = tensor
+    for name, file in places.items():
+        if name not in found:
+            raise StateError(
+                folder / file, f"has no tensor {name}, which {_INDEX} says is there: the copy is not whole"
+            )
     return found
 
 

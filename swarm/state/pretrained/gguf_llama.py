@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from swarm.data.end_of_text import EndOfText, specials
 from swarm.state.error import StateError
 from swarm.state.initial import LazyTensor
 from swarm.state.pretrained.bpe import byte_level_bpe
-from swarm.state.pretrained.gguf import Gguf, GgufTensor, read_gguf
+from swarm.state.pretrained.gguf import Gguf, GgufTensor
+from swarm.state.pretrained.gguf_parts import read_parts
 from swarm.state.pretrained.model import (
     EMBEDDING,
     HEAD,
@@ -50,7 +52,7 @@ _SHAPE = {
 
 def open_gguf(path: Path, tokenizer: Path | None = None) -> PretrainedModel:
     """Raises StateError, OSError. Without `tokenizer` it is built from the metadata, where that is sound."""
-    file = read_gguf(path)
+    file = read_parts(path)
     shape = _shape(file, path)
     heads = {"attn_q": shape["heads"], "attn_k": shape["kv_heads"]}
     tensors = {}
@@ -61,7 +63,17 @@ def open_gguf(path: Path, tokenizer: Path | None = None) -> PretrainedModel:
         permuted = heads.get(part, 0) if name.endswith(".weight") else 0
         tensors[_our_name(name)] = _lazy(tensor, permuted, path, name)
     raw = byte_level_bpe(file.metadata, path) if tokenizer is None else read_tokenizer(tokenizer)
-    return assemble(path, shape, count_layers(list(tensors)), tensors, HEAD not in tensors, raw)
+    return assemble(path, shape, count_layers(list(tensors)), tensors, HEAD not in tensors, raw, _end(file, raw, path))
+
+
+def _end(file: Gguf, raw: bytes, path: Path) -> EndOfText | None:
+    told = file.metadata.get("tokenizer.ggml.eos_token_id")
+    if told is None:
+        return None
+    for special in specials(raw, str(path)):
+        if special.number == told:
+            return EndOfText(special.token, special.number, "tokenizer.ggml.eos_token_id")
+    raise StateError(path, f"tokenizer.ggml.eos_token_id = {told!r:.80}, which is no special token of its tokenizer")
 
 
 def _shape(file: Gguf, path: Path) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from swarm.data.end_of_text import EndOfText, mark
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection, explain
 from swarm.models.kinds import parameter_shapes
@@ -23,6 +26,8 @@ class PretrainedModel:
     """By name, all that `section` has."""
     tokenizer: bytes
     """tokenizer.json"""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how it was read."""
 
     @property
     def tied(self) -> bool:
@@ -42,12 +47,30 @@ NO_PICKLE = (
 
 
 def assemble(
-    where: Path, shape: dict[str, object], layers: int, tensors: dict[str, LazyTensor], tied: bool, tokenizer: bytes
+    where: Path,
+    shape: dict[str, object],
+    layers: int,
+    tensors: dict[str, LazyTensor],
+    tied: bool,
+    tokenizer: bytes,
+    end: EndOfText | None,
 ) -> PretrainedModel:
     """Check that `tensors`, of `layers` layers, are those of a Llama of `shape` (keys of ModelSection).
 
-    The counts in a file's head are only claims: nothing is built from them before the tensors bear them out.
+    The counts in a file's head are only claims: nothing is built from them before the tensors bear them out. `end`:
+    the token that ends a text, as the model's own files say. A head that differs from the embedding is kept, whatever
+    the configuration says of the two: it is what was trained.
     """
+    notes = []
+    if tied and HEAD in tensors and not _same(tensors[HEAD], tensors.get(EMBEDDING)):
+        tied = False
+        notes.append(
+            "the configuration says that embedding and head are tied, but the file has a head of its own, which "
+            "differs: both were imported"
+        )
+    if end is not None:
+        tokenizer = mark(tokenizer, end.number)
+        notes.append(f"a text ends with {end.token!r} (token {end.number}), as {end.told_by} says")
     try:
         section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
@@ -68,12 +91,21 @@ def assemble(
             )
         if tensors[name].shape != wanted[name]:
             raise StateError(where, f"tensor {name} is {list(tensors[name].shape)}, expected {list(wanted[name])}")
-    known = Tokenizer(tokenizer, f"the tokenizer of {where}").vocab_size
+    built = Tokenizer(tokenizer, f"the tokenizer of {where}")
+    if built.guesses:
+        raise StateError(
+            where, f"its tokenizer has {', '.join(built.guesses)}, and no file says by eos_token_id which ends a text"
+        )
+    known = built.vocab_size
     if known > section.vocab_size:
         raise StateError(
             where, f"its tokenizer has {known} tokens, its embedding {section.vocab_size}: name the right --tokenizer"
         )
-    return PretrainedModel(section, tensors, tokenizer)
+    return PretrainedModel(section, tensors, tokenizer, tuple(notes))
+
+
+def _same(head: LazyTensor, embedding: LazyTensor | None) -> bool:
+    return embedding is not None and head.shape == embedding.shape and torch.equal(head.load(), embedding.load())
 
 
 def read_tokenizer(path: Path) -> bytes:

@@ -1,0 +1,99 @@
+"""How much memory this process may still take: what the machine has free, and what limits leave of it.
+
+A container, a systemd unit or a batch job sets a limit for a group of processes (cgroups v2 or v1); the kernel kills
+whoever goes beyond, and what the machine has free says nothing about it. A limit of any group up the tree counts.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_MOUNTS = Path("/proc/self/mountinfo")
+_VERSIONS = (
+    (("memory.max", "memory.high"), "memory.current", "inactive_file"),
+    (("memory.limit_in_bytes", "memory.soft_limit_in_bytes"), "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""(limits, what is used, files in memory that the kernel gives up first) of cgroups v2 and v1."""
+_UNLIMITED = 1 << 60
+"""Version 1 writes a number near 2⁶³ where there is no limit."""
+
+
+def free_memory() -> int:
+    """Bytes: of the machine, or what a limit leaves if that is less."""
+    return min(int(psutil.virtual_memory().available), allowed_memory())
+
+
+def allowed_memory() -> int:
+    """Bytes that this process may take beside what it and others of its groups have; at most what the machine has."""
+    left = [int(psutil.virtual_memory().total)]
+    left.extend(_left_of_groups())
+    own = psutil.Process().memory_info()
+    for limit, used in ((resource.RLIMIT_AS, own.vms), (resource.RLIMIT_DATA, own.data)):
+        soft = resource.getrlimit(limit)[0]
+        if soft != resource.RLIM_INFINITY:
+            left.append(soft - used)
+    return max(0, min(left))
+
+
+def _left_of_groups() -> Iterator[int]:
+    for folder in _groups():
+        for limits, usage, cache in _VERSIONS:
+            limit = min((_number(folder / name) for name in limits), default=_UNLIMITED)
+            if limit < _UNLIMITED:
+                used = _number(folder / usage, 0) - _figures(folder / "memory.stat").get(cache, 0)
+                yield limit - max(0, used)
+
+
+def _groups() -> set[Path]:
+    """Folders of the groups this process is in, and of all above them, wherever they are mounted."""
+    found: set[Path] = set()
+    for line in _lines(_OWN):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        for mount, root in _mounts(unified=not controllers):
+            # within a container the group's path may be that of the host, which is not to be seen here
+            inner = path.removeprefix(root.rstrip("/")) if root != "/" else path
+            folder = mount / inner.lstrip("/")
+            if ".." not in folder.parts:
+                found.update(each for each in (folder, *folder.parents) if each == mount or mount in each.parents)
+            found.add(mount)
+    return found
+
+
+def _mounts(unified: bool) -> Iterator[tuple[Path, str]]:
+    """(where, which group is its root): as mounted, and where they are by custom."""
+    for line in _lines(_MOUNTS):
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        is_v1 = kind[0] == "cgroup" and "memory" in kind[2].split(",")
+        if kind[0] == "cgroup2" if unified else is_v1:
+            yield Path(fields[4].replace("\\040", " ")), fields[3]
+    yield from ((_CGROUPS, "/"), (_CGROUPS / "unified", "/")) if unified else ((_CGROUPS / "memory", "/"),)
+
+
+def _number(path: Path, otherwise: int = _UNLIMITED) -> int:
+    """What a file says; "max" is no number, and neither is a file that is not there."""
+    text = "".join(_lines(path)[:1]).strip()
+    return int(text) if text.isdecimal() else otherwise
+
+
+def _figures(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in _lines(path))
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

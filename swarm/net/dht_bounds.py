@@ -1,0 +1,189 @@
+"""Bounds on what nodes of the DHT send each other, checked on the bytes before anything decodes them.
+
+hivemind decodes with msgpack, whose hook for its own types recurses in C: a dictionary nested two hundred deep, of a few
+hundred bytes, ends the process by SIGSEGV, long before a record can be judged. That holds for what is stored with us as
+for what we are answered. This DHT holds signed records under one subkey each, so little is needed: bytes, text, numbers
+and lists of them, a few levels deep.
+
+Importing this module makes hivemind's DHT keep to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import hivemind.dht.node
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
+
+MAX_BYTES = 64 << 10
+MAX_DEPTH = 6
+MAX_ITEMS = 256
+MAX_STORED = 4096
+"""Keys in one request to store: a node that comes is handed all that it should hold."""
+MAX_FOUND = 256
+"""Keys in one request to find: each is answered with twenty nodes."""
+MAX_NEAREST = 64
+"""Nodes that one answer names for a key."""
+
+_DICTIONARY, _TUPLE = 0x50, 0x40
+"""hivemind's own types, whose bytes are msgpack again."""
+_LENGTHS = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
+"""Bytes and texts, by how their length is written."""
+_FIXED = {
+    0xC0: 0,
+    0xC2: 0,
+    0xC3: 0,
+    0xCA: 4,
+    0xCB: 8,
+    0xCC: 1,
+    0xCD: 2,
+    0xCE: 4,
+    0xCF: 8,
+    0xD0: 1,
+    0xD1: 2,
+    0xD2: 4,
+    0xD3: 8,
+}
+"""Nil, truth and numbers, by how many bytes follow."""
+_LISTS = {0xDC: ">H", 0xDD: ">I"}
+_EXTENSIONS = {0xC7: ">B", 0xC8: ">H", 0xC9: ">I"}
+_SHORT_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
+
+
+class OutOfBounds(ValueError):
+    """What another node sent is too large, too deep, or of a kind that has no place in this DHT."""
+
+
+class BoundedSerializer(MSGPackSerializer):
+    """hivemind's, for bytes that were checked first."""
+
+    @classmethod
+    def loads(cls, buf: bytes) -> object:
+        """Raises OutOfBounds; what msgpack raises for bytes that are none of it."""
+        check(buf)
+        return MSGPackSerializer.loads(buf)
+
+
+def check(raw: bytes) -> None:
+    """Raises OutOfBounds for msgpack beyond the bounds, or that is cut off. Takes time and memory of its length."""
+    if len(raw) > MAX_BYTES:
+        raise OutOfBounds(f"{len(raw)} bytes; at most {MAX_BYTES} are decoded")
+    waiting = [(memoryview(raw), 1)]
+    items = 0
+    while waiting:
+        view, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise OutOfBounds(f"nested deeper than {MAX_DEPTH}")
+        at = 0
+        pending = [1]
+        """Of each list that is open, how many of its items are still to come."""
+        while pending:
+            if pending[-1] == 0:
+                pending.pop()
+                continue
+            pending[-1] -= 1
+            items += 1
+            if items > MAX_ITEMS or depth + len(pending) - 1 > MAX_DEPTH:
+                raise OutOfBounds(f"more than {MAX_ITEMS} items, or nested deeper than {MAX_DEPTH}")
+            at, listed, inner = _item(view, at)
+            if listed:
+                pending.append(listed)
+            if inner is not None:
+                waiting.append((inner, depth + len(pending)))
+        if at != len(view):
+            raise OutOfBounds(f"{len(view) - at} bytes too many")
+
+
+def _item(view: memoryview, at: int) -> tuple[int, int, memoryview | None]:
+    """(where the next item begins, how many items of a list follow, bytes that are msgpack themselves)."""
+    code = _take(view, at, 1)[0]
+    at += 1
+    if code < 0x80 or code >= 0xE0:
+        return at, 0, None
+    if 0x90 <= code < 0xA0:
+        return at, code & 0x0F, None
+    if 0xA0 <= code < 0xC0:
+        return _past(view, at, code & 0x1F), 0, None
+    if code in _FIXED:
+        return _past(view, at, _FIXED[code]), 0, None
+    if (form := _LENGTHS.get(code)) is not None:
+        at, length = _number(view, at, form)
+        return _past(view, at, length), 0, None
+    if (form := _LISTS.get(code)) is not None:
+        return (*_number(view, at, form), None)
+    if (form := _EXTENSIONS.get(code)) is not None:
+        at, length = _number(view, at, form)
+    elif code in _SHORT_EXTENSIONS:
+        length = _SHORT_EXTENSIONS[code]
+    else:
+        raise OutOfBounds(f"a value of kind {code:#04x}, which no record has")
+    kind = _take(view, at, 1)[0]
+    if kind not in (_DICTIONARY, _TUPLE):
+        raise OutOfBounds(f"a value of type {kind:#04x}, which no record has")
+    end = _past(view, at + 1, length)
+    return end, 0, view[at + 1 : end]
+
+
+def _number(view: memoryview, at: int, form: str) -> tuple[int, int]:
+    width = struct.calcsize(form)
+    return at + width, int(struct.unpack(form, _take(view, at, width))[0])
+
+
+def _take(view: memoryview, at: int, nbytes: int) -> memoryview:
+    if at + nbytes > len(view):
+        raise OutOfBounds("it is cut off")
+    return view[at : at + nbytes]
+
+
+def _past(view: memoryview, at: int, nbytes: int) -> int:
+    _take(view, at, nbytes)
+    return at + nbytes
+
+
+class BoundedProtocol(DHTProtocol):
+    """What a node of the DHT answers and asks, with the bounds."""
+
+    serializer = BoundedSerializer
+
+    def get_stub(self, peer: PeerID) -> Any:
+        return _BoundedStub(super().get_stub(peer))
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        _count(request.keys, MAX_STORED)
+        return await super().rpc_store(request, context)
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        _count(request.keys, MAX_FOUND)
+        return await super().rpc_find(request, context)
+
+
+class _BoundedStub:
+    """Calls another node, and takes from its answers no more than was asked for."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stub, name)
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, timeout: float | None = None) -> dht_pb2.FindResponse:
+        response: dht_pb2.FindResponse = await self._stub.rpc_find(request, timeout=timeout)
+        _count(response.results, len(request.keys))
+        for result in response.results:
+            del result.nearest_node_ids[MAX_NEAREST:]
+            del result.nearest_peer_ids[MAX_NEAREST:]
+        return response
+
+
+def _count(things: Sequence[object], most: int) -> None:
+    if len(things) > most:
+        raise OutOfBounds(f"{len(things)} entries; at most {most} are taken")
+
+
+BoundedProtocol.__name__ = DHTProtocol.__name__  # by which other nodes call it
+hivemind.dht.node.DHTProtocol = BoundedProtocol

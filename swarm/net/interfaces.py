@@ -1,0 +1,126 @@
+"""This machine's own addresses, best first: what others are told to dial.
+
+The libp2p daemon tells those of the default route alone, or all of them. The first leaves out a VPN beside a home
+router, by which friends could be reached; the second has everybody dial the bridges of our containers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_VPN = re.compile(r"(tun|tap|utun|wg|tailscale|zt|ppp|nebula|wt|ipsec|gre|sit|vti|ham|proton|nord|mullvad|.*vpn)", re.I)
+_OF_CONTAINERS = re.compile(
+    r"(docker|br-[0-9a-f]{8,}|veth|cni|cbr|flannel|cali|cilium|kube|nodelocaldns|weave|podman|nerdctl|lxc|lxd|incus|"
+    r"virbr|vnet|vmnet|vboxnet|bridge\d|vEthernet|hassio|crc|minikube|azv)",
+    re.I,
+)
+_NET = Path("/sys/class/net")
+_IF_INET6 = Path("/proc/net/if_inet6")
+_TEMPORARY, _DEPRECATED, _TENTATIVE, _FAILED = 0x01, 0x20, 0x40, 0x08
+_FAR = {socket.AF_INET: "8.8.8.8", socket.AF_INET6: "2620:fe::fe"}
+"""Addresses of the internet: to which of ours a way there leads is asked of the kernel. Nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    name: str
+    addresses: tuple[IpAddress, ...]
+    bridges_containers: bool = False
+    """It stands between this machine and its own containers or virtual machines."""
+
+
+def own_addresses() -> list[IpAddress]:
+    """Of this machine, at which others may reach it; best first. Loopback only if there is nothing else."""
+    return best_first(_interfaces(), [source for family in _FAR if (source := _source(family)) is not None])
+
+
+def best_first(interfaces: Iterable[Interface], default: Iterable[IpAddress]) -> list[IpAddress]:
+    """The default route's, those of VPNs, global ones, others of networks here; `default`: from which a way leads out.
+
+    Only where there is none of those: addresses without a network, of containers' bridges, and loopback.
+    """
+    sources = list(default)
+    found = [(interface, address) for interface in interfaces for address in interface.addresses]
+    places: list[Callable[[Interface, IpAddress], bool]] = [
+        lambda interface, address: address in sources,
+        lambda interface, address: _is_network(interface, address) and _VPN.match(interface.name) is not None,
+        lambda interface, address: _is_network(interface, address) and address.is_global,
+        lambda interface, address: _is_network(interface, address),
+    ]
+    best = [address for fits in places for interface, address in found if fits(interface, address)]
+    if not best:
+        best = [address for _, address in found if address.is_link_local and address.version == 4]
+        best += [address for interface, address in found if interface.bridges_containers and not _is_odd(address)]
+        best = best or [address for _, address in found if address.is_loopback]
+    return list(dict.fromkeys(best))
+
+
+def _is_network(interface: Interface, address: IpAddress) -> bool:
+    return not interface.bridges_containers and not _is_odd(address)
+
+
+def _is_odd(address: IpAddress) -> bool:
+    return address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified
+
+
+def _interfaces() -> list[Interface]:
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    unfit = _unfit_ipv6()
+    found = []
+    for name, entries in psutil.net_if_addrs().items():
+        if name not in up:
+            continue
+        texts = [e.address.partition("%")[0] for e in entries if e.family in (socket.AF_INET, socket.AF_INET6)]
+        each = tuple(address for text in texts if (address := ipaddress.ip_address(text)) not in unfit)
+        found.append(Interface(name, each, _bridges_containers(name)))
+    return found
+
+
+def _bridges_containers(name: str) -> bool:
+    members = _NET / name / "brif"
+    if members.is_dir():  # a bridge with a card or a VPN in it is the machine's own network
+        names = [member.name for member in members.iterdir()]
+        return not any((_NET / member / "device").exists() or _VPN.match(member) for member in names)
+    return _OF_CONTAINERS.match(name) is not None
+
+
+def _unfit_ipv6() -> set[IpAddress]:
+    """Addresses that are on their way out, not yet checked, or for a day only where a lasting one is beside them."""
+    passing: dict[str, set[IpAddress]] = {}
+    lasting: set[str] = set()
+    unfit: set[IpAddress] = set()
+    try:
+        lines = _IF_INET6.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return unfit
+    for line in lines:
+        digits, _, _, _, flags, name = line.split()
+        address = ipaddress.IPv6Address(int(digits, 16))
+        state = int(flags, 16)
+        if state & (_DEPRECATED | _TENTATIVE | _FAILED):
+            unfit.add(address)
+        elif state & _TEMPORARY:
+            passing.setdefault(name, set()).add(address)
+        elif address.is_global:
+            lasting.add(name)
+    return unfit.union(*(found for name, found in passing.items() if name in lasting))
+
+
+def _source(family: socket.AddressFamily) -> IpAddress | None:
+    """From which address this machine would reach the internet."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((_FAR[family], 9))
+            found = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+    except OSError:
+        return None
+    return None if _is_odd(found) else found

@@ -1,0 +1,186 @@
+"""Where a host listens, and what it tells others of it.
+
+On both families, as far as the machine has them, under one port: IPv4 alone would leave out machines that have only
+IPv6, as on many mobile networks. The port is chosen here, so that it is known for every address of the machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import random
+import socket
+from collections.abc import Iterable, Sequence
+
+from swarm.net.addresses import AddressError, components, split_peer
+from swarm.net.interfaces import IpAddress, own_addresses
+
+MAX_ADDRESSES = 16
+"""That others are told."""
+_TRIES = 200
+_LASTING_PORTS = range(10_000, 32_000)
+"""Below those that systems give to outgoing connections: nobody takes them between two starts."""
+_ANY = ("0.0.0.0", "::")
+
+
+def listen_on(port: int) -> tuple[str, ...]:
+    """Multiaddresses of a TCP port at all addresses of both families; 0: any."""
+    return (f"/ip4/0.0.0.0/tcp/{port}", f"/ip6/::/tcp/{port}")
+
+
+DEFAULT_LISTEN = listen_on(0)
+
+
+def settle(listen: Sequence[str]) -> tuple[str, ...]:
+    """`listen` without the family that this machine lacks, if the other is there; and one free TCP port for each 0.
+
+    Raises AddressError.
+    """
+    places = [(address, dict(components(address))) for address in listen]
+    usable = [(address, parts) for address, parts in places if not _is_any(parts) or _can_bind(_host(parts), 0)]
+    places = usable or places
+    open_hosts = [_host(parts) for _, parts in places if parts.get("tcp") == "0"]
+    port = _free_port(open_hosts) if open_hosts else 0
+    return tuple(
+        address.replace("/tcp/0", f"/tcp/{port}", 1) if parts.get("tcp") == "0" else address
+        for address, parts in places
+    )
+
+
+def lasting_port() -> int:
+    """A TCP port that is free now on both families, and that no outgoing connection will take."""
+    for _ in range(_TRIES):
+        port = random.choice(_LASTING_PORTS)
+        if all(_can_bind(host, port) for host in _ANY if _can_bind(host, 0)):
+            return port
+    return 0
+
+
+def told(listen: Sequence[str], visible: Iterable[str], peer_id: str) -> list[str]:
+    """What others are told of a host that listens there: best first, each ending in its id, at most MAX_ADDRESSES.
+
+    `visible`: what the daemon thinks it can be reached at, such as what routers have made of its address.
+    """
+    own = own_addresses()
+    named = [each for address in listen for each in _expanded(address, own)]
+    seen = [split_peer(address)[0] for address in visible]
+    others = [address for address in seen if "/p2p-circuit" not in address and not _is_ours(address, listen)]
+    ranked = sorted(named, key=lambda address: _rank(address, own))
+    whole = [f"{address}/p2p/{peer_id}" for address in dict.fromkeys((*ranked, *others))]
+    # a relay's address ends in our id too; the daemon's texts are kept as they are
+    whole += [address for address in visible if "/p2p-circuit" in address]
+    return whole[: MAX_ADDRESSES - 1] + whole[-1:] if len(whole) > MAX_ADDRESSES else whole
+
+
+def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:
+    """What a person says others should dial, each once, without the id. Raises AddressError with what is wrong."""
+    checked = []
+    for address in announce:
+        plain, named = split_peer(address)
+        parts = dict(components(address))
+        if named is not None and named != peer_id:
+            raise AddressError(f"--announce {address}: that is peer {named}, this one is {peer_id}; leave /p2p/… out")
+        _check_announced_host(address, parts)
+        port = parts.get("tcp") or parts.get("udp")
+        if "p2p-circuit" not in parts and port is None:
+            raise AddressError(f"--announce {address}: name the port too, such as {plain}/tcp/4001")
+        if port == "0":
+            raise AddressError(
+                f"--announce {address}: nobody can dial port 0; name the one that leads here, and --port"
+            )
+        checked.append(plain)
+    found = tuple(dict.fromkeys(checked))
+    if len(found) > MAX_ADDRESSES:
+        raise AddressError(f"--announce is given {len(found)} times; at most {MAX_ADDRESSES} are told to others")
+    return found
+
+
+def _check_announced_host(address: str, parts: dict[str, str]) -> None:
+    host = parts.get("ip4") or parts.get("ip6")
+    if host is None:
+        if not any(name in parts for name in ("dns", "dns4", "dns6", "p2p-circuit")):
+            raise AddressError(f"--announce {address}: it has neither an IP address nor a name")
+        return
+    ip = ipaddress.ip_address(host)
+    reason = None
+    if ip.is_unspecified:
+        reason = "that means all addresses of this machine, which nobody can dial; name the one others know"
+    elif ip.is_multicast or (ip.version == 4 and str(ip) == "255.255.255.255"):
+        reason = "that is the address of a group, not of a machine"
+    elif ip.version == 6 and ip.is_link_local:
+        reason = "addresses that begin with fe80 mean another machine on every network; name another"
+    elif ip.version == 4 and (int(ip) >> 24) in (0, *range(240, 256)):
+        reason = "no machine has such an address"
+    if reason is not None:
+        raise AddressError(f"--announce {address}: {reason}")
+
+
+def _expanded(address: str, own: Sequence[IpAddress]) -> list[str]:
+    parts = dict(components(address))
+    if (parts.get("tcp") or parts.get("udp")) == "0":
+        return []  # the daemon knows which it took
+    if not _is_any(parts):
+        return [address]
+    version = 4 if "ip4" in parts else 6
+    head = f"/ip{version}/{_host(parts)}/"
+    return [address.replace(head, f"/ip{version}/{ip}/", 1) for ip in own if ip.version == version]
+
+
+def _is_ours(address: str, listen: Sequence[str]) -> bool:
+    """Whether it is one at an interface of this machine: those have been ranked, or left out on purpose."""
+    parts = dict(components(address))
+    host = _host(parts)
+    ports = {dict(components(each)).get("tcp") for each in listen}
+    local = host is not None and (ipaddress.ip_address(host).is_loopback or _can_bind(host, 0))
+    return local and (parts.get("tcp") in ports)
+
+
+def _rank(address: str, own: Sequence[IpAddress]) -> int:
+    host = _host(dict(components(address)))
+    ip = None if host is None else ipaddress.ip_address(host)
+    return own.index(ip) if ip in own else len(own)
+
+
+def _host(parts: dict[str, str]) -> str | None:
+    return parts.get("ip4") or parts.get("ip6")
+
+
+def _is_any(parts: dict[str, str]) -> bool:
+    return _host(parts) in _ANY
+
+
+def _can_bind(host: str | None, port: int) -> bool:
+    return host is None or bound(host, port) is None
+
+
+def _free_port(hosts: Sequence[str | None]) -> int:
+    """A TCP port that is free at all of `hosts`; 0 if the daemon is to find one."""
+    first = next((host for host in hosts if host is not None), None)
+    for _ in range(_TRIES if first is not None else 0):
+        try:
+            with _socket(str(first)) as probe:
+                probe.bind((first, 0))
+                port = int(probe.getsockname()[1])
+        except OSError:
+            return 0
+        if all(_can_bind(host, port) for host in hosts):
+            return port
+    return 0
+
+
+def bound(host: str, port: int) -> int | None:
+    """The error number of taking a TCP port, which is let go of at once; None if it is free."""
+    try:
+        with _socket(host) as probe:
+            probe.bind((host, port))
+    except OSError as error:
+        return error.errno or errno.EADDRNOTAVAIL
+    return None
+
+
+def _socket(host: str) -> socket.socket:
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before do not count
+    if ":" in host:
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return found
