@@ -20,6 +20,7 @@ from swarm.manifest import DataSection
 _TROUBLE = (
     e.PeerLost,
     e.PeerRefused,
+    e.RoundsOtherwise,
     e.DuplicateIdentity,
     e.PeerFenced,
     e.StepAborted,

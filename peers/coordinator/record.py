@@ -6,10 +6,12 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
+from swarm.protocol.update import Update
 
 
 class RecordError(ValueError):
@@ -163,6 +165,7 @@ def encode_decision(decision: Decision) -> str:
             ],
             "key_frames": [f"{bits:x}" for bits in decision.key_frames],
             "codecs": [[pair.forward, pair.backward] for pair in decision.codecs],
+            "update": [number.hex() for number in astuple(decision.update)],
         }
     )
 
@@ -183,4 +186,5 @@ def decode_decision(body: str) -> Decision:
         ),
         key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
         codecs=tuple(CodecPair(forward, backward) for forward, backward in row.get("codecs", ())),
+        update=Update(*(float.fromhex(number) for number in row["update"])),
     )

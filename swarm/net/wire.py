@@ -379,6 +379,7 @@ _PARTS: tuple[type, ...] = (
     m.CodecPair,
     m.LinkRate,
     m.Seating,
+    m.Update,
     m.Decision,
     m.Lineage,
     m.Receipt,
@@ -457,6 +458,8 @@ def _check(value: Any) -> None:
                 raise WireError(f"a scale of {value.scale}; it must be finite and not negative")
             if value.scale > 0 and not all(math.isfinite(x) for x in numbers):  # a SKIP may report what it skipped
                 raise WireError(f"a decision to apply with loss sum and norm {numbers}")
+        case m.Update() if not value.sound:
+            raise WireError(f"no step can be made with {value}")
         case m.Prepared() if value.finite and not (math.isfinite(value.squared_norm) and value.squared_norm >= 0):
             raise WireError(f"a finite gradient with squared norm {value.squared_norm}")
         case m.Prepared() if value.finite and not math.isfinite(value.loss_sum):

@@ -25,6 +25,7 @@ from swarm.protocol.ids import (
     SumKey,
     Term,
 )
+from swarm.protocol.update import STILL, Update
 
 Payload = object
 """Opaque to the core: bytes in the real driver, toy numbers in the simulator."""
@@ -193,6 +194,7 @@ class Decision:
     """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: what the step crossed with. Empty where the manifest says it all."""
+    update: Update = STILL
 
     @property
     def skip(self) -> bool:

@@ -142,7 +142,7 @@ class Watch:
 
     def _ideal(self) -> Ideal:
         s, visits = self._world.settings, self._world.visits
-        run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.clip_norm, self._skipped)
+        run = (s.stages, s.microbatches, s.steps, s.tokens_per_step, s.optimizer.clip_norm, self._skipped)
         shares = tuple(self._contributions.get(step) for step in range(s.steps)) if s.averages_compressed else ()
         if self._world.choosing:
             chosen = tuple(self._codecs.get(step, ()) for step in range(s.steps))
