@@ -48,6 +48,7 @@ EVENTS: dict[str, str] = {
     "StateChanged": "The coordinator's state in one word, with the core's reason. `starting`: it has no members yet.",
     "TableChanged": "Who serves a stage, with the weights by which microbatches are divided, where that has changed.",
     "PassProgress": "Microbatches accumulated, forwarded and in all, by stage, once a heartbeat.",
+    "RoundsOtherwise": "This device fails the self-test at the start: the processor makes the optimizer's steps.",
     "PeerWorked": "Where a peer's time went in one pass, with its largest spans, its use of the machine and its links.",
     "PlannerLooked": "The planner's view: rates by stage, the slowest one, and the move it plans, if any.",
     "FaultCosted": "What a disturbed step cost: seconds above the usual, tokens, microbatches done again.",

@@ -199,6 +199,8 @@ def _describe(event: e.Event) -> str:
         case e.StepAudited():
             outcome = "and came out the same" if event.agreed else "came out otherwise each time, and nobody was found"
             return f"step {event.step} was computed again by other peers {outcome}"
+        case e.RoundsOtherwise():
+            return f"{event.device} rounds otherwise than others do: optimizer steps are made on the processor instead"
         case e.PeerExpelled():
             return f"{event.actor} is expelled from the run: at step {event.step} {event.reason}"
         case e.RolledBack():

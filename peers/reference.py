@@ -29,6 +29,7 @@ from swarm.models.kinds import build_stage
 from swarm.models.stage_module import StageModule
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.scale import step_scale
+from swarm.protocol.update import update_of
 
 
 class TrainingData(Protocol):
@@ -124,7 +125,6 @@ class ReferenceModel:
                 parameters,
                 layout,
                 manifest.optimizer,
-                manifest.run.steps,
                 first_chain(manifest, stage),
                 manifest.model.subspace_id,
             )
@@ -160,8 +160,10 @@ class ReferenceModel:
         norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
         targets = self._manifest.targets_per_step
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
+        update = replay.update if replay is not None else None
+        update = update or update_of(self._manifest.optimizer, step, self._manifest.run.steps)
         for optimizer, flat in zip(self.optimizers, reduced, strict=True):
-            optimizer.apply(flat, scale, 1.0 if replay is None else replay.rate)
+            optimizer.apply(flat, scale, update)
         if self._memory is not None and scale == 0.0:
             self._memory.forget(step)
         total = reduced[-1][-1].item()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from peers.coordinator.record import read_decisions
 from peers.home import Home
 from swarm.protocol.messages import CodecPair, Contribution, Decision
+from swarm.protocol.update import Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,13 @@ class StepReplay:
     """By stage, who added what: empty each where gradients are not averaged compressed."""
     codecs: tuple[CodecPair, ...] = ()
     """By boundary 1, 2, …: what it crossed with. Empty where the manifest says it all."""
-    rate: float = 1.0
-    """What the organiser multiplied the learning rate by."""
+    update: Update | None = None
+    """As the coordinator's machine worked it out; None: as this one does."""
 
     @classmethod
     def of(cls, decision: Decision) -> StepReplay:
         contributions = tuple(outcome.contributions for outcome in decision.outcomes)
-        return cls(decision.key_frames, contributions, decision.codecs, decision.rate)
+        return cls(decision.key_frames, contributions, decision.codecs, decision.update)
 
 
 class ReplayError(ValueError):

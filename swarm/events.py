@@ -62,6 +62,13 @@ class MachineMeasured(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RoundsOtherwise(Event):
+    """This device does not compute an optimizer step as others do: the processor does it instead."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorStarted(Event):
     term: int
     decided: int

@@ -45,6 +45,7 @@ from swarm.protocol.actions import (
 from swarm.protocol.ids import Attempt, PassId, PassKind
 from swarm.protocol.messages import Decision
 from swarm.protocol.scale import step_scale
+from swarm.protocol.update import update_of
 
 WAIT_S = 30.0
 CUTS = {1: (), 2: (2,), 3: (1, 3), 4: (1, 2, 3)}
@@ -151,7 +152,9 @@ class Pump:
         tokens = self.manifest.batch.tokens_per_step
         norms = [found.squared_norm for found in assembled]
         scale, norm = step_scale(norms, tokens, self.manifest.optimizer.clip_norm)
-        decision = Decision(0, pass_id.step, scale, assembled[-1].loss_sum, tokens, norm, ())
+        update = update_of(self.manifest.optimizer, pass_id.step, self.manifest.run.steps)
+        loss_sum = assembled[-1].loss_sum
+        decision = Decision(0, pass_id.step, scale, loss_sum, tokens, norm, (), update=update)
         chains = []
         for stage, replicas in enumerate(self.stages):
             apply = Apply(decision, Attempt(pass_id, stage, 0))

@@ -6,11 +6,12 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Command, Contribution, Decision, StageOutcome
+from swarm.protocol.update import Update
 
 
 class RecordError(ValueError):
@@ -181,6 +182,7 @@ def encode_decision(decision: Decision) -> str:
             "key_frames": [f"{bits:x}" for bits in decision.key_frames],
             "codecs": [[pair.forward, pair.backward] for pair in decision.codecs],
             "rate": decision.rate.hex(),
+            "update": [number.hex() for number in astuple(decision.update)],
         }
     )
 
@@ -202,6 +204,7 @@ def decode_decision(body: str) -> Decision:
         key_frames=tuple(int(bits, 16) for bits in row.get("key_frames", ())),
         codecs=tuple(CodecPair(forward, backward) for forward, backward in row.get("codecs", ())),
         rate=float.fromhex(row.get("rate", "1.0")),
+        update=Update(*(float.fromhex(number) for number in row["update"])),
     )
 
 

@@ -38,6 +38,7 @@ from swarm.compute.least_pace import LeastPace
 from swarm.compute.meter import Meter
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
+from swarm.compute.self_test import rounds_alike
 from swarm.compute.turns import Turns
 from swarm.data.reader import visits
 from swarm.events import (
@@ -48,6 +49,7 @@ from swarm.events import (
     LoopBlocked,
     MachineMeasured,
     ProcessStarted,
+    RoundsOtherwise,
     TrafficMeasured,
 )
 from swarm.manifest import RunManifest, SignedManifest
@@ -140,6 +142,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         asked = Actor(invite.coordinator, COORDINATOR_INCARNATION)
         coordinator = asked if asked in group else group[0]
         needs = (await asyncio.to_thread(dry_run, manifest)).stages
+        elsewhere = {} if await asyncio.to_thread(_rounds_alike, options.device, log) else {"updates_on_cpu": True}
         offered: _Offered | None = None
 
         def divided() -> None:
@@ -171,6 +174,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
                 threads=options.threads,
                 graph_budget_bytes=seat.graphs,
                 turns=Turns(options.threads) if options.device == "cpu" else None,
+                **elsewhere,
             )
 
         shapes = [parameter_shapes(manifest.model, stage) for stage in range(manifest.model.stages)]
@@ -325,6 +329,19 @@ async def _offered(
     memory = options.machine.budgets.memory
     log.append(MachineMeasured(options.device, capacity, *layer, memory, up, down, kept=not measured))
     return _Offered(capacity, up, down)
+
+
+def _rounds_alike(device: str, log: EventLog) -> bool:
+    """Whether optimizer steps can be made on `device`. Raises MachineError if they cannot on the processor either."""
+    if rounds_alike(device):
+        return True
+    if device == "cpu" or not rounds_alike("cpu"):
+        raise MachineError(
+            "this machine's arithmetic comes to other bits than that of all others: its replicas would differ; it may "
+            "be broken, or flush small numbers to zero"
+        )
+    log.append(RoundsOtherwise(device))
+    return False
 
 
 async def _fail_when_daemon_dies(host: Host, driver: StageDriver) -> None:

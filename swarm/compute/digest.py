@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 
 import torch
 from blake3 import blake3
 from torch import Tensor
 
 from swarm.manifest import RunManifest
+from swarm.protocol.update import Update
 
-_FP64 = struct.Struct("<d")
+_APPLIED = struct.Struct("<dddd")
 _INTEGERS = struct.Struct("<qq")
 
 
@@ -25,10 +27,10 @@ def first_chain(manifest: RunManifest, stage: int) -> str:
     return blake3(f"swarm chain {manifest.hash} {stage}".encode()).hexdigest()
 
 
-def next_chain(previous: str, reduced: str, scale: float, rate: float = 1.0) -> str:
-    """The chain digest after a step: everything that was ever applied, and how. `rate`: as in Decision."""
-    how = _FP64.pack(scale) if rate == 1.0 else _FP64.pack(scale) + _FP64.pack(rate)
-    return blake3(bytes.fromhex(previous) + bytes.fromhex(reduced) + how).hexdigest()
+def next_chain(previous: str, reduced: str, scale: float, update: Update) -> str:
+    """The chain digest after a step: everything that was ever applied, and how."""
+    applied = _APPLIED.pack(scale, *astuple(update))
+    return blake3(bytes.fromhex(previous) + bytes.fromhex(reduced) + applied).hexdigest()
 
 
 def state_digest(version: int, updates: int, tensors: Mapping[str, Tensor]) -> str:

@@ -74,6 +74,7 @@ class StageEngine:
 
     `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
     backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
+    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class StageEngine:
         threads: int = 1,
         graph_budget_bytes: int = 1 << 30,
         turns: Turns | None = None,
+        updates_on_cpu: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
@@ -93,6 +95,7 @@ class StageEngine:
         self._threads = threads
         self._graph_budget_bytes = graph_budget_bytes
         self._turns = turns
+        self._updates_on_cpu = updates_on_cpu
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -250,6 +253,7 @@ class StageEngine:
             device=self._device,
             graph_budget_bytes=self._graph_budget_bytes,
             initialised=initialised,
+            updates_on_cpu=self._updates_on_cpu,
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:

@@ -1,9 +1,7 @@
 """The optimizer of a stage: AdamW with warm-up and cosine, fed with the reduced sum of gradients.
 
-Projectors are retracted after the step, so that they are orthonormal again (swarm/models/retraction.py).
-
-torch's functional AdamW, whose class would import the compiler: 3 CPU-seconds and 70 MB in every peer. `foreach` and
-`fused` are off: those kernels may round otherwise than the plain one.
+Projectors are retracted after the step, so that they are orthonormal again (swarm/models/retraction.py). Whatever the
+machine, the same sums lead from the same state to the same bits (swarm/compute/adamw.py).
 """
 
 from __future__ import annotations
@@ -14,13 +12,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
+from swarm.compute.adamw import Factors, step
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.models.boundary import is_projector
 from swarm.models.retraction import retract
+from swarm.protocol.update import Update
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
 
@@ -36,7 +35,7 @@ class StageState:
     version: int
     """Steps applied, skipped ones included."""
     updates: int
-    """Steps that moved the parameters: what AdamW corrects its bias by."""
+    """Steps that moved the parameters."""
     chain: str
     """Chain digest of everything applied, hex."""
     tensors: dict[str, Tensor]
@@ -56,66 +55,50 @@ class StageOptimizer:
         parameters: Mapping[str, Tensor],
         layout: Layout,
         section: OptimizerSection,
-        steps: int,
         chain: str,
         subspace_id: str = "",
+        on_cpu: bool = False,
     ) -> None:
+        """`on_cpu`: steps are made there, wherever the parameters are. See swarm/compute/self_test.py."""
         self.version = 0
         self.updates = 0
         self.chain = chain
         self._parameters = dict(parameters)
         self._layout = layout
         self._section = section
-        self._steps = steps
         self._subspace_id = subspace_id
-        self._decayed = [name for name, p in self._parameters.items() if _decays(name, p)]
-        self._others = [name for name, p in self._parameters.items() if not _decays(name, p)]
-        self._projectors = [p for name, p in self._parameters.items() if is_projector(name)]
+        self._on_cpu = on_cpu
         self._moments = {
             kind: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
             for kind in ("exp_avg", "exp_avg_sq")
         }
 
-    def apply(self, reduced: Tensor, scale: float, rate: float = 1.0) -> None:
+    def apply(self, reduced: Tensor, scale: float, update: Update) -> None:
         """One step from the reduced sums (layout.length,). Scale 0 skips: only version and chain move.
 
-        `rate`: what the schedule's learning rate is multiplied by in this step. An exception leaves the state void.
-        Raises RankError.
+        An exception leaves the state void. Raises RankError.
         """
-        chain = next_chain(self.chain, reduced_digest(reduced), scale, rate)
+        chain = next_chain(self.chain, reduced_digest(reduced), scale, update)
         if scale != 0.0:
-            means = {}
+            decaying = Factors.of(self._section, update, self._section.weight_decay)
+            others = Factors.of(self._section, update, 0.0)
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
                 mean = (reduced[part].to(torch.float64) * scale).to(torch.float32)
-                means[name] = mean.view_as(parameter).to(parameter.device)
-            with torch.no_grad():
-                self._step(self._decayed, means, self._section.weight_decay, rate)
-                self._step(self._others, means, 0.0, rate)
-                for projector in self._projectors:
-                    projector.copy_(retract(projector))
+                state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
+                p, first, second = there = [self._where(tensor) for tensor in state]
+                step(p, mean.to(p.device), first, second, decaying if _decays(name, parameter) else others)
+                if is_projector(name):
+                    p.copy_(retract(p))
+                for tensor, computed in zip(state, there, strict=True):
+                    if computed is not tensor:
+                        tensor.copy_(computed)
             self.updates += 1
         self.version += 1
         self.chain = chain
 
-    def _step(self, names: list[str], means: Mapping[str, Tensor], weight_decay: float, rate: float) -> None:
-        section = self._section
-        adamw(
-            [self._parameters[name] for name in names],
-            [means[name] for name in names],
-            [self._moments["exp_avg"][name] for name in names],
-            [self._moments["exp_avg_sq"][name] for name in names],
-            [],
-            [torch.tensor(float(self.updates)) for _ in names],
-            foreach=False,
-            fused=False,
-            amsgrad=False,
-            beta1=section.beta1,
-            beta2=section.beta2,
-            lr=rate * learning_rate(section, self.version, self._steps),
-            weight_decay=weight_decay,
-            eps=section.eps,
-            maximize=False,
-        )
+    def _where(self, tensor: Tensor) -> Tensor:
+        """It, or a copy of it, where steps are made."""
+        return tensor.cpu() if self._on_cpu else tensor
 
     def digest(self) -> str:
         """Digest of the full state, equal to `state().digest()` without the copy."""
@@ -149,15 +132,6 @@ class StageOptimizer:
 
 def _decays(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and "embed" not in name and not is_projector(name)
-
-
-def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
-    """Rate of step `step` of `steps`: linear warm-up, then cosine to `min_ratio` of the peak, and that for ever."""
-    if step < section.warmup_steps:
-        return section.learning_rate * (step + 1) / section.warmup_steps
-    progress = min(1.0, (step - section.warmup_steps) / max(1, steps - section.warmup_steps))
-    cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
-    return section.learning_rate * (section.min_ratio + (1.0 - section.min_ratio) * cosine)
 
 
 def _check_state(state: StageState, expected: Mapping[str, Tensor]) -> None:

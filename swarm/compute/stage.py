@@ -32,7 +32,14 @@ class Stage:
     """`initialised` False leaves the parameters undefined until `optimizer.load`."""
 
     def __init__(
-        self, manifest: RunManifest, index: int, *, device: str, graph_budget_bytes: int, initialised: bool
+        self,
+        manifest: RunManifest,
+        index: int,
+        *,
+        device: str,
+        graph_budget_bytes: int,
+        initialised: bool,
+        updates_on_cpu: bool = False,
     ) -> None:
         self._index = index
         self._device = torch.device(device)
@@ -53,9 +60,9 @@ class Stage:
             self._parameters,
             layout,
             manifest.optimizer,
-            manifest.run.steps,
             first_chain(manifest, index),
             manifest.model.subspace_id,
+            updates_on_cpu,
         )
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
@@ -115,7 +122,8 @@ class Stage:
         """Raises ValueError when the reduced sums or the version are not those of the decision."""
         if action.decision.step != self.optimizer.version:
             raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
-        self.optimizer.apply(self.reduction.reduced(action.attempt), action.decision.scale, action.decision.rate)
+        decision = action.decision
+        self.optimizer.apply(self.reduction.reduced(action.attempt), decision.scale, decision.update)
         self.reduction.applied(action.attempt, skipped=action.decision.skip)
         return AppliedStep(action.decision.step, self.optimizer.chain)
 

@@ -1,15 +1,34 @@
-"""Initial values that are a function of the run's seed and a tensor's name, wherever the model is cut."""
+"""Initial values that are a function of the run's seed and a tensor's name, wherever the model is cut.
+
+And on whatever machine: value i is the sum of twelve signed 16-bit lanes s, those of outputs number 3i + 1 … 3i + 3 of
+splitmix64, as (2·Σs + 12)·2^-17. That is near to normal, has mean 0 and variance 1, never exceeds 6, and is exact in
+fp32, so no instruction set decides a bit.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
 
+from swarm.models.splitmix import splitmix
+
+_WORDS = 3
+"""Of a value: twelve lanes."""
+_BLOCK = 1 << 14
+"""Values that are made at once: what is made on the way fits into a cache."""
+
 
 def seeded_normal(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Standard normal values, fp32 on the CPU."""
+    """Standard normal values, nearly, fp32 on the CPU."""
     digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    return torch.randn(shape, generator=generator)
+    start = int.from_bytes(digest[:8], "little")
+    values = torch.empty(math.prod(shape))
+    for first in range(0, len(values), _BLOCK):
+        block = values[first : first + _BLOCK]
+        counter = torch.arange(_WORDS * first + 1, _WORDS * (first + len(block)) + 1)
+        lanes = splitmix(counter, start).view(torch.int16).view(len(block), 4 * _WORDS)
+        block.copy_(lanes.sum(1))
+    return values.mul_(2).add_(4 * _WORDS).mul_(2.0**-17).view(shape)

@@ -22,11 +22,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from swarm.manifest import ModelSection
+from swarm.models.splitmix import splitmix
 
 RESIDUAL_WRITERS = ("o_proj.weight", "down_proj.weight")
 
-_INCREMENT = 0x9E3779B97F4A7C15
-_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _UNIT = 111 * 2.0**-22  # times an odd number below 2^16: 23 bits, so no rounding anywhere
 _LANES = 4
 _FOLD_ROWS = 4096
@@ -36,10 +35,7 @@ def anchor(tokens: Tensor, model: ModelSection) -> Tensor:
     """F[tokens], generated: (…, dim) fp32 on the device of `tokens`, int64 ids of any shape."""
     words = -(-model.dim // _LANES)
     counter = tokens[..., None] * words + torch.arange(1, words + 1, device=tokens.device)
-    mixed = counter * _signed(_INCREMENT) + _signed(model.subspace_seed)
-    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(_MULTIPLIERS[0])
-    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(_MULTIPLIERS[1])
-    lanes = (mixed ^ _shifted(mixed, 31)).view(torch.int16)[..., : model.dim]
+    lanes = splitmix(counter, model.subspace_seed).view(torch.int16)[..., : model.dim]
     return (lanes.to(torch.float32) * 2 + 1) * _UNIT
 
 
@@ -75,13 +71,3 @@ def _folded(name: str, value: Tensor, model: ModelSection) -> Tensor:
     if name.endswith(RESIDUAL_WRITERS):
         return F.pad(value, (0, 0, 0, model.dim - len(value)))  # nothing to add in the tail
     return value
-
-
-def _shifted(value: Tensor, bits: int) -> Tensor:
-    """A logical shift to the right; torch's is arithmetic."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(word: int) -> int:
-    """The int64 with the bits of a 64-bit word. torch's int64 products wrap around."""
-    return word - (1 << 64) if word >= 1 << 63 else word

@@ -428,6 +428,7 @@ _PARTS: tuple[type, ...] = (
     m.LinkUse,
     m.Work,
     m.Seating,
+    m.Update,
     m.Decision,
     m.Lineage,
     m.Receipt,
@@ -515,6 +516,8 @@ def _check(value: Any) -> None:
                 controls.check(value)
             except ValueError as error:
                 raise WireError(str(error)) from None
+        case m.Update() if not value.sound:
+            raise WireError(f"no step can be made with {value}")
         case m.Prepared() if value.finite and not (math.isfinite(value.squared_norm) and value.squared_norm >= 0):
             raise WireError(f"a finite gradient with squared norm {value.squared_norm}")
         case m.Prepared() if value.finite and not math.isfinite(value.loss_sum):

@@ -36,6 +36,7 @@ from swarm.protocol.messages import (
     is_near,
 )
 from swarm.protocol.scale import step_scale
+from swarm.protocol.update import Update
 
 
 class Ledger:
@@ -388,7 +389,7 @@ class Ledger:
             return None
         return StageOutcome(table.number, there[0].digest, table.contributions())
 
-    def decide(self, tokens: int, clip_norm: float, without: frozenset[Actor]) -> Decision | None:
+    def decide(self, tokens: int, clip_norm: float, update: Update, without: frozenset[Actor]) -> Decision | None:
         """The decision, when every stage has an outcome. Scale 0 (SKIP) if a gradient is not finite."""
         if any(len(self.prepared[s]) + len(without) < len(table.roster) for s, table in enumerate(self.tables)):
             return None  # this is asked with each that is prepared
@@ -409,6 +410,7 @@ class Ledger:
             key_frames=self._key_frames(chosen),
             codecs=self.codecs,
             rate=self.rate,
+            update=update,
         )
 
     def answers(self, without: frozenset[Actor]) -> Answers:

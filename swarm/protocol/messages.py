@@ -25,6 +25,7 @@ from swarm.protocol.ids import (
     SumKey,
     Term,
 )
+from swarm.protocol.update import STILL, Update
 
 Payload = object
 """Opaque to the core: bytes in the real driver, toy numbers in the simulator."""
@@ -195,6 +196,7 @@ class Decision:
     """By boundary 1, 2, …: what the step crossed with. Empty where the manifest says it all."""
     rate: float = 1.0
     """What the learning rate of the schedule is multiplied by in this step."""
+    update: Update = STILL
 
     @property
     def skip(self) -> bool:

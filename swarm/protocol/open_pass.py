@@ -222,7 +222,11 @@ class OpenPass:
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
         """Decide when every stage is prepared. Without: actors that died when all others were."""
-        decision = self.ledger.decide(self._settings.targets_per_step, self._settings.clip_norm, without)
+        targets, update = (
+            self._settings.targets_per_step,
+            self._settings.update(self.ledger.pass_id.step, self.ledger.rate),
+        )
+        decision = self.ledger.decide(targets, self._settings.optimizer.clip_norm, update, without)
         if decision is None:
             return
         if (boundary := self.ledger.mixed_copies(without)) is not None:

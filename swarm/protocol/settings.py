@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarm.manifest import RunManifest
-from swarm.protocol.ids import StageIndex
+from swarm.manifest import OptimizerSection, RunManifest
+from swarm.protocol.ids import StageIndex, StepNumber
+from swarm.protocol.update import Update, update_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Settings:
     tokens_per_step: int
     targets_per_step: int
     """What a step's loss is summed over: tokens, or images."""
-    clip_norm: float
+    optimizer: OptimizerSection
     replicas: int
     evaluate_every: int
     evaluate_microbatches: int
@@ -61,6 +62,10 @@ class Settings:
         """Whether a checkpoint is made of this version."""
         return version > 0 and (version % self.checkpoint_every == 0 or version == self.steps)
 
+    def update(self, step: StepNumber, rate: float) -> Update:
+        """What a step's decision says of the optimizer. `rate`: as in Decision."""
+        return update_of(self.optimizer, step, self.steps, rate)
+
     def partner(self, stage: int) -> StageIndex | None:
         """The other stage that holds some of the parameters of `stage`."""
         ends = {0: self.stages - 1, self.stages - 1: 0} if self.ends_share else {}
@@ -75,7 +80,7 @@ class Settings:
             steps=manifest.run.steps,
             tokens_per_step=manifest.batch.tokens_per_step,
             targets_per_step=manifest.targets_per_step,
-            clip_norm=manifest.optimizer.clip_norm,
+            optimizer=manifest.optimizer,
             replicas=manifest.swarm.replicas,
             max_replicas=manifest.swarm.max_replicas,
             evaluate_every=manifest.evaluation.every,

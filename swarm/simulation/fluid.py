@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from swarm.events import PeerMoved
+from swarm.manifest import OptimizerSection
 from swarm.protocol.actions import Emit
 from swarm.protocol.capacities import Capacities
 from swarm.protocol.experience import Experience
@@ -354,7 +355,7 @@ def _settings(course: Course) -> Settings:
         steps=1 << 30,
         tokens_per_step=course.microbatches,
         targets_per_step=course.microbatches,
-        clip_norm=1.0,
+        optimizer=OptimizerSection(),
         replicas=2,
         max_replicas=course.max_replicas,
         evaluate_every=0,

@@ -156,7 +156,7 @@ class Watch:
     def _ideal(self) -> Ideal:
         s, visits = self._world.settings, self._world.visits
         steps = max(s.steps, self.steps)
-        run = (s.stages, s.microbatches, steps, s.tokens_per_step, s.clip_norm, self._skipped)
+        run = (s.stages, s.microbatches, steps, s.tokens_per_step, s.optimizer.clip_norm, self._skipped)
         shares = tuple(self._contributions.get(step) for step in range(steps)) if s.averages_compressed else ()
         rates = tuple(self._rates.get(step, 1.0) for step in range(steps)) if self._rates else ()
         if self._world.choosing:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
+from swarm.manifest import OptimizerSection
 from swarm.protocol.settings import Settings
 from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
 from swarm.simulation.invariants import ENOUGH_TO_LEAVE_S
@@ -243,7 +244,7 @@ def small_settings(
         steps=steps,
         tokens_per_step=64 * microbatches,
         targets_per_step=64 * microbatches,
-        clip_norm=1.0,
+        optimizer=OptimizerSection(),
         replicas=replicas,
         max_replicas=replicas if max_replicas is None else max_replicas,
         evaluate_every=evaluate_every,

@@ -14,6 +14,7 @@ from peers.home import Home
 from peers.replay import StepReplay, read_replay
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
+from swarm.protocol.update import Update
 from swarm.state.error import StateError
 
 RUN = "ab" * 32
@@ -22,7 +23,8 @@ SHARES = (Contribution(2**70 + 5, -1), Contribution(10, 1))
 
 def decision(step: int, *key_frames: int) -> Decision:
     outcomes = (StageOutcome(0, "x"), StageOutcome(1, "y", SHARES))
-    return Decision(Term(1), StepNumber(step), 0.1 + step, 2.0 / 3, 64, 1e-3, outcomes, key_frames)
+    update = Update(1 / 3 / (step + 1), 1 - 0.9 ** (step + 1), 0.1)
+    return Decision(Term(1), StepNumber(step), 0.1 + step, 2.0 / 3, 64, 1e-3, outcomes, key_frames, update=update)
 
 
 def test_what_is_read_is_what_stands(tmp_path: Path) -> None:
@@ -39,7 +41,8 @@ def test_what_is_read_is_what_stands(tmp_path: Path) -> None:
     assert (record.term, record.rolled_back_in) == (5, 4)
     record.close()
     shares = ((), SHARES)
-    assert read_replay(home, RUN) == {0: StepReplay((15, 7), shares), 1: StepReplay((8, 0), shares)}
+    stand = decision(0, 15, 7), decision(1, 8, 0)
+    assert read_replay(home, RUN) == {d.step: StepReplay(d.key_frames, shares, (), d.update) for d in stand}
 
 
 def test_what_a_step_crossed_with_is_kept(tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_what_a_step_crossed_with_is_kept(tmp_path: Path) -> None:
     record.write_decision(dataclasses.replace(decision(0), codecs=codecs))
     assert record.last_decision is not None and record.last_decision.codecs == codecs
     record.close()
-    assert read_replay(Home(tmp_path), RUN) == {0: StepReplay((), ((), SHARES), codecs)}
+    assert read_replay(Home(tmp_path), RUN) == {0: StepReplay((), ((), SHARES), codecs, decision(0).update)}
 
 
 def test_a_record_from_before_codecs_were_chosen_can_be_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import torch
 
 from swarm.compute.digest import first_chain, next_chain, reduced_digest, run_digest, state_digest
+from swarm.protocol.update import STILL, Update
 
 
 def test_every_ingredient_counts(make_manifest):
@@ -8,8 +9,14 @@ def test_every_ingredient_counts(make_manifest):
     assert len({start, first_chain(make_manifest(), 1), first_chain(make_manifest(codec="int8"), 0)}) == 3
     reduced = reduced_digest(torch.zeros(3, dtype=torch.float64))
     other = reduced_digest(torch.tensor([0, 0, 1e-300], dtype=torch.float64))
-    chains = {next_chain(start, reduced, 1.0), next_chain(start, other, 1.0), next_chain(start, reduced, 1.0 + 2**-52)}
-    assert len(chains | {next_chain(reduced, start, 1.0)}) == 4
+    chains = {
+        next_chain(start, reduced, 1.0, STILL),
+        next_chain(start, other, 1.0, STILL),
+        next_chain(start, reduced, 1.0 + 2**-52, STILL),
+        next_chain(reduced, start, 1.0, STILL),
+        next_chain(start, reduced, 1.0, Update(5e-324)),
+    }
+    assert len(chains) == 5
 
 
 def test_a_state_digest_covers_names_values_and_counts_but_not_the_order_of_a_dictionary():

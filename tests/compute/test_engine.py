@@ -38,9 +38,11 @@ from swarm.protocol.actions import (
 )
 from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
 from swarm.protocol.messages import Decision
+from swarm.protocol.update import Update
 
 WAIT_S = 20.0
 STEP = PassId(0, 0)
+UPDATE = Update(1e-3, 0.1, 0.05)
 NEXT = PassId(0, 1)
 TRAIN = PassKind.TRAIN
 IDS = np.arange(14).reshape(2, 7)
@@ -257,7 +259,7 @@ def test_a_step_moves_the_version_and_a_skip_moves_nothing_else(start):
         driver.ask(Backward(pass_id, 0, gradient(driver)), BackwardDone)
         driver.reduce_alone(pass_id)
         before = driver.engine.snapshot().result(WAIT_S)
-        apply = Apply(Decision(0, pass_id.step, scale, 1.0, 24, 1.0, ()), Attempt(pass_id, 0, 0))
+        apply = Apply(Decision(0, pass_id.step, scale, 1.0, 24, 1.0, (), update=UPDATE), Attempt(pass_id, 0, 0))
         done = driver.ask(apply, AppliedStep)
         after = driver.engine.snapshot().result(WAIT_S)
         assert done.step == pass_id.step
@@ -275,7 +277,7 @@ def test_a_decision_is_applied_after_the_next_pass_has_begun(start):
     driver.begin()
     driver.reduce_alone()
     driver.begin(NEXT)
-    driver.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, ()), Attempt(STEP, 0, 0)), AppliedStep)
+    driver.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, (), update=UPDATE), Attempt(STEP, 0, 0)), AppliedStep)
 
 
 def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_manifest):
@@ -283,7 +285,7 @@ def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_ma
     assert other.engine.version is None
     donor.begin()
     donor.reduce_alone()
-    donor.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, ()), Attempt(STEP, 0, 0)), AppliedStep)
+    donor.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, (), update=UPDATE), Attempt(STEP, 0, 0)), AppliedStep)
     state = donor.engine.snapshot().result(WAIT_S)
     other.engine.load_state(state).result(WAIT_S)
     assert other.engine.version == 1
@@ -437,7 +439,7 @@ def test_an_emulated_stage_makes_frames_of_the_real_size(start, make_manifest, c
     assert a.ask(Backward(STEP, 0, done.payload), BackwardDone).seconds >= 0.02
     assert b.reduce_alone(stage=1).loss_sum == 1.0
     assert a.reduce_alone().finite
-    a.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, ()), Attempt(STEP, 0, 0)), AppliedStep)
+    a.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, (), update=UPDATE), Attempt(STEP, 0, 0)), AppliedStep)
     prompts = PassId(0, 0, 1)
     a.begin(prompts, PassKind.GENERATE)
     body = a.format.pack_tokens(PassKind.GENERATE, IDS[:1, :7])

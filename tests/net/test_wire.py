@@ -258,7 +258,8 @@ def decode_or_refuse(decoder: Decoder, header: bytes, payload: bytes) -> None:
 
 PASS = pb.PassId(term=1, step=2)
 KEY = pb.FrameKey(pass_id=PASS, boundary=1, microbatch=0)
-DECISION = pb.Decision(term=1, step=2, scale=0.5, tokens=10, rate=1.0)
+STILL = pb.Update(learning_rate=0.0, bias1=1.0, bias2=1.0)
+DECISION = pb.Decision(term=1, step=2, scale=0.5, tokens=10, rate=1.0, update=STILL)
 
 
 def header(introduce: list[pb.Actor] | None = None, **body: Any) -> bytes:
@@ -333,6 +334,8 @@ def want(count: int) -> bytes:
         (header(steer=pb.Steer(why="x" * 1025)), b"", "a text of 1025 bytes"),
         (decision(scale=-1.0), b"", "a scale of -1.0"),
         (decision(loss_sum=math.nan), b"", "a decision to apply with loss sum"),
+        (header(decide=pb.Decide(decision=pb.Decision())), b"", "Decision.update is missing"),
+        (header(decide=pb.Decide(decision=pb.Decision(update=pb.Update()))), b"", "no step can be made with"),
         (
             header(amend=pb.Amend(pass_id=PASS, table=pb.StageTable(roster=[0], carried=[0, 1]))),
             b"",

@@ -8,6 +8,7 @@ from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
 from swarm.protocol.messages import UNTOLD, Prepared, StageTable, Status
 from swarm.protocol.suspicion import Suspicion
+from swarm.protocol.update import STILL
 from swarm.simulation.scenario import small_settings
 
 ROSTERS = ((Actor("a", 1), Actor("b", 1)), (Actor("m", 1),), (Actor("y", 1), Actor("z", 1)))
@@ -43,10 +44,10 @@ def amended(table: StageTable) -> StageTable:
 def test_a_step_is_decided_if_both_ends_hold_the_same() -> None:
     record = ledger()
     prepare(record, 0, 1, 2)
-    assert record.decide(10, 1.0, NOBODY) is not None and record.disagreeing() is None
+    assert record.decide(10, 1.0, STILL, NOBODY) is not None and record.disagreeing() is None
     prepare(record, 2, shared="other")
-    assert record.decide(10, 1.0, NOBODY) is None
-    assert record.decide(10, 1.0, frozenset({ROSTERS[2][0]})) is None
+    assert record.decide(10, 1.0, STILL, NOBODY) is None
+    assert record.decide(10, 1.0, STILL, frozenset({ROSTERS[2][0]})) is None
     assert record.disagreeing() == 2
 
 
@@ -55,7 +56,7 @@ def test_nobody_disagrees_before_all_have_spoken() -> None:
     prepare(record, 0)
     prepare(record, 2, shared="other")
     assert record.disagreeing() is None
-    assert record.decide(10, 1.0, NOBODY) is None
+    assert record.decide(10, 1.0, STILL, NOBODY) is None
 
 
 def test_a_table_of_one_end_voids_what_the_other_has_prepared() -> None:

@@ -68,29 +68,29 @@ def test_a_model_that_learned_to_count_goes_on_counting() -> None:
 def test_a_subspace_model_generates(
     subspace_manifest: RunManifest, subspace_states: States, tokenizer: Tokenizer
 ) -> None:
-    text = generate(subspace_states, subspace_manifest, tokenizer, "The ", 8)
+    text = generate(subspace_states, subspace_manifest, tokenizer, "The ", 16)
     assert text.startswith("The ") and len(text) > len("The ")
 
 
 def test_a_model_with_narrow_boundaries_generates(
     narrow_manifest: RunManifest, narrow_states: States, tokenizer: Tokenizer
 ) -> None:
-    text = generate(narrow_states, narrow_manifest, tokenizer, "The ", 8)
+    text = generate(narrow_states, narrow_manifest, tokenizer, "The ", 16)
     assert text.startswith("The ") and len(text) > len("The ")
     dull = {stage: {n: t * ("boundaries" not in n) for n, t in table.items()} for stage, table in narrow_states.items()}
-    assert generate(dull, narrow_manifest, tokenizer, "The ", 8) != text, "the boundaries had no say"
+    assert generate(dull, narrow_manifest, tokenizer, "The ", 16) != text, "the boundaries had no say"
 
 
 def test_a_model_whose_receivers_refine_generates(
     refined_manifest: RunManifest, refined_states: States, tokenizer: Tokenizer
 ) -> None:
-    text = generate(refined_states, refined_manifest, tokenizer, "The ", 8)
+    text = generate(refined_states, refined_manifest, tokenizer, "The ", 16)
 
     def dull(name: str) -> bool:
         return "tables" in name or "refinements" in name
 
     without = {s: {n: t * (not dull(n)) for n, t in table.items()} for s, table in refined_states.items()}
-    assert generate(without, refined_manifest, tokenizer, "The ", 8) != text, "the receivers had no say"
+    assert generate(without, refined_manifest, tokenizer, "The ", 16) != text, "the receivers had no say"
 
 
 @pytest.mark.parametrize("codec", ["none", "topk:0.05"])

@@ -252,7 +252,7 @@ class LinkRate(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames", "codecs", "rate")
+    __slots__ = ("term", "step", "scale", "loss_sum", "tokens", "gradient_norm", "outcomes", "key_frames", "codecs", "rate", "update")
     TERM_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,7 @@ class Decision(_message.Message):
     KEY_FRAMES_FIELD_NUMBER: _ClassVar[int]
     CODECS_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     term: int
     step: int
     scale: float
@@ -273,7 +274,18 @@ class Decision(_message.Message):
     key_frames: _containers.RepeatedScalarFieldContainer[bytes]
     codecs: _containers.RepeatedCompositeFieldContainer[CodecPair]
     rate: float
-    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., rate: _Optional[float] = ...) -> None: ...
+    update: Update
+    def __init__(self, term: _Optional[int] = ..., step: _Optional[int] = ..., scale: _Optional[float] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., gradient_norm: _Optional[float] = ..., outcomes: _Optional[_Iterable[_Union[StageOutcome, _Mapping]]] = ..., key_frames: _Optional[_Iterable[bytes]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., rate: _Optional[float] = ..., update: _Optional[_Union[Update, _Mapping]] = ...) -> None: ...
+
+class Update(_message.Message):
+    __slots__ = ("learning_rate", "bias1", "bias2")
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    BIAS1_FIELD_NUMBER: _ClassVar[int]
+    BIAS2_FIELD_NUMBER: _ClassVar[int]
+    learning_rate: float
+    bias1: float
+    bias2: float
+    def __init__(self, learning_rate: _Optional[float] = ..., bias1: _Optional[float] = ..., bias2: _Optional[float] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("term", "stage", "version", "source", "from_archive", "move")

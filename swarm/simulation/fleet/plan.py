@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swarm.manifest import OptimizerSection
 from swarm.protocol.settings import Settings
 from swarm.simulation.fleet.links import Weigh
 from swarm.simulation.fleet.machine import SPREAD, UPLINK_BYTES_PER_S
@@ -57,7 +58,7 @@ class FleetPlan:
             steps=1 << 30,
             tokens_per_step=tokens,
             targets_per_step=tokens,
-            clip_norm=1.0,
+            optimizer=OptimizerSection(),
             replicas=self.replicas,
             evaluate_every=0,
             evaluate_microbatches=0,

@@ -1,0 +1,77 @@
+"""One step of AdamW, of operations that round once each: every machine comes to the same bits.
+
+    m ← m·β₁ + g·(1 − β₁)          v ← v·β₂ + g²·(1 − β₂)
+    p ← p·(1 − η·λ) − m ÷ (√v·(1/√b₂) + ε) · (η/b₁)
+
+Multiplications, additions and divisions of fp32 are fixed by IEEE 754, whatever the vector unit. What is not is how a
+fused one rounds, such as torch's `addcdiv`, `lerp`, or `add` with an `alpha`: one instruction set does it in two
+steps, the next in one. So each stands alone here. Factors are rounded to fp32 first, and multiply: to divide by a
+number is on some machines to multiply by its inverse.
+
+Roots are taken in fp64 and rounded to fp32. In fp32 torch's come from Intel's library where that is there, and one in
+150 is not the nearest number; on a graphics card all are. The fp64 root of an fp32 number is at least four units of its
+last place away from where fp32 rounds the other way, so no library is too coarse for that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from swarm.manifest import OptimizerSection
+from swarm.protocol.update import Update
+
+_BLOCK = 1 << 16
+"""Elements at once on a CPU: what is worked on stays in a cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """Of one step; fp32 numbers."""
+
+    shrink: float
+    """1 − η·λ."""
+    beta1: float
+    rest1: float
+    """1 − β₁."""
+    beta2: float
+    rest2: float
+    root: float
+    """1/√b₂."""
+    eps: float
+    rate: float
+    """η/b₁."""
+
+    @classmethod
+    def of(cls, section: OptimizerSection, update: Update, weight_decay: float) -> Factors:
+        exact = cls(
+            shrink=1.0 - update.learning_rate * weight_decay,
+            beta1=section.beta1,
+            rest1=1.0 - section.beta1,
+            beta2=section.beta2,
+            rest2=1.0 - section.beta2,
+            root=1.0 / math.sqrt(update.bias2),
+            eps=section.eps,
+            rate=update.learning_rate / update.bias1,
+        )
+        return cls(*torch.tensor(astuple(exact), dtype=torch.float32).tolist())
+
+
+@torch.no_grad()
+def step(parameter: Tensor, mean: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, factors: Factors) -> None:
+    """In place, of contiguous fp32 tensors of one shape on one device. `mean`: the gradient."""
+    p, g, m, v = (tensor.view(-1) for tensor in (parameter, mean, exp_avg, exp_avg_sq))
+    block = _BLOCK if p.device.type == "cpu" else max(1, len(p))
+    for first in range(0, len(p), block):
+        part = slice(first, first + block)
+        _step(p[part], g[part], m[part], v[part], factors)
+
+
+def _step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Factors) -> None:
+    m.mul_(factors.beta1).add_(g.mul(factors.rest1))
+    v.mul_(factors.beta2).add_(g.mul(g).mul_(factors.rest2))
+    root = v.double().sqrt_().float().mul_(factors.root).add_(factors.eps)
+    p.mul_(factors.shrink).sub_(m.div(root).mul_(factors.rate))

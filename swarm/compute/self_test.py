@@ -1,0 +1,41 @@
+"""Whether a device rounds as all others do: what it makes of fixed numbers, against the digest of what it must make."""
+
+from __future__ import annotations
+
+import torch
+from blake3 import blake3
+
+from swarm.compute import adamw
+from swarm.manifest import OptimizerSection
+from swarm.models.initial import seeded_normal
+from swarm.models.retraction import RankError, retract
+from swarm.protocol.update import Update
+
+DIGEST = "e77e1077424cc005cdb3a91969208716c0cc2153c025890d3e1cc84959de4546"
+_SECTION = OptimizerSection(eps=1e-7)
+_UPDATES = (Update(3.0, 0.1, 0.05), Update(0.7, 0.19, 0.0975), Update(9.0, 1.0, 1.0))
+"""So large that the last bit of every operation shows."""
+_ELEMENTS = 5000
+
+
+def rounds_alike(device: str | torch.device) -> bool:
+    """Whether an optimizer step on `device` comes to the bits that it comes to everywhere."""
+    try:
+        return digest_on(device) == DIGEST
+    except (RuntimeError, RankError):  # it cannot do it at all
+        return False
+
+
+def digest_on(device: str | torch.device) -> str:
+    """Of the parameters and moments after a few steps, and of a projector made orthonormal again."""
+    size = torch.Size((_ELEMENTS,))
+    tensors = [seeded_normal("parameter", size, 0).to(device), *torch.zeros(2, _ELEMENTS, device=device)]
+    for number, update in enumerate(_UPDATES):
+        mean = seeded_normal(f"gradient {number}", size, 0) * 10.0 ** (3 - 3 * number)
+        factors = adamw.Factors.of(_SECTION, update, _SECTION.weight_decay)
+        adamw.step(tensors[0], mean.to(device), tensors[1], tensors[2], factors)
+    tensors.append(retract((torch.eye(60, 12) + 0.02 * seeded_normal("projector", torch.Size((60, 12)), 0)).to(device)))
+    found = blake3()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

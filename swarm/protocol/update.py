@@ -1,0 +1,50 @@
+"""The numbers of an optimizer step that no two machines need agree about: each library has its own `cos` and `pow`.
+
+The coordinator works them out once, and the decision carries them to everybody.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from swarm.manifest import OptimizerSection
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Of one step of AdamW."""
+
+    learning_rate: float = 0.0
+    bias1: float = 1.0
+    """What the first moment is divided by: 1 − beta1^(step + 1)."""
+    bias2: float = 1.0
+    """The same of the second."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether a step can be made with these."""
+        return 0.0 <= self.learning_rate < math.inf and 0.0 < self.bias1 <= 1.0 and 0.0 < self.bias2 <= 1.0
+
+
+STILL = Update()
+"""Moves no parameter: of a step that was skipped."""
+
+
+def update_of(section: OptimizerSection, step: int, steps: int, rate: float = 1.0) -> Update:
+    """That of step `step` of `steps`: a function of the step's number alone, whatever was skipped before.
+
+    `rate`: what the organiser multiplies the schedule by.
+    """
+    return Update(
+        rate * learning_rate(section, step, steps), 1.0 - section.beta1 ** (step + 1), 1.0 - section.beta2 ** (step + 1)
+    )
+
+
+def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
+    """Linear warm-up, then cosine to `min_ratio` of the peak, and that for ever."""
+    if step < section.warmup_steps:
+        return section.learning_rate * (step + 1) / section.warmup_steps
+    progress = min(1.0, (step - section.warmup_steps) / max(1, steps - section.warmup_steps))
+    cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return section.learning_rate * (section.min_ratio + (1.0 - section.min_ratio) * cosine)
