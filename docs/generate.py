@@ -45,7 +45,7 @@ EVENTS: dict[str, str] = {
     "sums in less time than a step takes. Said by both sides, where link and step are measured.",
     "CatchUpFailed": "A peer misses the sums of a step for good, and loads a newer version.",
     "PassOpened": "A pass begins: a training step, an evaluation, or a text sample. `replicas` are peers per stage.",
-    "StateChanged": "The coordinator's state in one word, with the core's reason.",
+    "StateChanged": "The coordinator's state in one word, with the core's reason. `starting`: it has no members yet.",
     "TableChanged": "Who serves a stage, with the weights by which microbatches are divided, where that has changed.",
     "PassProgress": "Microbatches accumulated, forwarded and in all, by stage, once a heartbeat.",
     "PeerWorked": "Where a peer's time went in one pass, with its largest spans, its use of the machine and its links.",

@@ -299,7 +299,7 @@ class TableChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class PassProgress(Event):
-    """How far the open training pass is. Told once a heartbeat, if something has changed."""
+    """How far the open training pass is. Told once a heartbeat, if something has changed; in large swarms seldom."""
 
     pass_id: str
     stages: list[list[int]]
@@ -330,7 +330,8 @@ class PeerWorked(Event):
     links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
     """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
 
-    Kinds: forward, backward, sums, state, control. Keys that are not known are missing.
+    Kinds: forward, backward, sums, state, control. Keys that are not known are missing. `rate` is that to the other, as
+    the other measures it: a peer's own log has none.
     """
 
 

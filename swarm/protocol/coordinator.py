@@ -213,7 +213,8 @@ class CoordinatorCore:
     # ------------------------------------------------------------ entry
 
     def handle(self, event: CoordinatorInput, now: float) -> list[CoordinatorAction]:
-        self._tell_state()
+        if not self._state[0]:
+            self._tell_state()  # before all else: a new life begins
         self._handle(event, now)
         self._tell_state()
         return cast(list[CoordinatorAction], self._out.take())

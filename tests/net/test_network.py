@@ -461,3 +461,33 @@ async def test_an_unreachable_actor_is_lost_once_given_up_after_the_grace_and_fo
     assert a.dropped == {b.me: 2} and why
     await a.close()
     await b.close()
+
+
+async def test_a_ping_is_answered_without_the_core_and_bytes_are_counted_by_actor_and_kind(pair: Pair) -> None:
+    a, b = await pair.start()
+    a.ping(b.me)
+    assert not a._links[b.me].open, "nobody is dialled to be pinged"
+    a.send(b.me, frame(1, Direction.FORWARD, 5000))
+    a.send(b.me, frame(2, Direction.BACKWARD, 700))
+    a.send(b.me, m.Released(PASS, 3, ()))
+    b.send(a.me, m.Released(PASS, 3, ()))
+    for _ in range(3):
+        await pair.two.next_of(pair.two.messages)
+    await pair.one.next_of(pair.one.messages)
+    a.ping(b.me)
+    await pair.one.until(lambda: a.round_trips.get(b.me) is not None)
+    assert 0 < a.round_trips.get(b.me) < 10 and b.round_trips.get(a.me) is None
+    assert pair.two.messages.empty() and pair.one.messages.empty(), "cores never see them"
+    taken = a.take_sent(5)
+    assert set(taken) == {b.me}
+    forward, backward, sums, state, control = taken[b.me]
+    assert forward > 5000 > backward > 700 > control > 0 == sums == state
+    assert a.take_sent(5) == {}, "since it was asked last"
+
+
+async def test_answers_to_no_ping_of_ours_say_nothing(pair: Pair) -> None:
+    a, b = await pair.start()
+    a.send(b.me, m.Pong(1))
+    a.send(b.me, m.Released(PASS, 3, ()))
+    await pair.two.next_of(pair.two.messages)
+    assert b.round_trips.get(a.me) is None
