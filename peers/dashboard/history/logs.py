@@ -67,6 +67,11 @@ class Logs:
         self._heard[tail.source] = tail.at, tail.nth, path
         return True
 
+    def progress(self) -> tuple[int, int]:
+        """Bytes that are read, and all."""
+        sizes = {path: tail.size for path, tail in self.tails.items()}
+        return sum(min(tail.offset, sizes[path]) for path, tail in self.tails.items()), sum(sizes.values())
+
     def to_json(self) -> dict[str, Any]:
         return {
             "tails": {path: [t.source, t.offset, t.head, t.at, t.nth] for path, t in self.tails.items()},
