@@ -159,6 +159,11 @@ function draw(canvas, { data, rows, faults, from, to, zero, height, picked }) {
     pen.fillRect(left, TOP - 4, right - left, height - TOP);
     pen.fillStyle = colour("--line-strong");
     pen.fillRect(left, 0, 1, height);
+    const next = data.steps[n + 1];
+    if (next !== undefined && x(next.opened_at - zero) - right > 100) {
+      pen.fillStyle = colour("--muted");
+      pen.fillText("no step open", right + 8, height / 2); // an evaluation, a checkpoint, a pause
+    }
     pen.fillStyle = colour("--text");
     if (right - left > 40) pen.fillText("step " + step(one.step) + (right - left > 110 ? " · " + duration(one.seconds) : ""), Math.max(left, 0) + 5, 9);
   });

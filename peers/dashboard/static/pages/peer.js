@@ -64,12 +64,18 @@ function WhatIf({ peer }) {
     <header><h2>If it left now</h2><${Help} text="The planner's rates on the table of this moment, without this peer. Nothing is changed by looking." /></header>
     ${what.stage_lost ? html`<p class="failure"><span aria-hidden="true">✕</span> Nobody else serves ${stageName(peer.stage)}: training would wait until somebody takes it up.</p>` : ""}
     <dl class="tiles">
-      <${Tile} label="Speed" value=${count(now) + " → " + count(then)} unit="tokens/s" note=${now > 0 && Number.isFinite(then) ? (then < now ? "− " : "+ ") + percent(Math.abs(1 - then / now)) : ""} />
+      <${Tile} label="Speed" value=${count(now) + " → " + count(then)} unit="tokens/s" note=${changeOf(now, then)} />
       <${Tile} label="Work done again" value=${duration(what.seconds_again)} note=${Number.isFinite(what.microbatches_again) ? what.microbatches_again + " microbatches" : ""} />
       <${Tile} label="Its stage" value=${what.stage_lost ? "lost" : "goes on"} />
     </dl>
     ${what.text && html`<p class="quiet"><${Foreign} text=${what.text} most=${400} /></p>`}
   </section>`;
+}
+
+function changeOf(now, then) {
+  if (!(now > 0) || !Number.isFinite(then)) return "";
+  const share = then / now - 1;
+  return Math.abs(share) < 0.0005 ? "no change" : (share < 0 ? "− " : "+ ") + percent(Math.abs(share));
 }
 
 /** Its last steps as stacked bars: one bar a step, the sums of each kind of work. */

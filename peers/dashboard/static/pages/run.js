@@ -84,7 +84,7 @@ function Glance({ run, pipeline, faults }) {
     <div class="card"><h2>When did it recover?</h2>
       ${fault
         ? Number.isFinite(fault.recovered_at)
-          ? html`<p><b class="num big">${duration(fault.recovered_at - fault.at)}</b> after the last fault: step ${step(fault.step)} was decided <${When} at=${fault.recovered_at} />.</p>
+          ? html`<p>${fault.recovered_at > fault.at ? html`<b class="num big">${duration(fault.recovered_at - fault.at)}</b> after the last fault` : html`<b class="big">In the same step</b>`}: step ${step(fault.step)} was decided <${When} at=${fault.recovered_at} />.</p>
             <p><a href=${faultPlace(fault)}>See it in the timeline</a></p>`
           : html`<p><b class="big">Not yet.</b> The fault was <${When} at=${fault.at} />; step ${step(fault.step)} is not decided.</p>`
         : html`<p class="quiet">There was nothing to recover from.</p>`}
