@@ -107,7 +107,7 @@ def _check_downloads(shown: Dashboard, swarm: Swarm) -> None:
 
     assert shown.act("/api/v1/exports", {"version": 77}).status == 404
     assert shown.act("/api/v1/exports", {"version": 6}).status == 202
-    done = shown.wait("/api/v1/exports", lambda found: found["exports"][0]["state"] in ("done", "failed"), 120)
+    done = shown.wait("/api/v1/exports", lambda found: found["exports"][0]["state"] in ("done", "failed"), 200)
     assert done["exports"][0]["state"] == "done", done
     packed = shown.ask("/downloads/exports/version-6", **own)
     assert int(packed.headers["content-length"]) == len(packed.body)
