@@ -1,6 +1,6 @@
 """Exports: a trained model as Hugging Face files, made by `swarm-peer export` in a process of its own.
 
-One at a time, at the lowest priority: this process never loads a model, and training does not notice.
+One at a time, at low priority: this process never loads a model, and training does not notice.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Exports:
         self._folder.mkdir(exist_ok=True)
         words = ["export", str(export.folder), "--home", str(self._home.path), "--version", str(export.version)]
         process = await asyncio.create_subprocess_exec(
-            *(*_lowest_priority(), sys.executable, "-m", "peers", *words, "--force", "--json"),
+            *(*_behind_the_rest(), sys.executable, "-m", "peers", *words, "--force", "--json"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -131,6 +131,7 @@ class Exports:
                 await process.wait()
 
 
-def _lowest_priority() -> list[str]:
-    words = ["nice", "-n", "19"] if shutil.which("nice") else []
-    return ["ionice", "-c", "3", *words] if shutil.which("ionice") else words
+def _behind_the_rest() -> list[str]:
+    """Less of processor and disk than whoever trains here, but not so little that it never ends on a busy machine."""
+    words = ["nice", "-n", "10"] if shutil.which("nice") else []
+    return ["ionice", "-c", "2", "-n", "7", *words] if shutil.which("ionice") else words

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.manifest import ManifestError, RunManifest
+from swarm.manifest import RunManifest
+from swarm.manifest.run_manifest import PROTOCOL_VERSION
 
 FP32 = 4
 """Bytes of a value."""
@@ -43,8 +44,12 @@ def facts_of(manifest: RunManifest) -> RunFacts:
 
 
 def facts_in(home: Path) -> RunFacts | None:
-    """Of a coordinator's home, where the manifest lies beside the archive. None: it does not, or cannot be read."""
+    """Of a coordinator's home, where the manifest lies beside the archive. None: it does not, or cannot be read.
+
+    A run of another release is shown too: here nothing depends on how its peers spoke.
+    """
     try:
-        return facts_of(RunManifest.from_canonical((home / "archive" / "run.json").read_bytes()))
-    except (OSError, ManifestError, json.JSONDecodeError):
+        raw = json.loads((home / "archive" / "run.json").read_bytes())
+        return facts_of(RunManifest.model_validate(raw | {"protocol_version": PROTOCOL_VERSION}))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None

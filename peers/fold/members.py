@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MOST_MEMBERS = 20_000
 MOST_GONE = 20_000
+MOST_MACHINES = 1000
 MOST_HISTORY = 16
 """Things that happened to a member that are kept."""
 MACHINE_KEYS = 16
@@ -73,11 +74,14 @@ class Members:
     here: dict[str, Member] = field(default_factory=dict)
     gone: dict[str, Gone] = field(default_factory=dict)
     """Oldest first."""
+    machines: dict[str, dict[str, str | float]] = field(default_factory=dict)
+    """Of those who went last, what they ran on."""
     overlooked: int = 0
     """Members that there was no room for."""
 
     def stage_of(self, actor: str) -> int | None:
-        member = self.here.get(actor)
+        """Of somebody who is gone, the last one."""
+        member = self.here.get(actor) or self.gone.get(actor)
         return member.stage if member is not None else None
 
     def standby(self) -> int:
@@ -132,6 +136,8 @@ def gone(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def described(state: RunState, record: Record, at: float, source: str) -> None:
+    if own_report(state, source):
+        return
     member = state.members.here.get(reading.name(record, "actor"))
     machine = reading.flat(record.get("machine"), MACHINE_KEYS)
     if member is not None:
@@ -156,6 +162,11 @@ def share_changed(state: RunState, record: Record, at: float, source: str) -> No
         member.note(at, f"a microbatch takes it {seconds:.3g} s, {before:.3g} before: its share is {microbatches} now")
 
 
+def own_report(state: RunState, source: str) -> bool:
+    """Whether a peer's own log says again what the coordinator's tells of it."""
+    return state.run.coordinated and not source.startswith("coordinator")
+
+
 def reset(state: RunState, at: float, reason: str) -> None:
     """Another life of the coordinator begins: whoever is there presents himself anew."""
     for actor in list(state.members.here):
@@ -169,7 +180,8 @@ def end(state: RunState, actor: str, reason: str, at: float) -> None:
     member = members.here.pop(actor, None)
     if member is None:
         return
-    state.links.forget(actor)
+    if not state.run.finished:  # of a finished run the last picture stays
+        state.links.forget(actor)
     person = state.people.of(member.peer)
     person.seconds += max(0.0, at - member.seen_at)
     person.last_at = max(person.last_at, at)
@@ -185,6 +197,10 @@ def end(state: RunState, actor: str, reason: str, at: float) -> None:
         member.sent,
         member.faults,
     )
+    members.machines.pop(actor, None)
+    members.machines[actor] = member.machine
+    while len(members.machines) > MOST_MACHINES:
+        del members.machines[next(iter(members.machines))]
     while len(members.gone) > MOST_GONE:
         del members.gone[next(iter(members.gone))]
 
@@ -203,6 +219,7 @@ def _member(state: RunState, actor: str, at: float) -> Member | None:
         member = members.here[actor] = Member(actor, reading.peer_of(actor), at, at)
         if before is not None:  # the same process, in another life of the coordinator
             member.tokens, member.sent, member.faults = dict(before.tokens), before.sent, before.faults
+            member.machine = members.machines.pop(actor, {})
             del members.gone[actor]
         state.people.of(member.peer).last_at = at
     return member

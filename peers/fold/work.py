@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from peers.fold import reading
 from peers.fold.links import told
-from peers.fold.members import USAGE_KEYS
+from peers.fold.members import USAGE_KEYS, own_report
 from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
 
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ def step_applied(state: RunState, record: Record, at: float, source: str) -> Non
 
 
 def peer_worked(state: RunState, record: Record, at: float, source: str) -> None:
+    if own_report(state, source):
+        return
     actor = reading.name(record, "actor")
     told_seconds = record.get("seconds")
     if type(told_seconds) is not dict:

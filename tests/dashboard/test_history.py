@@ -228,3 +228,15 @@ def test_peers_own_logs_are_merged_in(home: Path, tmp_path: Path, database: Path
     fault = next(each for each in history.now.faults.items if each.actor == fenced["actor"])
     assert fault.recovered_at == fenced["at"] + 0.25
     assert history.now.run.role == "coordinator"
+
+
+def test_what_a_peer_reports_is_counted_once(home: Path, tmp_path: Path, database: Path):
+    """A peer's own log holds its reports too."""
+    actor = next(line["actor"] for line in LINES if line["kind"] == "PeerWorked")
+    start = {"at": LINES[0]["at"], "kind": "ProcessStarted", "role": "peer", "actor": actor, "run": "r", "version": "1"}
+    own = [line for line in LINES if line["kind"] in ("PeerWorked", "PeerDescribed") and line["actor"] == actor]
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "events.jsonl").write_bytes(encoded([start, *own]))
+    history = caught_up(History([home, tmp_path / "peer"], database))
+    assert history.now.links.sent == folded(LINES).links.sent
+    assert history.now.people.by_peer[actor.split(".")[0]] == folded(LINES).people.by_peer[actor.split(".")[0]]

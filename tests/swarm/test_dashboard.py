@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import MakeSwarm
+from served_dashboard import Dashboard, dashboard
 from swarm_processes import Process, Swarm
 
 from swarm.events import Evaluated, StepDecided
@@ -93,10 +96,30 @@ def test_a_peer_shows_itself(make_swarm: MakeSwarm) -> None:
     swarm.finish(PEERS)
 
 
+def _check_downloads(shown: Dashboard, swarm: Swarm) -> None:
+    own = {"Authorization": f"Bearer {shown.token}"}
+    newest = shown.get("/api/v1/checkpoints")["checkpoints"][0]
+    assert newest["here"] and newest["version"] == 6
+    shard = shown.ask("/downloads/checkpoints/6/1", **own)
+    assert shard.body == (swarm.coordinator.home / "archive" / "00000006" / "stage-1.safetensors").read_bytes()
+    assert shown.ask("/downloads/checkpoints/5/1", **own).status == 404
+    assert shown.get("/api/v1/join", **own)["line"] == f"swarm-peer join {swarm.invite}"
+
+    assert shown.act("/api/v1/exports", {"version": 77}).status == 404
+    assert shown.act("/api/v1/exports", {"version": 6}).status == 202
+    done = shown.wait("/api/v1/exports", lambda found: found["exports"][0]["state"] in ("done", "failed"), 200)
+    assert done["exports"][0]["state"] == "done", done
+    packed = shown.ask("/downloads/exports/version-6", **own)
+    assert int(packed.headers["content-length"]) == len(packed.body)
+    with tarfile.open(fileobj=io.BytesIO(packed.body)) as archive:
+        names = {name.rpartition("/")[2] for name in archive.getnames()}
+        config = archive.extractfile("version-6/config.json")
+        assert config is not None and json.loads(config.read())["model_type"] == "llama"
+    assert {"config.json", "model.safetensors"} <= names
+
+
 def test_the_page_equals_the_log(make_swarm: MakeSwarm) -> None:
     """The numbers of a finished run, recomputed in a few lines that share nothing with the fold."""
-    from served_dashboard import dashboard
-
     swarm = make_swarm("int8", "run.steps=6", "evaluation.every=3", "swarm.replicas=1")
     swarm.coordinate()
     swarm.join_stages(PEERS)
@@ -107,6 +130,7 @@ def test_the_page_equals_the_log(make_swarm: MakeSwarm) -> None:
         run = shown.wait("/api/v1/run", lambda run: not run["warnings"])
         people = shown.get("/api/v1/people")
         series = shown.get("/api/v1/series?name=loss&points=4000")
+        _check_downloads(shown, swarm)
     assert run["finished"] and not run["live"] and not run["control"]
     assert run["step"] == max(line["step"] for line in decided) == 5
     assert run["tokens"] == sum(line["tokens"] for line in decided)

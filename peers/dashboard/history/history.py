@@ -33,7 +33,7 @@ LEAST_FREE_BYTES = 1 << 30
 SNAPSHOT_EVENTS = 20_000
 SNAPSHOT_SHARE = 0.1
 """Of the time that following takes, for snapshots."""
-BUDGET_S = 0.4
+BUDGET_S = 0.2
 MOST_WAITING = 20_000
 """Rows that are written at once."""
 MOST_LINES = 200
@@ -105,6 +105,12 @@ class History:
     def position(self) -> str:
         """Another one whenever something was read."""
         return f"{self._life}-{self._taken}"
+
+    @property
+    def progress(self) -> float:
+        """Share of the logs' bytes that are read; 1 when there are none."""
+        read, size = self._logs.progress()
+        return read / size if size else 1.0
 
     @property
     def span(self) -> tuple[float, float]:

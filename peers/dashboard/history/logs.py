@@ -42,7 +42,9 @@ class Logs:
 
     def take(self, until: float = math.inf) -> Iterator[Line]:
         """Lines of all logs by time, without the noise, as far as they are not after `until`."""
-        for line in heapq.merge(*(tail.lines() for tail in self.tails.values()), key=_time):
+        tails = list(self.tails.values())
+        merged = tails[0].lines() if len(tails) == 1 else heapq.merge(*(tail.lines() for tail in tails), key=_time)
+        for line in merged:
             if line.at > until:
                 return
             tail = line.tail
@@ -67,6 +69,11 @@ class Logs:
         self._heard[tail.source] = tail.at, tail.nth, path
         return True
 
+    def progress(self) -> tuple[int, int]:
+        """Bytes that are read, and all."""
+        sizes = {path: tail.size for path, tail in self.tails.items()}
+        return sum(min(tail.offset, sizes[path]) for path, tail in self.tails.items()), sum(sizes.values())
+
     def to_json(self) -> dict[str, Any]:
         return {
             "tails": {path: [t.source, t.offset, t.head, t.at, t.nth] for path, t in self.tails.items()},
@@ -84,10 +91,11 @@ class Logs:
         self._heard = {name: (float(at), int(nth), str(path)) for name, (at, nth, path) in raw["heard"].items()}
 
     def _files(self, home: Path) -> list[Path]:
-        """The own log, dated parts of it, and copies of those of other coordinators; own ones first."""
+        """The own log, dated parts of it, those of the process's other seats, and copies of other coordinators'."""
         parts = sorted(home.glob("events-*.jsonl"))
         own = home / "events.jsonl"
-        return parts + ([own] if own.exists() else []) + sorted((home / "mirrors").glob("*.jsonl"))
+        others = [*home.glob("seats/*/events.jsonl"), *home.glob("mirrors/*.jsonl")]
+        return parts + ([own] if own.exists() else []) + sorted(others)
 
 
 def _time(line: Line) -> float:

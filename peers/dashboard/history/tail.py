@@ -40,6 +40,13 @@ class Tail:
         self.nth = 0
         """Of the last line that was taken: its time, and how many of that time came before it."""
 
+    @property
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
     def is_replaced(self) -> bool:
         """Whether this is another log than the one that was read, or it has been cut."""
         try:

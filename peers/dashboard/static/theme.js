@@ -1,10 +1,12 @@
-// Runs before the first paint, so that a page that was switched to dark does not flash white.
-// The choice is kept in this browser; without one, the system's preference holds (base.css).
+// Runs before the first paint, so that a page that is dark does not flash white.
+// The reader's choice is kept in this browser; without one, the system's preference holds.
 (function () {
+  let theme = null;
   try {
-    const chosen = localStorage.getItem("theme");
-    if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+    theme = localStorage.getItem("theme");
   } catch {
-    // A browser that keeps nothing: the system's preference holds.
+    // A browser that keeps nothing.
   }
+  if (theme !== "light" && theme !== "dark") theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  document.documentElement.dataset.theme = theme;
 })();

@@ -1,24 +1,26 @@
-// Light or dark: the system's preference until the reader chooses (theme.js applies a kept choice before the first paint).
-import { tools, keep, useValue } from "./view.js";
+// Light or dark: the system's preference until the reader chooses (theme.js sets it before the first paint).
+import { tools, keep, kept, useValue } from "./view.js";
 
 const { html, signal } = tools;
-const system = matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
 
 /** "light" or "dark": what is in force. */
-export const theme = signal(current());
+export const theme = signal(root.dataset.theme);
 
-system.addEventListener("change", () => (theme.value = current()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
+  if (kept("theme", null) === null) set(event.matches ? "dark" : "light");
+});
 
 export function ThemeSwitch() {
   const other = useValue(theme) === "dark" ? "light" : "dark";
   const choose = () => {
-    document.documentElement.dataset.theme = other;
+    set(other);
     keep("theme", other);
-    theme.value = other;
   };
   return html`<button class="quiet-button" onClick=${choose}><span aria-hidden="true">${other === "dark" ? "☾" : "☀"}</span> ${other}<span class="only-read"> colours</span></button>`;
 }
 
-function current() {
-  return document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light");
+function set(name) {
+  root.dataset.theme = name;
+  theme.value = name;
 }

@@ -35,12 +35,12 @@ export function Canvas({ data, faults, onLook }) {
     return () => watch.disconnect();
   }, [data, faults, from, to, shade, picked, height]);
 
-  const look_ = (next) => {
+  const show = (next) => {
     onLook();
     setView(within(next, whole));
   };
-  const zoom = (factor, at = (from + to) / 2) => look_([at - (at - from) * factor, at + (to - at) * factor]);
-  const pan = (share) => look_([from + share * (to - from), to + share * (to - from)]);
+  const zoom = (factor, at = (from + to) / 2) => show([at - (at - from) * factor, at + (to - at) * factor]);
+  const pan = (share) => show([from + share * (to - from), to + share * (to - from)]);
   const second = (x) => from + (x / canvas.current.clientWidth) * (to - from);
 
   // Not passive, since a zoom must not scroll the page; only with Ctrl, so that the wheel alone still scrolls it.
@@ -64,7 +64,7 @@ export function Canvas({ data, faults, onLook }) {
   const move = (event) => {
     if (drag.current && event.buttons) {
       const far = ((event.clientX - drag.current.x) / canvas.current.clientWidth) * (to - from);
-      if (Math.abs(event.clientX - drag.current.x) > 3) look_([drag.current.from - far, drag.current.to - far]);
+      if (Math.abs(event.clientX - drag.current.x) > 3) show([drag.current.from - far, drag.current.to - far]);
       return;
     }
     const hit = under(rows, data, zero, second(event.offsetX), event.offsetY);
@@ -159,6 +159,11 @@ function draw(canvas, { data, rows, faults, from, to, zero, height, picked }) {
     pen.fillRect(left, TOP - 4, right - left, height - TOP);
     pen.fillStyle = colour("--line-strong");
     pen.fillRect(left, 0, 1, height);
+    const next = data.steps[n + 1];
+    if (next !== undefined && x(next.opened_at - zero) - right > 100) {
+      pen.fillStyle = colour("--muted");
+      pen.fillText("no step open", right + 8, height / 2); // an evaluation, a checkpoint, a pause
+    }
     pen.fillStyle = colour("--text");
     if (right - left > 40) pen.fillText("step " + step(one.step) + (right - left > 110 ? " · " + duration(one.seconds) : ""), Math.max(left, 0) + 5, 9);
   });

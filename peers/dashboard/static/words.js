@@ -21,17 +21,17 @@ export function PeerLink({ actor, peer, name, plain = false }) {
 /** A time: its age while live, the wall clock otherwise. */
 export function When({ at }) {
   const grows = useValue(agesGrow);
-  const at_now = useValue(now);
+  const present = useValue(now);
   if (!Number.isFinite(at)) return html`<span>${NONE}</span>`;
-  const age = at_now - at;
+  const age = present - at;
   const text = grows && age < 86_400 ? duration(Math.max(0, Math.round(age))) + " ago" : clock(at);
   return html`<time class="num" datetime=${new Date(1000 * at).toISOString()} title=${new Date(1000 * at).toString()}>${text}</time>`;
 }
 
 /** How long something has lasted, for a sentence: "for 40 s". */
 export function Since({ at }) {
-  const at_now = useValue(now);
-  return Number.isFinite(at) ? html`<span class="num">for ${duration(Math.max(0, Math.round(at_now - at)))}</span>` : null;
+  const present = useValue(now);
+  return Number.isFinite(at) ? html`<span class="num">for ${duration(Math.max(0, Math.round(present - at)))}</span>` : null;
 }
 
 /** A number with its name, and on demand what it means and where it comes from. */

@@ -65,7 +65,6 @@ def peer_view(state: RunState, facts: RunFacts | None, wanted: str) -> dict[str,
     if isinstance(found, Gone):
         history = [{"at": found.seen_at, "text": "presented itself"}, {"at": found.left_at, "text": found.reason}]
     return row | {
-        "machine": dict(here.machine) if here is not None else {},
         "seconds": dict(here.seconds) if here is not None else {},
         "history": history,
         "faults": [fault_row(fault) for fault in reversed(of_it)],
@@ -108,7 +107,7 @@ def _row(
         "hours": max(0.0, end - member.seen_at) / 3600,
         "bytes_sent": member.sent,
         "faults": member.faults,
-        "machine": dict(here.machine) if here is not None else {},
+        "machine": dict(here.machine if here is not None else state.members.machines.get(member.actor, {})),
         "usage": dict(here.usage) if here is not None else {},
     }
 

@@ -9,7 +9,7 @@ from peers.fold.members import Member
 from peers.fold.pipeline import Stage
 from peers.fold.state import RunState
 from peers.fold.views.paging import page
-from peers.fold.views.words import SYMBOLS, display_name, words_of
+from peers.fold.views.words import SYMBOLS, display_name, word_of, words_of
 
 
 def pipeline_view(
@@ -106,7 +106,8 @@ def _cell(
 ) -> dict[str, Any]:
     """`position`: in the roster, whose weights are `total` together."""
     member = state.members.here.get(actor)
-    word = words.get(actor, "lost")
+    gone = state.members.gone.get(actor)
+    word = words.get(actor) or (word_of(state, gone) if gone is not None else "lost")
     weight = rate = share = done = left = None
     if position is not None:
         weight = stage.weights[position] if position < len(stage.weights) else None

@@ -17,7 +17,7 @@ SYMBOLS = {
     "slow": "▲",
     "fenced": "✕",
     "lost": "✕",
-    "left": "✕",
+    "left": "○",
     "leaving": "◇",
     "paused": "⏸",
 }

@@ -31,7 +31,7 @@ export function ControlsPage() {
       <${TokenForm} why="Are you the organiser?" />`;
   }
   if (!run.control) {
-    return html`<${Invite} /><p class="lead">No coordinator takes commands here${run.finished ? ": the run is finished" : ": none is running on this home"}.</p>`;
+    return html`<${Invite} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
   }
   return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div>`;
 }

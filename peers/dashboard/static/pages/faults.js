@@ -24,7 +24,7 @@ export function FaultsPage() {
     { label: "done again", number: true, help: "Microbatches that had to be computed again, over all stages", cell: (f) => (Number.isFinite(f.microbatches) ? html`${f.microbatches} <span class="quiet">mb</span>` : NONE) },
     { label: "cost", number: true, help: "Seconds that the step took beyond the usual: the median of the undisturbed steps before", cell: (f) => (f.costed ? html`<b>${duration(f.seconds)}</b> <${Meter} share=${f.seconds / dearest} kind="cost" label="compared with the dearest fault" />` : html`<span class="quiet">${Number.isFinite(f.recovered_at) ? "not told" : "step not decided yet"}</span>`) },
     { label: "tokens", number: true, help: "That would have been trained in those seconds", cell: (f) => (f.costed ? count(f.tokens) : NONE) },
-    { label: "recovered", number: true, help: "From the fault to the decision of its step", cell: (f) => (Number.isFinite(f.recovered_at) ? html`after ${duration(f.recovered_at - f.at)}` : html`<span class="quiet">not yet</span>`) },
+    { label: "recovered", number: true, help: "From the fault to the decision of its step", cell: (f) => (Number.isFinite(f.recovered_at) ? (f.recovered_at > f.at ? html`after ${duration(f.recovered_at - f.at)}` : "in the same step") : html`<span class="quiet">not yet</span>`) },
   ];
   return html`
     <dl class="tiles">
@@ -36,5 +36,5 @@ export function FaultsPage() {
       <${Table} caption="Faults, newest first" columns=${columns} rows=${data.faults} rowKey=${(f) => f.id} empty="No fault so far. Nothing had to be done again." />
       <${Pages} offset=${offset} limit=${LIMIT} total=${data.total} onOffset=${setOffset} what="faults" />
     </section>
-    <p class="quiet">Two faults of one step share its cost: it stands with the first of them.</p>`;
+    <p class="quiet">When several faults fall into one step, its cost is divided among them.</p>`;
 }

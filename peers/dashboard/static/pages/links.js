@@ -18,11 +18,12 @@ const MEASURES = {
 
 export function LinksPage() {
   const [offset, setOffset] = useState(0);
-  const [name, setName] = useState("rate");
+  const [chosen, setName] = useState(null);
   const [graph, setGraph] = useState(false);
   const answer = useAnswer("links", { limit: LIMIT, offset: offset || null }, { topic: null, every: 3 });
   const data = answer.data;
   if (data === null) return html`<${Status} answer=${answer} />`;
+  const name = chosen ?? fullest(data.pairs);
   const measure = MEASURES[name];
   const pick = html`<label class="inline">show <select onChange=${(e) => setName(e.target.value)}>${Object.entries(MEASURES).map(([key, m]) => html`<option value=${key} selected=${key === name}>${m.label}</option>`)}</select></label>
     <button aria-pressed=${graph ? "true" : "false"} onClick=${() => setGraph(!graph)}>${graph ? "Matrix" : "Graph"}</button>`;
@@ -31,10 +32,16 @@ export function LinksPage() {
     table=${() => html`<${AsTable} data=${data} />`}>
     ${data.pairs.length === 0
       ? html`<p class="quiet">No peer has reported its links yet: they do with their first step.</p>`
-      : html`<p class="key-note quiet">From the row to the column, in ${measure.unit || "the unit shown"}. Darker: ${measure.better > 0 ? "more" : "longer"}. ⤳ passed on by another peer.</p>
+      : html`<p class="key-note quiet">From the row to the column, in ${measure.unit || "the unit shown"}. Darker: ${measure.better > 0 ? "more" : "longer"}. ⤳ passed on by another peer. A dot: not measured yet; a rate needs large frames.</p>
         ${graph ? html`<${Graph} data=${data} measure=${measure} />` : html`<${Matrix} data=${data} measure=${measure} />`}`}
     <${Pages} offset=${offset} limit=${LIMIT} total=${data.total} onOffset=${setOffset} what="peers" />
   <//>`;
+}
+
+/** The first measure that most pairs have: rates are only known where large frames cross. */
+function fullest(pairs) {
+  const has = (key) => pairs.filter((p) => MEASURES[key].of(p) > 0).length;
+  return Object.keys(MEASURES).find((key) => 2 * has(key) >= pairs.length) ?? "bytes";
 }
 
 function Matrix({ data, measure }) {

@@ -20,7 +20,7 @@ export function PeerPage({ id }) {
     <p class="lead"><${State} ...${peer} /> ${stageName(peer.stage)} · joined <${When} at=${peer.joined_at} />${peer.left_at ? html` · left <${When} at=${peer.left_at} />` : ""}
       <span class="quiet"> · actor <${Foreign} text=${peer.actor} /></span></p>
     <dl class="tiles">
-      <${Tile} label="Share of the work" value=${percent(peer.share)} help="Its tokens × the share of the model that its stage is, of all." />
+      <${Tile} label="Share of its stage" value=${percent(peer.share)} help="Of its stage's microbatches, by weight. The replicas of one stage add up to 100 %." />
       <${Tile} label="Tokens" value=${count(peer.tokens)} help="Of microbatches that it added to decided steps." />
       <${Tile} label="Time here" value=${duration(3600 * peer.hours)} />
       <${Tile} label="Sent" value=${bytes(peer.bytes_sent)} />
@@ -37,10 +37,11 @@ export function PeerPage({ id }) {
     </div>
     <section class="card"><header><h2>Its links</h2></header>
       <${Table} caption="Links" rows=${peer.links ?? []} empty="No report of links yet." columns=${[
-        { label: "to", cell: (l) => html`<${PeerLink} actor=${l.to === peer.actor ? l.from : l.to} name=${l.name ?? (l.to === peer.actor ? l.from : l.to)} />` },
+        { label: "way", cell: (l) => (l.to === peer.actor ? "← from" : "→ to") },
+        { label: "peer", cell: (l) => html`<${PeerLink} ...${other(l, peer)} />` },
         { label: "rate", number: true, cell: (l) => linkRate(l.rate) },
         { label: "round trip", number: true, cell: (l) => duration(l.rtt_s) },
-        { label: "way", cell: (l) => (l.via ? html`through <${PeerLink} actor=${l.via} name=${l.via} />` : "direct") },
+        { label: "through", cell: (l) => (l.via ? html`<${PeerLink} actor=${l.via} name=${l.via} />` : "nobody: direct") },
         { label: "sent", number: true, cell: (l) => bytes(Object.values(l.bytes ?? {}).reduce((a, b) => a + b, 0)) },
       ]} /></section>
     ${Array.isArray(peer.faults) && peer.faults.length > 0 && html`<section class="card"><header><h2>Its faults</h2></header>
@@ -63,12 +64,18 @@ function WhatIf({ peer }) {
     <header><h2>If it left now</h2><${Help} text="The planner's rates on the table of this moment, without this peer. Nothing is changed by looking." /></header>
     ${what.stage_lost ? html`<p class="failure"><span aria-hidden="true">✕</span> Nobody else serves ${stageName(peer.stage)}: training would wait until somebody takes it up.</p>` : ""}
     <dl class="tiles">
-      <${Tile} label="Speed" value=${count(now) + " → " + count(then)} unit="tokens/s" note=${now > 0 && Number.isFinite(then) ? (then < now ? "− " : "+ ") + percent(Math.abs(1 - then / now)) : ""} />
+      <${Tile} label="Speed" value=${count(now) + " → " + count(then)} unit="tokens/s" note=${changeOf(now, then)} />
       <${Tile} label="Work done again" value=${duration(what.seconds_again)} note=${Number.isFinite(what.microbatches_again) ? what.microbatches_again + " microbatches" : ""} />
       <${Tile} label="Its stage" value=${what.stage_lost ? "lost" : "goes on"} />
     </dl>
     ${what.text && html`<p class="quiet"><${Foreign} text=${what.text} most=${400} /></p>`}
   </section>`;
+}
+
+function changeOf(now, then) {
+  if (!(now > 0) || !Number.isFinite(then)) return "";
+  const share = then / now - 1;
+  return Math.abs(share) < 0.0005 ? "no change" : (share < 0 ? "− " : "+ ") + percent(Math.abs(share));
 }
 
 /** Its last steps as stacked bars: one bar a step, the sums of each kind of work. */
@@ -89,6 +96,12 @@ function TimeSpent({ steps }) {
           });
         })}</svg><p class="axis num"><span>step ${step(rows[0].step)}</span><span>tallest ${duration(longest)}</span><span>step ${step(rows.at(-1).step)}</span></p>`}
   <//>`;
+}
+
+/** The peer at the other end of a link. */
+function other(link, peer) {
+  const actor = link.to === peer.actor ? link.from : link.to;
+  return { actor, name: actor.replace(/\.[0-9]+$/, "") };
 }
 
 function machineValue(key, value) {

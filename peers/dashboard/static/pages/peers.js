@@ -17,15 +17,15 @@ export function PeersPage() {
     const timer = setTimeout(() => (setQ(typed.trim()), setOffset(0)), 250);
     return () => clearTimeout(timer);
   }, [typed]);
-  const plain_ = offset === 0 && sort === null && q === "";
-  const answer = useAnswer("peers", { limit: LIMIT, offset: offset || null, q, sort }, { topic: plain_ ? "peers" : null, every: 3 });
+  const whole = offset === 0 && sort === null && q === "";
+  const answer = useAnswer("peers", { limit: LIMIT, offset: offset || null, q, sort }, { topic: whole ? "peers" : null, every: 3 });
   const data = answer.data;
   const columns = [
     { label: "peer", sort: "name", cell: (p) => html`<${PeerLink} ...${p} />` },
     { label: "state", sort: "word", cell: (p) => html`<${State} ...${p} />` },
     { label: "stage", sort: "stage", number: true, cell: (p) => p.stage ?? NONE },
-    { label: "share", sort: "share", number: true, help: "Of all work so far: tokens × the share of the model that its stage is", cell: (p) => percent(p.share) },
-    { label: "tokens", sort: "tokens", number: true, cell: (p) => count(p.tokens) },
+    { label: "share", sort: "share", number: true, help: "Of its stage's microbatches, by weight: replicas of one stage add up to 100 %", cell: (p) => percent(p.share) },
+    { label: "tokens", sort: "tokens", number: true, help: "Of the microbatches that it added to decided steps", cell: (p) => count(p.tokens) },
     { label: "here for", sort: "hours", number: true, cell: (p) => duration(3600 * p.hours) },
     { label: "sent", sort: "bytes_sent", number: true, cell: (p) => bytes(p.bytes_sent) },
     { label: "faults", sort: "faults", number: true, cell: (p) => count(p.faults) },

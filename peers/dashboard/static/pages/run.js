@@ -84,7 +84,7 @@ function Glance({ run, pipeline, faults }) {
     <div class="card"><h2>When did it recover?</h2>
       ${fault
         ? Number.isFinite(fault.recovered_at)
-          ? html`<p><b class="num big">${duration(fault.recovered_at - fault.at)}</b> after the last fault: step ${step(fault.step)} was decided <${When} at=${fault.recovered_at} />.</p>
+          ? html`<p>${fault.recovered_at > fault.at ? html`<b class="num big">${duration(fault.recovered_at - fault.at)}</b> after the last fault` : html`<b class="big">In the same step</b>`}: step ${step(fault.step)} was decided <${When} at=${fault.recovered_at} />.</p>
             <p><a href=${faultPlace(fault)}>See it in the timeline</a></p>`
           : html`<p><b class="big">Not yet.</b> The fault was <${When} at=${fault.at} />; step ${step(fault.step)} is not decided.</p>`
         : html`<p class="quiet">There was nothing to recover from.</p>`}
@@ -111,23 +111,23 @@ function lastFault(fault) {
 }
 
 function Numbers({ run }) {
-  const [window_, setWindow] = useState("3600");
+  const [over, setOver] = useState("3600");
   const moved = run.bytes ?? {};
   return html`<dl class="tiles" aria-label="Numbers of the run">
     <${Tile} label="Speed" value=${count(run.tokens_per_second)} unit="tokens/s" note=${`of ${count(run.ideal_tokens_per_second)} ideal`}
       help="Tokens trained a second in the last step, beside the ideal: the slowest stage's peers at full speed, no waiting.">
       <${Meter} share=${run.tokens_per_second / run.ideal_tokens_per_second} label="share of the ideal" /><//>
     <${Tile} label="Efficiency" value=${percent(run.efficiency)} help="Share of the replicas' time in the last step that went into microbatches. From StepMeasured in the coordinator's log." />
-    <${Tile} label="Goodput" value=${percent(run.goodput?.[window_])}
+    <${Tile} label="Goodput" value=${percent(run.goodput?.[over])}
       help="Tokens that count, as a share of what the peers of the time would have trained at the ideal: pauses, faults and waiting all lower it.">
-      <label class="inline"><span class="only-read">Goodput over </span><select onChange=${(e) => setWindow(e.target.value)}>
-        ${[["60", "last minute"], ["3600", "last hour"], ["all", "whole run"]].map(([k, l]) => html`<option value=${k} selected=${k === window_}>${l}</option>`)}</select></label><//>
+      <label class="inline"><span class="only-read">Goodput over </span><select onChange=${(e) => setOver(e.target.value)}>
+        ${[["60", "last minute"], ["3600", "last hour"], ["all", "whole run"]].map(([k, l]) => html`<option value=${k} selected=${k === over}>${l}</option>`)}</select></label><//>
     <${Tile} label="Training loss" value=${plain(run.loss, 3)} note=${"gradient norm " + (Number.isFinite(run.gradient_norm) ? run.gradient_norm.toPrecision(3) : NONE)} help="Nats per token in the last decided step; the norm is that of the mean gradient before clipping." />
     <${Tile} label="Held-out loss" value=${plain(run.heldout?.loss, 3)} note=${run.heldout ? "of version " + run.heldout.version : "not evaluated yet"} help="Nats per token on text that is never trained on. Version n is the model after n steps." />
     <${Tile} label="Sent" value=${bytes(moved.sent)} note=${Number.isFinite(moved.saved) && moved.saved > 0 ? `× ${moved.saved.toFixed(1)} less than fp32` : ""}
       help="Bytes that peers sent each other, by their own reports. Beside it: what the same frames would have been as 32-bit numbers." />
     <${Tile} label="Peers" value=${count(run.peers)} note=${`${(run.replicas ?? []).join(" · ")} by stage${run.standby ? `, ${run.standby} standing by` : ""}`} help="Peers that serve a stage now. By stage: the number of replicas, which share the microbatches of that stage." />
-    <${Tile} label="Newest checkpoint" value=${run.archived === null || run.archived === undefined ? NONE : run.archived} note=${run.archived ? "version, whole in the archive" : "none yet"} help="The newest version of which the coordinator's archive holds all stages. If every peer died, the run would go on from there." />
+    <${Tile} label="Checkpoint" value=${run.archived === null || run.archived === undefined ? NONE : run.archived} note=${run.archived ? "version, whole in the archive" : "none yet"} help="The newest version of which the coordinator's archive holds all stages. If every peer died, the run would go on from there." />
   </dl>`;
 }
 
