@@ -92,16 +92,17 @@ class Reply:
 
 
 def pointer(home: Path) -> Path:
-    """Names the socket where it does not lie in the home."""
+    """Names the socket where it does not lie in the home, and on a second line the home that it is of."""
     return home / "control.path"
 
 
 def socket_path(home: Path) -> Path:
-    """Where the socket of a home is, or would be."""
+    """Where the socket of a home is, or would be. A copy of a home has none, though it names that of the other."""
     try:
-        return Path(pointer(home).read_text().strip())
+        path, of = pointer(home).read_text().splitlines()
     except (OSError, ValueError):
         return home / "control.sock"
+    return Path(path) if of == str(home.resolve()) else home / "control.sock"
 
 
 def send(home: Path, command: str, value: str = "", by: str = "", why: str = "", timeout: float = TIMEOUT_S) -> Reply:

@@ -30,6 +30,9 @@ MOST = 16
 _MOST_READ = 1 << 20
 """Bytes of a line that is too long."""
 
+_FOLDER = "swarm-peer-"
+"""How the folder of a socket begins that cannot lie in its home."""
+
 Answer = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
@@ -51,7 +54,10 @@ class ControlSocket:
 
     async def open(self) -> None:
         """What an earlier process left is removed: the home's lock is ours. Raises ControlSocketError."""
-        _remove(socket_path(self._home))
+        left = socket_path(self._home)
+        _remove(left)
+        if left.parent.name.startswith(_FOLDER):
+            shutil.rmtree(left.parent, ignore_errors=True)
         _remove(self.path)
         pointer(self._home).unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, sock=self._bound(), limit=MAX_LINE)
@@ -72,7 +78,7 @@ class ControlSocket:
                 return _bind(self.path)
             except OSError:
                 pass  # a file system without sockets
-        self._folder = Path(tempfile.mkdtemp(prefix="swarm-peer-", dir=os.environ.get("XDG_RUNTIME_DIR")))
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=os.environ.get("XDG_RUNTIME_DIR")))
         self.path = self._folder / "control.sock"
         try:
             bound = _bind(self.path)
@@ -81,7 +87,7 @@ class ControlSocket:
                 f"no control socket at {self.path}: {error}; set XDG_RUNTIME_DIR to a folder with a short path"
             ) from None
         with atomic_file(pointer(self._home)) as file:
-            write_whole(file, f"{self.path}\n".encode())
+            write_whole(file, f"{self.path}\n{self._home.resolve()}\n".encode())
         return bound
 
     # ------------------------------------------------------------ one connection

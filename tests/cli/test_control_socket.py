@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_a_home_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path, monkey
 
     assert with_socket(home, use).text == "pause "
     assert not list(runtime.iterdir()) and not list(home.iterdir()), "nothing is left"
+
+
+def test_a_copy_of_a_home_does_not_speak_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    home, copy = tmp_path / ("long" * 30), tmp_path / "copy"
+    home.mkdir()
+
+    def use() -> Reply:
+        shutil.copytree(home, copy)
+        with pytest.raises(NoCoordinator, match=r"no coordinator runs in .*/copy"):
+            send(copy, "pause")
+        with_socket(copy, lambda: send(copy, "pause"))
+        return send(home, "pause")
+
+    assert with_socket(home, use).number == 1, "nor does it take its socket away"
 
 
 def test_a_runtime_folder_with_a_long_path_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
