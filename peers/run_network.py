@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from peers.core_loop import CoreLoop
+from peers.outages import Outages
 from peers.tally import Tally, worth_telling
 from swarm.events import EventLog, FrameRefused, MessagesDropped, PeerRefused, StreamBroken
 from swarm.manifest import SignedManifest
@@ -38,10 +39,12 @@ def run_network(
     """A network that is not started yet.
 
     `notice` sees each message before the core does. `check_frame` and `max_payload` bound what strangers may send (see
-    Network); their refusals are logged ever more rarely (see Tally). While `ending()`, streams that break and messages
-    that cannot be delivered are nothing to report. `uplink` and `coordinators`: as in Network.
+    Network); their refusals are logged ever more rarely (see Tally), and dropped messages once an outage (see Outages).
+    While `ending()`, streams that break and messages that cannot be delivered are nothing to report. `uplink` and
+    `coordinators`: as in Network.
     """
     refused_peers = Tally()
+    outages = Outages(lambda actor, count, reason: log.append(MessagesDropped(str(actor), count, reason)))
 
     def on_message(sender: Actor, message: Message) -> None:
         notice(sender, message)
@@ -61,7 +64,11 @@ def run_network(
 
     def on_dropped(actor: Actor, count: int, reason: str) -> None:
         if not ending():
-            log.append(MessagesDropped(str(actor), count, reason))
+            outages.dropped(actor, count, reason)
+
+    def on_link_up(actor: Actor) -> None:
+        outages.up(actor)
+        loop.post(LinkUp(actor))
 
     def on_undelivered(actor: Actor, messages: tuple[Message, ...]) -> None:
         payloads = tuple(message for message in messages if isinstance(message, WithPayload))
@@ -75,7 +82,7 @@ def run_network(
         role,
         on_message,
         lambda actor, reason: loop.post(LinkLost(actor)),
-        lambda actor: loop.post(LinkUp(actor)),
+        on_link_up,
         check_frame=check_frame,
         on_frame_refused=on_frame_refused,
         on_peer_refused=on_peer_refused,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 
 MARK = "end_of_text"
 _MAX_JSON_BYTES = 64 << 20
