@@ -47,6 +47,16 @@ def mark(raw: bytes, number: int) -> bytes:
     return json.dumps(tree, ensure_ascii=False).encode("utf-8")
 
 
+def unmarked(raw: bytes) -> bytes:
+    """For programs that know nothing of the mark; the files they read beside it say the same."""
+    tree = json.loads(raw)
+    if marked(tree) is None:
+        return raw
+    for added in _added(tree):
+        added.pop(MARK, None)
+    return json.dumps(tree, ensure_ascii=False).encode("utf-8")
+
+
 def told_beside(path: Path, raw: bytes) -> EndOfText | None:
     """What the files beside a tokenizer.json say; None if they say nothing. Raises CorpusError."""
     return told_in(path.parent, raw, str(path))

@@ -28,9 +28,11 @@ PACKED = {".gz": gzip.open, ".gzip": gzip.open, ".bz2": bz2.open, ".xz": lzma.op
 READ = (*TEXT, *JSON_LINES, *JSON, *TABLES, *PARQUET)
 """Kinds that are read, by their suffix; also with one of PACKED after it, but for Parquet."""
 
+_TAGS = "its tags would be trained on: take the text out first, such as with `pandoc -t plain`"
+_ZSTANDARD = "it is compressed with Zstandard: `zstd -d FILE` unpacks it"
 REFUSED = {
-    ".zst": "it is compressed with Zstandard: `zstd -d FILE` unpacks it",
-    ".zstd": "it is compressed with Zstandard: `zstd -d FILE` unpacks it",
+    ".zst": _ZSTANDARD,
+    ".zstd": _ZSTANDARD,
     ".lz4": "it is compressed: `lz4 -d FILE` unpacks it",
     ".br": "it is compressed: `brotli -d FILE` unpacks it",
     ".zip": "it is an archive: `unzip FILE -d FOLDER`, and name the folder",
@@ -38,10 +40,10 @@ REFUSED = {
     ".rar": "it is an archive: unpack it, and name the folder",
     ".tar": "it is an archive: `tar xf FILE -C FOLDER`, and name the folder",
     ".tgz": "it is an archive: `tar xf FILE -C FOLDER`, and name the folder",
-    ".html": "its tags would be trained on: take the text out first, such as with `pandoc -t plain`",
-    ".htm": "its tags would be trained on: take the text out first, such as with `pandoc -t plain`",
-    ".xhtml": "its tags would be trained on: take the text out first, such as with `pandoc -t plain`",
-    ".xml": "its tags would be trained on: take the text out first",
+    ".html": _TAGS,
+    ".htm": _TAGS,
+    ".xhtml": _TAGS,
+    ".xml": _TAGS,
     ".warc": "it holds web pages as they were sent: take the text out first",
     ".wet": "it holds records of a crawl: take the text out first",
     ".pdf": "take the text out first, such as with `pdftotext FILE`",
