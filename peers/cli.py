@@ -20,7 +20,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from peers import streams
 from peers.commands import COMMANDS, LASTING
+from peers.descriptors import raise_limit
 
+_FILES = (errno.EMFILE, errno.ENFILE)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 EXIT_INTERNAL = 1
@@ -55,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def is_user_error(error: BaseException) -> bool:
     """Errors that name a value and its fix: Value- and ArithmeticErrors of our own, OSErrors about a named path.
 
-    And those of a disk, whoever wrote to it.
+    And those of a disk, whoever wrote to it, and of too few descriptors.
     """
-    if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK):
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in (*_DISK, *_FILES)):
         return True
     ours = type(error).__module__.partition(".")[0] in ("swarm", "peers")
     return ours and isinstance(error, ValueError | ArithmeticError | OSError)
@@ -79,6 +81,7 @@ class _LazyGroup(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         if name in LASTING:
             streams.outlive_reader()
+            raise_limit()
         return name, _load(str(name)), _with_places(rest)
 
 
@@ -122,6 +125,8 @@ def _root(
 
 
 def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno in _FILES:
+        return "too many open files: raise the limit with `ulimit -n 4096`, or end other programs"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, OSError) and error.errno in _DISK:

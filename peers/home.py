@@ -36,7 +36,18 @@ from typing import IO, Self
 
 from swarm.atomic import atomic_file, write_whole
 
-_HOMES = Path.home() / ".swarm-peer"
+_NOBODYS = Path("~")
+"""Of a process that has no home folder: without HOME, under a user id that the system does not know."""
+
+
+def _of_this_user() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        return _NOBODYS
+
+
+_HOMES = _of_this_user() / ".swarm-peer"
 PEER_HOME = _HOMES / "peer"
 COORDINATOR_HOME = _HOMES / "coordinator"
 BOOTSTRAP_HOME = _HOMES / "bootstrap"
@@ -60,7 +71,7 @@ class Home:
     """A home folder's layout. Reading one needs no lock; a process that lives in it uses `Home.open`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path if path.is_absolute() else _expanded(path)
 
     @property
     def identity(self) -> Path:
@@ -156,8 +167,13 @@ class OpenHome(Home):
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         super().__init__(path)
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._held: IO[str] | None = self._take_lock()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._held: IO[str] | None = self._take_lock()
+        except OSError as error:
+            raise HomeError(
+                f"{self.path} cannot be a home ({error.strerror}): name one with --home {_WANTED}"
+            ) from None
         try:
             self.incarnation = self._next_incarnation(clock())
         except BaseException:
@@ -192,6 +208,9 @@ class OpenHome(Home):
             file.close()
             who = f"process {owner}" if owner else "another process"
             raise HomeError(f"{self.path} is in use by {who}: give this one its own --home") from None
+        except OSError:
+            file.close()
+            raise
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -212,6 +231,17 @@ class OpenHome(Home):
         with atomic_file(self._counter) as file:
             write_whole(file, f"{incarnation}\n".encode())
         return incarnation
+
+
+_WANTED = "that you may write to, on a disk that has locks (most network drives have none)"
+
+
+def _expanded(path: Path) -> Path:
+    """With the user's home for a `~`, which only a shell replaces. Raises HomeError where there is none."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise HomeError("this user has no home folder (HOME is not set): name one with --home") from None
 
 
 def _number(text: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from peers.core_loop import CoreLoop
+from peers.outages import Outages
 from peers.tally import Tally, worth_telling
 from swarm.events import EventLog, FrameRefused, MessagesDropped, PeerRefused, StreamBroken
 from swarm.manifest import SignedManifest
@@ -40,11 +41,13 @@ def run_network(
     """A network that is not started yet.
 
     `notice` sees each message before the core does. `check_frame` and `max_payload` bound what strangers may send (see
-    Network); their refusals are logged ever more rarely (see Tally). While `ending()`, streams that break and messages
-    that cannot be delivered are nothing to report. `uplink` and `coordinators`: as in Network. `link_up`: hears of that
-    before the core does. `mirror`: takes what coordinators say of their logs; no core does.
+    Network); their refusals are logged ever more rarely (see Tally), and dropped messages once an outage (see Outages).
+    While `ending()`, streams that break and messages that cannot be delivered are nothing to report. `uplink` and
+    `coordinators`: as in Network. `link_up`: hears of that before the core does. `mirror`: takes what coordinators say
+    of their logs; no core does.
     """
     refused_peers = Tally()
+    outages = Outages(lambda actor, count, reason: log.append(MessagesDropped(str(actor), count, reason)))
 
     def on_message(sender: Actor, message: Message) -> None:
         if isinstance(message, LogWant | LogChunk):
@@ -67,7 +70,11 @@ def run_network(
 
     def on_dropped(actor: Actor, count: int, reason: str) -> None:
         if not ending():
-            log.append(MessagesDropped(str(actor), count, reason))
+            outages.dropped(actor, count, reason)
+
+    def on_link_up(actor: Actor) -> None:
+        outages.up(actor)
+        loop.post(LinkUp(actor))
 
     def on_undelivered(actor: Actor, messages: tuple[Message, ...]) -> None:
         payloads = tuple(message for message in messages if isinstance(message, WithPayload))

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from peers.event_text import amount
+from peers.event_text import amount, printable
 from peers.options import Json
 from swarm.manifest import DataSection, ManifestError
+
+if TYPE_CHECKING:
+    from swarm.data.prepare import Sight
+
+_SHOWN = 100
+_MUCH = 0.01
 
 
 def command(
     inputs: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", help="Text, .jsonl or .parquet file, or a folder of them; may be repeated."),
+        typer.Option("--input", "-i", help="Text, JSON (lines), CSV, TSV, Parquet, or a folder; may be repeated."),
     ] = None,
     field: Annotated[
         str | None,
         typer.Option(
-            "--field", "--column", help="Where the text is: field of JSONL, column of Parquet.  [default: text]"
+            "--field", "--column", help="Where the text is: field of JSON, column of a table.  [default: text]"
         ),
     ] = None,
     vocab_size: Annotated[
@@ -89,6 +98,7 @@ def command(
         source = open_source(inputs, field=field or "text", name=name, licence=licence)
     else:
         source = wikipedia_leads()
+    sights: list[Sight] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
@@ -100,9 +110,10 @@ def command(
             end=end,
             heldout_fraction=0.02 if heldout is None else heldout,
             force=force,
+            on_sight=sights.append,
             on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
         )
-    _report(section, out, as_json)
+    _report(section, out, as_json, sights[0], source.passed_over)
 
 
 def _refuse(why: str, options: dict[str, object]) -> None:
@@ -112,13 +123,25 @@ def _refuse(why: str, options: dict[str, object]) -> None:
         raise ManifestError(f"{why}: drop {' and '.join(given)}")
 
 
-def _report(section: DataSection, out: Path, as_json: bool) -> None:
+def _report(
+    section: DataSection, out: Path, as_json: bool, sight: Sight | None = None, passed_over: Sequence[Path] = ()
+) -> None:
     if as_json:
-        print(json.dumps({"directory": str(out), **section.model_dump(mode="json")}))
+        seen = {} if sight is None else {"sight": asdict(sight), "passed_over": [str(path) for path in passed_over]}
+        print(json.dumps({"directory": str(out), **section.model_dump(mode="json"), **seen}))
     elif section.kind == "images":
         _show_images(section, out)
     else:
-        _show(section, out)
+        assert sight is not None
+        _show(section, out, sight, passed_over)
+
+
+def _show_losses(sight: Sight) -> None:
+    print(f"  unknown tokens: {100 * sight.unknown:.2f} %")
+    if sight.lost >= _MUCH:
+        print(f"  {100 * sight.lost:.1f} % of the characters are lost: this tokenizer has no tokens for them")
+    if sight.unknown >= _MUCH or sight.lost >= _MUCH:
+        print("  is this the tokenizer for this text? Without --tokenizer one is trained that knows all of it")
 
 
 def _show_images(section: DataSection, out: Path) -> None:
@@ -131,10 +154,16 @@ def _show_images(section: DataSection, out: Path) -> None:
     print("next: swarm-peer init --preset digits, then swarm-peer coordinate RUN.toml --dry-run")
 
 
-def _show(section: DataSection, out: Path) -> None:
+def _show(section: DataSection, out: Path, sight: Sight, passed_over: Sequence[Path]) -> None:
     train, heldout = (sum(shard.tokens for shard in split) for split in (section.train, section.heldout))
     size = (train + heldout) * (2 if section.dtype == "uint16" else 4)
     print(f"corpus {section.name} in {out}")
+    print(f"  {sight.documents:,} documents; the first line to be trained on: {printable(sight.first_line)[:_SHOWN]!r}")
+    _show_losses(sight)
+    if passed_over:
+        kinds = Counter(path.suffix or path.name for path in passed_over)
+        told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
+        print(f"  passed over, since such files hold no text: {told}")
     print(f"  {train:,} training and {heldout:,} held-out tokens, {amount(size)}")
     print(f"  tokenizer of {section.vocab_size:,} tokens, {section.bytes_per_token:.2f} bytes per token")
     print(f"  unigram entropy {section.unigram_entropy:.4f} nats per token: a model must get below it")

@@ -46,7 +46,8 @@ def measure_speed(
 ) -> Speed:
     """Blocks for `limit_s` or a little more. Others on this machine go first: it runs at low priority where it can.
 
-    `memory`: bytes it may take; where a microbatch takes more, a part of it is measured. Raises RuntimeError when the device cannot compute a microbatch, for example for want of memory.
+    `memory`: bytes it may take; where a microbatch takes more, a part of it is measured.
+    Raises RuntimeError when the device cannot compute a microbatch, for example for want of memory.
     """
     result: Future[Speed] = Future()
 

@@ -1,6 +1,7 @@
 """Data: text or images → hashed shards of ids (`prepare`); manifest and step → ids (`CorpusReader`)."""
 
-from swarm.data.corpus import CorpusError, Source, open_source, wikipedia_leads
+from swarm.data.corpus import Source, open_source, wikipedia_leads
+from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import read_corpus
 from swarm.data.images import Images, digits, prepare_images, read_images
 from swarm.data.order import EveryStep, Permutation, StepOrder

@@ -6,6 +6,7 @@ The default corpus is the leads of 10,033 English Wikipedia articles, as shipped
 
 from __future__ import annotations
 
+import csv
 import difflib
 import importlib.util
 import json
@@ -14,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swarm.data import formats
+from swarm.data.corpus_error import CorpusError
+
+MAX_CELL = 1 << 28
+"""Characters of a cell of a table."""
+
 DOCUMENT_CHARACTERS = 4096
 """A longer text file is cut into documents: at the first blank line after so many characters, any line after 4 ×."""
-
-SUFFIXES = (".txt", ".md", ".jsonl", ".parquet")
-"""What is read from a folder."""
-
-
-class CorpusError(ValueError):
-    """Text, tokenizer or shards that cannot be used; the message names the file, the place in it and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Source:
     name: str
     licence: str
     documents: Callable[[], Iterator[str]]
+    passed_over: tuple[Path, ...] = ()
+    """Files of folders that are of no kind that holds text."""
 
 
 def wikipedia_leads() -> Source:
@@ -53,24 +55,30 @@ def wikipedia_leads() -> Source:
 def open_source(inputs: Sequence[Path], *, field: str = "text", name: str = "", licence: str = "") -> Source:
     """Documents of files and folders, in the order given; a folder is walked in the order of its sorted paths.
 
-    `.jsonl`: one object a line, the text in `field`. `.parquet`: the text in column `field`. Anything else: UTF-8 text.
-    Raises CorpusError for paths that do not exist; `documents()` raises it for content that cannot be read.
+    JSON lines and JSON: the text in `field` of each object, or texts by themselves. CSV, TSV and Parquet: in the column
+    `field`. Else UTF-8 text. Packed with gzip, bzip2 or xz: as what is in it. Raises CorpusError for paths that do not
+    exist, and for files that are something else; `documents()` raises it for content that cannot be read.
     """
-    files = [file for path in inputs for file in _files(path)]
+    passed_over: list[Path] = []
+    files = [(file, formats.kind_of(file)) for path in inputs for file in _files(path, passed_over)]
     if not files:
         raise CorpusError("no input: name at least one file or folder")
 
     def documents() -> Iterator[str]:
-        for file in files:
-            match file.suffix.lower():
-                case ".jsonl":
-                    yield from _jsonl(file, field)
-                case ".parquet":
-                    yield from _parquet(file, field)
-                case _:
-                    yield from _text(file)
+        for file, kind in files:
+            if kind in formats.JSON_LINES:
+                yield from _jsonl(file, field)
+            elif kind in formats.JSON:
+                yield from _json(file, field)
+            elif kind in formats.TABLES:
+                yield from _table(file, field, formats.TABLES[kind])
+            elif kind in formats.PARQUET:
+                yield from _parquet(file, field)
+            else:
+                yield from _text(file)
 
-    return Source(name or "+".join(path.stem or path.resolve().name for path in inputs), licence, documents)
+    named = name or "+".join(path.stem or path.resolve().name for path in inputs)
+    return Source(named, licence, documents, tuple(passed_over))
 
 
 def _wikipedia_file() -> Path:
@@ -85,29 +93,29 @@ def _wikipedia_file() -> Path:
     )
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, passed_over: list[Path]) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         what = "is neither a file nor a folder" if path.exists() else "does not exist"
         raise CorpusError(f"{path} {what}: name a text, .jsonl or .parquet file, or a folder of them")
-    found = [
+    seen = [
         file
         for file in path.rglob("*")
-        if file.is_file()
-        and file.suffix.lower() in SUFFIXES
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     ]
+    found = [file for file in seen if formats.is_taken(file)]
+    passed_over.extend(sorted(file for file in seen if not formats.is_taken(file)))
     if not found:
-        raise CorpusError(f"folder {path} has no file ending in {', '.join(SUFFIXES)}")
+        raise CorpusError(f"folder {path} has no file ending in {', '.join(formats.READ)}")
     return sorted(found, key=lambda file: file.relative_to(path).as_posix())
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
+    with formats.opened(path) as file:
         for number, raw in enumerate(file, 1):
             try:
-                yield number, raw.decode("utf-8")
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise CorpusError(
                     f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line); "
@@ -138,15 +146,75 @@ def _jsonl(path: Path, field: str) -> Iterator[str]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise CorpusError(f"{path}, line {number}: not JSON ({error})") from None
-        if not isinstance(record, dict):
-            raise CorpusError(f"{path}, line {number}: expected an object with {field!r}, got {line.strip()[:40]}")
-        if field not in record:
+        yield from _of_record(record, field, f"{path}, line {number}")
+
+
+def _of_record(record: Any, field: str, place: str) -> Iterator[str]:
+    """The text of an object, unless it is empty."""
+    if not isinstance(record, dict):
+        raise CorpusError(f"{place}: expected an object with {field!r}, got {json.dumps(record)[:40]}")
+    if field not in record:
+        raise CorpusError(f"{place}: no field {field!r}{_nearest(field, record)}; choose with --field")
+    text = _string(record[field], f"{place}, field {field!r}")
+    if text.strip():
+        yield text
+
+
+def _json(path: Path, field: str) -> Iterator[str]:
+    """A list of objects or texts, or objects a line each, as many corpora are under this name."""
+    first = next((line for _, line in _lines(path) if line.strip()), "")
+    try:
+        one_line = isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        one_line = False
+    if one_line:
+        yield from _jsonl(path, field)
+        return
+    try:
+        with formats.opened(path) as file:
+            tree = json.loads(file.read().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}: not UTF-8 ({error.reason}); convert the file to UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{path}: not JSON ({error})") from None
+    if isinstance(tree, dict):
+        lists = [key for key, value in tree.items() if isinstance(value, list)]
+        raise CorpusError(
+            f"{path}: one object with the keys {', '.join(map(repr, list(tree)[:5]))}, not a list of them: write "
+            + (f"what is in {lists[0]!r} to a file of its own" if lists else "an object for each document")
+        )
+    for number, record in enumerate(tree if isinstance(tree, list) else [tree], 1):
+        place = f"{path}, entry {number}"
+        if isinstance(record, str):
+            if _string(record, place).strip():
+                yield record
+        else:
+            yield from _of_record(record, field, place)
+
+
+def _table(path: Path, column: str, delimiter: str) -> Iterator[str]:
+    """CSV or TSV with a line of names first."""
+    csv.field_size_limit(MAX_CELL)
+    with formats.opened(path) as file:
+        rows = csv.reader(formats.text_of(file), delimiter=delimiter, strict=True)
+        try:
+            names = next(rows, [])
+            if column not in names:
+                raise CorpusError(
+                    f"{path}: no column {column!r} in its first line{_nearest(column, names)}; choose with --column"
+                )
+            at = names.index(column)
+            for row in rows:
+                if row and len(row) <= at:
+                    raise CorpusError(f"{path}, line {rows.line_num}: {len(row)} cells, the text is in cell {at + 1}")
+                if row and row[at].strip():
+                    yield _string(row[at], f"{path}, line {rows.line_num}, column {column!r}")
+        except csv.Error as error:
+            raise CorpusError(f"{path}, line {rows.line_num}: not a table of cells ({error})") from None
+        except UnicodeDecodeError as error:
             raise CorpusError(
-                f"{path}, line {number}: no field {field!r}{_nearest(field, record)}; choose with --field"
-            )
-        text = _string(record[field], f"{path}, line {number}, field {field!r}")
-        if text.strip():
-            yield text
+                f"{path}, near line {rows.line_num}: not UTF-8 ({error.reason}); convert the file to UTF-8"
+            ) from None
 
 
 def _parquet(path: Path, column: str) -> Iterator[str]:

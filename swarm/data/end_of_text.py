@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 
 MARK = "end_of_text"
 _MAX_JSON_BYTES = 64 << 20
@@ -44,6 +44,16 @@ def mark(raw: bytes, number: int) -> bytes:
         added.pop(MARK, None)
         if added["id"] == number:
             added[MARK] = True
+    return json.dumps(tree, ensure_ascii=False).encode("utf-8")
+
+
+def unmarked(raw: bytes) -> bytes:
+    """For programs that know nothing of the mark; the files they read beside it say the same."""
+    tree = json.loads(raw)
+    if marked(tree) is None:
+        return raw
+    for added in _added(tree):
+        added.pop(MARK, None)
     return json.dumps(tree, ensure_ascii=False).encode("utf-8")
 
 

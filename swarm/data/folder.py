@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from swarm.atomic import sync_folder
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 from swarm.data.shards import naming
 from swarm.manifest import DataSection
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import open_side_folder, publish
 from swarm.data.shards import ShardWriter, dtype_for
 from swarm.data.split import check_fraction, is_heldout, unigram_entropy

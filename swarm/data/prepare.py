@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from swarm.data.corpus import CorpusError, Source
+from swarm.data.corpus import Source
+from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import TOKENIZER_FILE, open_side_folder, publish
 from swarm.data.shards import ShardWriter, dtype_for, naming
 from swarm.data.split import check_fraction, is_heldout, unigram_entropy
@@ -25,9 +27,23 @@ TRAINING_CHARACTERS = 1 << 28
 """The tokenizer is trained on the first so many characters of the training split."""
 
 _BATCH_CHARACTERS = 1 << 20
+_LOOKED_AT_CHARACTERS = 1 << 20
 
 Progress = Callable[[str, int, int | None], None]
 """(what is being done, documents done, documents in all if known)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a person must see to catch nonsense before machines are trained on it."""
+
+    documents: int
+    unknown: float
+    """Share of the ids that stand for what the tokenizer has no token for."""
+    lost: float
+    """Share of the characters that do not come back when ids are made text again; of the first documents."""
+    first_line: str
+    """That will be trained on, as the model sees it."""
 
 
 def prepare(
@@ -41,6 +57,7 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     force: bool = False,
     on_progress: Progress = lambda what, done, total: None,
+    on_sight: Callable[[Sight], None] = lambda sight: None,
 ) -> DataSection:
     """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use, `end` the
     token that ends a text, if the files beside it do not say.
@@ -60,7 +77,7 @@ def prepare(
             total = texts.documents if texts.complete else None
         with naming(out_dir / TOKENIZER_FILE):
             (side / TOKENIZER_FILE).write_bytes(used.raw)
-        section = _encode(source, side, used, heldout_fraction, shard_tokens, total, on_progress)
+        section = _encode(source, side, used, heldout_fraction, shard_tokens, total, on_progress, on_sight)
         publish(side, out_dir, section, force)
     finally:
         shutil.rmtree(side, ignore_errors=True)
@@ -99,12 +116,15 @@ def _encode(
     shard_tokens: int,
     total: int | None,
     on_progress: Progress,
+    on_sight: Callable[[Sight], None],
 ) -> DataSection:
     dtype = dtype_for(tokenizer.vocab_size)
     writers = {held: ShardWriter(side, "heldout" if held else "train", dtype, shard_tokens) for held in (False, True)}
     counts = {held: np.zeros(tokenizer.vocab_size, dtype=np.int64) for held in (False, True)}
     heldout_bytes = 0
     done = 0
+    first_line = ""
+    looked_at = came_back = 0
     try:
         for batch in _batches(source.documents()):
             for text, ids in zip(batch, tokenizer.encode(batch), strict=True):
@@ -114,6 +134,11 @@ def _encode(
                 writers[held].write(tokens)
                 counts[held] += np.bincount(tokens, minlength=tokenizer.vocab_size)
                 heldout_bytes += len(raw) if held else 0
+                if looked_at < _LOOKED_AT_CHARACTERS:
+                    again = tokenizer.decode(ids)
+                    looked_at += len(text)
+                    came_back += min(len(text), len(again))
+                    first_line = first_line or ("" if held else next((x for x in again.splitlines() if x.strip()), ""))
             done += len(batch)
             on_progress("encoding", done, total)
         train, heldout = writers[False].close(), writers[True].close()
@@ -126,6 +151,10 @@ def _encode(
                 f"the {split} split is empty: {source.name} has {done} documents and the held-out fraction is "
                 f"{heldout_fraction}; add documents or change --heldout"
             )
+    seen = counts[False] + counts[True]
+    unknown = 0 if tokenizer.unknown is None else int(seen[tokenizer.unknown])
+    lost = 1 - came_back / max(looked_at, 1)
+    on_sight(Sight(done, unknown / int(seen.sum()), lost, first_line))
     return DataSection(
         name=source.name,
         licence=source.licence,

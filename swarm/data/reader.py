@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.order import EveryStep, Permutation, StepOrder
 from swarm.data.shards import Dtype, check_file, map_shard

@@ -11,7 +11,7 @@ from typing import IO, Literal
 
 import numpy as np
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 from swarm.manifest import Shard
 
 Dtype = Literal["uint16", "uint32"]

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 
 
 def check_fraction(fraction: float) -> None:

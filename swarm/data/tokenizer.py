@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from swarm.data import end_of_text
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 
 END_OF_TEXT = "<|endoftext|>"
 """Stands between documents in tokenizers trained here."""

@@ -49,9 +49,7 @@ _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sy
 
 
 class DaemonP2P(P2P):
-    """hivemind's P2P with a flag it cannot pass, sockets in a folder of their own, and a daemon that a terminal's Ctrl-C
-    does not reach.
-    """
+    """hivemind's P2P with a flag it cannot pass, sockets in their own folder, and a daemon out of Ctrl-C's reach."""
 
     sockets: SocketFolder
 

@@ -1,6 +1,6 @@
 """Bounds on what nodes of the DHT send each other, checked on the bytes before anything decodes them.
 
-hivemind decodes with msgpack, whose hook for its own types recurses in C: a dictionary nested two hundred deep, of a few
+hivemind decodes with msgpack, whose hook for its own types recurses in C: a dictionary nested two hundred deep, of some
 hundred bytes, ends the process by SIGSEGV, long before a record can be judged. That holds for what is stored with us as
 for what we are answered. This DHT holds signed records under one subkey each, so little is needed: bytes, text, numbers
 and lists of them, a few levels deep.

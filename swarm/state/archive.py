@@ -31,7 +31,8 @@ _READ_BYTES = 4 << 20
 class Archive:
     """One copy of each stage's shard, `keep` complete versions deep.
 
-    `shard_limits`: bytes of each stage's shard at most, as the model makes them. `keep_first`: version 0 stays as well, since nobody can make it again from a seed.
+    `shard_limits`: bytes of each stage's shard at most, as the model makes them. `keep_first`: version 0 stays as well,
+    since nobody can make it again from a seed.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from swarm import codecs
 from swarm.atomic import atomic_file, write_whole
+from swarm.data.end_of_text import unmarked
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import AUTO, RunManifest
@@ -74,7 +75,7 @@ def export_hf(
     _clear(out_dir, _HF_FILES)
     written = write_parts(out_dir / MODEL_FILE, file_parts(parameters, {"format": "pt"}))
     with atomic_file(out_dir / TOKENIZER_FILE) as file:
-        write_whole(file, tokenizer.raw)
+        write_whole(file, unmarked(tokenizer.raw))
     end = tokenizer.end_of_text
     _write_json(out_dir / "tokenizer_config.json", _tokenizer_config(tokenizer, manifest))
     _write_json(out_dir / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
+from tokenizers import models
 
 from peers import cli
 from peers.resolved_run import resolve_run
@@ -34,12 +36,16 @@ def test_facts_and_licence_are_printed(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     section = read_corpus(tmp_path / "out")
     assert section.name == "a" and section.vocab_size == 300
+    assert "500 documents; the first line to be trained on: 'text" in out and "unknown tokens: 0.00 %" in out
     for fact in ("corpus a in", "tokenizer of 300 tokens", section.tokenizer_sha256, "licence: CC0"):
         assert fact in out
     assert exit_code("prepare", *arguments, "--out", str(tmp_path / "json"), "--licence", "CC0", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed.pop("directory") == str(tmp_path / "json")
+    sight, passed_over = printed.pop("sight"), printed.pop("passed_over")
     assert printed == section.model_dump(mode="json")
+    assert (sight["documents"], sight["unknown"], sight["lost"], passed_over) == (500, 0.0, 0.0, [])
+    assert sight["first_line"] == "text 0 of the corpus, number 0"
 
 
 def test_the_default_corpus_states_its_licence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -91,3 +97,23 @@ def test_a_run_resolves_over_its_corpus(tmp_path: Path):
     for wrong in ("codec.forward=int9", "codec.backward=delta:4", "sums.averaging=log4"):
         with pytest.raises(UnknownCodec):
             resolve_run(path, [*small, wrong])
+
+
+@pytest.mark.parametrize("unknown_token", ["<unk>", None])
+def test_a_tokenizer_that_does_not_know_the_text_is_shown(
+    unknown_token: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """English letters alone, and Greek text: unknown tokens, or nothing at all, would be trained on."""
+    vocabulary = {letter: number for number, letter in enumerate(["<unk>", "</s>", " ", *"abcdefghijklmnopqrstuvwxyz"])}
+    inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown_token))
+    inner.add_special_tokens(["<unk>", "</s>"])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    texts = [{"text": f"a river {'ποτάμι ' * 5}{'b' * number}"} for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, texts)))
+    (tmp_path / "picture.png").write_bytes(b"")
+    arguments = ["--input", str(tmp_path / "a.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert exit_code("prepare", *arguments, "--heldout", "0.3", "--out", str(tmp_path / "out")) == 0
+    out = capsys.readouterr().out
+    assert "is this the tokenizer for this text?" in out
+    assert ("unknown tokens: 0.00 %" in out) == (unknown_token is None)
+    assert "% of the characters are lost" in out

@@ -103,9 +103,7 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
 def _tensors(folder: Path) -> dict[str, LazyTensor]:
     index = folder / _INDEX
     if (folder / _ADAPTER).exists():
-        raise StateError(
-            folder / _ADAPTER, "is here: this is what an adapter adds to a model; merge it into that first"
-        )
+        raise StateError(folder / _ADAPTER, "is here: an adapter is no model; merge it into its model first")
     if index.exists() and (folder / _ONE_FILE).exists():
         raise StateError(folder, f"both {_ONE_FILE} and {_INDEX} are here: remove the one that is not the model")
     places: dict[str, str] = {}
@@ -128,9 +126,7 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
             found[name] = tensor
     for name, file in places.items():
         if name not in found:
-            raise StateError(
-                folder / file, f"has no tensor {name}, which {_INDEX} says is there: the copy is not whole"
-            )
+            raise StateError(folder / file, f"has no tensor {name}, though {_INDEX} says so: the copy is not whole")
     return found
 
 

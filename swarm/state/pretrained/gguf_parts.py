@@ -27,8 +27,8 @@ def read_parts(path: Path) -> Gguf:
     if named is None or count != told or not 1 <= told <= _MAX_PARTS:
         raise StateError(
             path,
-            f"its metadata say that it is one of {count!r:.20} parts (split.count), its name says {told}: parts keep the "
-            "names they were given, such as model-00001-of-00002.gguf",
+            f"its metadata say that it is one of {count!r:.20} parts (split.count), its name says {told}: parts keep "
+            "the names they were given, such as model-00001-of-00002.gguf",
         )
     names = [f"{named['name']}-{number:05d}-of-{told:05d}{path.suffix}" for number in range(1, told + 1)]
     missing = [name for name in names if not (path.parent / name).is_file()]

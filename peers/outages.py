@@ -1,0 +1,53 @@
+"""Outages: messages to somebody who cannot be reached are told once, and once more when it is over.
+
+While a peer waits for its coordinator a message is given up every second or two, each with its own account of the same
+wall. The first is worth a line; the others are counted, and told when the state changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarm.protocol.ids import Actor
+
+_MOST = 4096
+
+
+@dataclass
+class _Outage:
+    reason: str
+    untold: int = 0
+
+
+class Outages:
+    """`tell(actor, count, reason)`: what is worth a line in the log. All messages are told sooner or later."""
+
+    def __init__(self, tell: Callable[[Actor, int, str], None]) -> None:
+        self._tell = tell
+        self._of: dict[Actor, _Outage] = {}
+
+    def dropped(self, actor: Actor, count: int, reason: str) -> None:
+        """Messages to an actor were given up."""
+        outage = self._of.get(actor)
+        if outage is not None:
+            outage.untold += count
+            return
+        if len(self._of) >= _MOST:
+            self._end(next(iter(self._of)), "and for others meanwhile")
+        self._of[actor] = _Outage(reason)
+        self._tell(actor, count, reason)
+
+    def up(self, actor: Actor) -> None:
+        """It is reached again."""
+        self._end(actor, "before it was reached again")
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        for actor in list(self._of):
+            self._end(actor, "since then")
+
+    def _end(self, actor: Actor, when: str) -> None:
+        outage = self._of.pop(actor, None)
+        if outage is not None and outage.untold:
+            self._tell(actor, outage.untold, f"{when} ({outage.reason})")

@@ -1,0 +1,7 @@
+"""The one error of everything about texts, tokenizers and prepared folders."""
+
+from __future__ import annotations
+
+
+class CorpusError(ValueError):
+    """Text, tokenizer or shards that cannot be used; the message names the file, the place in it and the fix."""

@@ -1,0 +1,220 @@
+"""What a file of text is: told by its name and by its first bytes, and read as that or refused with what to do.
+
+Whatever is not plain text would train a model on its syntax: JSON keys and URLs, tags, the bytes of an archive. So a
+name says what a file should be, and the content must not say otherwise.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from swarm.data.corpus_error import CorpusError
+
+TEXT = (".txt", ".text", ".md", ".markdown", ".rst")
+JSON_LINES = (".jsonl", ".ndjson", ".jsonlines")
+JSON = (".json",)
+TABLES = {".csv": ",", ".tsv": "\t"}
+PARQUET = (".parquet", ".pq")
+PACKED = {".gz": gzip.open, ".gzip": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".lzma": lzma.open}
+READ = (*TEXT, *JSON_LINES, *JSON, *TABLES, *PARQUET)
+"""Kinds that are read, by their suffix; also with one of PACKED after it, but for Parquet."""
+
+_TAGS = "its tags would be trained on: take the text out first, such as with `pandoc -t plain`"
+_ZSTANDARD = "it is compressed with Zstandard: `zstd -d FILE` unpacks it"
+REFUSED = {
+    ".zst": _ZSTANDARD,
+    ".zstd": _ZSTANDARD,
+    ".lz4": "it is compressed: `lz4 -d FILE` unpacks it",
+    ".br": "it is compressed: `brotli -d FILE` unpacks it",
+    ".zip": "it is an archive: `unzip FILE -d FOLDER`, and name the folder",
+    ".7z": "it is an archive: unpack it, and name the folder",
+    ".rar": "it is an archive: unpack it, and name the folder",
+    ".tar": "it is an archive: `tar xf FILE -C FOLDER`, and name the folder",
+    ".tgz": "it is an archive: `tar xf FILE -C FOLDER`, and name the folder",
+    ".html": _TAGS,
+    ".htm": _TAGS,
+    ".xhtml": _TAGS,
+    ".xml": _TAGS,
+    ".warc": "it holds web pages as they were sent: take the text out first",
+    ".wet": "it holds records of a crawl: take the text out first",
+    ".pdf": "take the text out first, such as with `pdftotext FILE`",
+    ".ps": "take the text out first",
+    ".doc": "save it as plain text first",
+    ".docx": "save it as plain text first, such as with `pandoc -t plain`",
+    ".odt": "save it as plain text first, such as with `pandoc -t plain`",
+    ".rtf": "save it as plain text first",
+    ".epub": "save it as plain text first, such as with `pandoc -t plain`",
+    ".mobi": "save it as plain text first",
+    ".tex": "its commands would be trained on: take the text out first, such as with `pandoc -t plain`",
+    ".ipynb": "it is a notebook: save its text first, such as with `jupyter nbconvert --to markdown`",
+    ".yaml": "its syntax would be trained on: write the texts as JSON lines",
+    ".yml": "its syntax would be trained on: write the texts as JSON lines",
+    ".toml": "its syntax would be trained on: write the texts as JSON lines",
+    ".xls": "it is a spreadsheet: save it as CSV first",
+    ".xlsx": "it is a spreadsheet: save it as CSV first",
+    ".ods": "it is a spreadsheet: save it as CSV first",
+    ".arrow": "it is an Arrow table: save it as Parquet or JSON lines first",
+    ".feather": "it is an Arrow table: save it as Parquet or JSON lines first",
+    ".avro": "save it as Parquet or JSON lines first",
+    ".orc": "save it as Parquet or JSON lines first",
+    ".sqlite": "it is a database: write the texts as JSON lines first",
+    ".db": "it is a database: write the texts as JSON lines first",
+    ".npy": "it holds numbers: `prepare` takes texts",
+    ".npz": "it holds numbers: `prepare` takes texts",
+    ".bin": "it holds bytes that are no text",
+    ".pkl": "it is a pickle, which can run code and is never opened",
+    ".pickle": "it is a pickle, which can run code and is never opened",
+    ".pt": "it holds weights: `swarm-peer import` takes models",
+    ".safetensors": "it holds weights: `swarm-peer import` takes models",
+    ".gguf": "it holds a model: `swarm-peer import` takes those",
+}
+"""Kinds that may hold text but are not read: what to do."""
+
+_INCIDENTAL = frozenset(
+    (".yaml", ".yml", ".toml", ".db", ".npy", ".npz", ".bin", ".pkl", ".pickle", ".pt", ".safetensors", ".gguf")
+)
+"""Of REFUSED, those that lie beside texts in many folders, and are passed over there."""
+
+_MAGIC = (
+    (b"\x28\xb5\x2f\xfd", REFUSED[".zst"]),
+    (b"\x04\x22\x4d\x18", REFUSED[".lz4"]),
+    (b"PK\x03\x04", "it is a ZIP archive, or a document in one: unpack it, or save it as plain text"),
+    (b"7z\xbc\xaf\x27\x1c", REFUSED[".7z"]),
+    (b"Rar!", REFUSED[".rar"]),
+    (b"%PDF-", REFUSED[".pdf"]),
+    (b"%!PS", REFUSED[".ps"]),
+    (b"{\\rtf", REFUSED[".rtf"]),
+    (b"\xd0\xcf\x11\xe0", REFUSED[".doc"]),
+    (b"SQLite format 3", REFUSED[".sqlite"]),
+    (b"ARROW1", REFUSED[".arrow"]),
+    (b"Obj\x01", REFUSED[".avro"]),
+    (b"GGUF", REFUSED[".gguf"]),
+    (b"\x93NUMPY", REFUSED[".npy"]),
+    (b"WARC/", REFUSED[".warc"]),
+    (b"\x89PNG", "it is a picture"),
+    (b"\xff\xd8\xff", "it is a picture"),
+    (b"GIF8", "it is a picture"),
+    (b"\x7fELF", "it is a program"),
+    (b"\xff\xfe", "it is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE` converts it"),
+    (b"\xfe\xff", "it is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE` converts it"),
+)
+_PACKED_MAGIC = ((b"\x1f\x8b", ".gz"), (b"BZh", ".bz2"), (b"\xfd7zXZ\x00", ".xz"))
+_PARQUET_MAGIC = b"PAR1"
+_TAR_AT = 257
+_LOOK = 1 << 16
+_JSON_LINES_SEEN = 3
+_MARKUP = ("<!doctype html", "<html", "<?xml", "<mediawiki", "<svg")
+
+
+def kind_of(path: Path) -> str:
+    """The suffix of READ of what is in `path`, packed or not; ".txt" for a name that says nothing.
+
+    Raises CorpusError naming the file and what to do.
+    """
+    packed, kind = _by_name(path)
+    with path.open("rb") as file:
+        start = file.read(_LOOK)
+    found = next((suffix for magic, suffix in _PACKED_MAGIC if start.startswith(magic)), None)
+    if (found is not None) != (packed is not None):
+        if found is not None:
+            raise CorpusError(f"{path} is compressed, its name does not say so: rename it to {path.name}{found}")
+        raise CorpusError(f"{path} is not compressed, its name says so: rename it to {path.stem}")
+    if packed is not None:
+        with opened(path) as inner:
+            start = inner.read(_LOOK)
+    if start.startswith(_PARQUET_MAGIC) != (kind in PARQUET):
+        is_it = "is a Parquet file, its name says otherwise: rename it to" if kind not in PARQUET else ""
+        raise CorpusError(f"{path} {is_it} {path.stem}.parquet" if is_it else f"{path} is not a Parquet file")
+    if kind in PARQUET:
+        return kind
+    _refuse_foreign(path, start)
+    if kind in TEXT:
+        _refuse_markup_and_json(path, start.decode("utf-8", errors="replace"))
+    return kind
+
+
+def is_taken(path: Path) -> bool:
+    """Whether a file of a folder is one to read, or one that must be refused rather than passed over."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    last = suffixes[-1] if suffixes else ""
+    return last in PACKED or last in READ or (last in REFUSED and last not in _INCIDENTAL)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, unpacked where its name says that they are packed. Raises CorpusError for a damaged one."""
+    unpack = PACKED.get(path.suffix.lower())
+    file = path.open("rb") if unpack is None else unpack(path, "rb")
+    try:
+        with cast(IO[bytes], file):
+            yield cast(IO[bytes], file)
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise CorpusError(f"{path} is damaged or cut off: it cannot be unpacked ({error})") from None
+    except OSError as error:
+        if unpack is None or error.errno is not None:
+            raise
+        raise CorpusError(f"{path} is damaged or cut off: it cannot be unpacked ({error})") from None
+
+
+def _by_name(path: Path) -> tuple[str | None, str]:
+    """(suffix of how it is packed, suffix of what it is)."""
+    suffix = path.suffix.lower()
+    packed = suffix if suffix in PACKED else None
+    kind = Path(path.stem).suffix.lower() if packed else suffix
+    if (why := REFUSED.get(kind)) is not None:
+        raise CorpusError(f"{path}: {why}")
+    if packed is not None and kind in PARQUET:
+        raise CorpusError(f"{path}: unpack it first (`gunzip FILE` or the like); Parquet is compressed within")
+    return packed, kind if kind in READ else ".txt"
+
+
+def _refuse_foreign(path: Path, start: bytes) -> None:
+    for magic, why in _MAGIC:
+        if start.startswith(magic):
+            raise CorpusError(f"{path}: {why}")
+    if start[_TAR_AT : _TAR_AT + 5] == b"ustar":
+        raise CorpusError(f"{path}: {REFUSED['.tar']}")
+    if b"\0" in start:
+        raise CorpusError(f"{path}: it holds bytes of zero, so it is no text (or UTF-16, which `iconv` converts)")
+
+
+def _refuse_markup_and_json(path: Path, start: str) -> None:
+    head = start.lstrip("\ufeff \t\r\n")
+    if head[:20].lower().startswith(_MARKUP):
+        raise CorpusError(f"{path}: {REFUSED['.html']}")
+    lines = [line for line in head.splitlines()[: 4 * _JSON_LINES_SEEN] if line.strip()][:_JSON_LINES_SEEN]
+    if len(lines) == _JSON_LINES_SEEN and all(_is_object(line) for line in lines):
+        raise CorpusError(f"{path}: it holds JSON, a line each: rename it to {path.stem}.jsonl")
+    if head[:1] in "[{" and _is_json(path, head):
+        raise CorpusError(f"{path}: it holds JSON: rename it to {path.stem}.json")
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_json(path: Path, head: str) -> bool:
+    """Of a file whose first bytes look like it; a large one is told by how it begins."""
+    if len(head.encode("utf-8", errors="replace")) < _LOOK - 4:
+        try:
+            return isinstance(json.loads(head), dict | list)
+        except (ValueError, RecursionError):
+            return False
+    return (head[:1] == "[" and head[1:].lstrip()[:2] == '{"') or (head[:1] == "{" and head[1:].lstrip()[:1] == '"')
+
+
+def text_of(file: IO[bytes]) -> io.TextIOWrapper:
+    """For readers that want text, in UTF-8 with or without its mark; raises UnicodeDecodeError as it is read."""
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")

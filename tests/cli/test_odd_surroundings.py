@@ -1,0 +1,152 @@
+"""A process in odd surroundings does its work, or says in one line what is missing: no traceback, no silence."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peers import cli, descriptors
+from peers.descriptors import TooFewDescriptors, raise_limit
+from peers.home import Home, HomeError
+
+ROOT = Path(cli.__file__).parent.parent
+
+
+def started(
+    *arguments: str,
+    before: tuple[str, ...] = (),
+    prepare: Callable[[], None] | None = None,
+    env: dict[str, str] | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """`swarm-peer` with these arguments, until it ends."""
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
+    return subprocess.run(
+        [*before, sys.executable, "-m", "peers", *arguments],
+        preexec_fn=prepare, env=surroundings, capture_output=True, text=True, timeout=120, check=False, **options,
+    )  # fmt: skip
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """Its one line of complaint."""
+    assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    return done.stderr
+
+
+AS_NOBODY = ("unshare", "--user", "--map-user=54321", "--map-group=54321")
+"""A user id that the system does not know, in a namespace of its own."""
+
+
+def can_be_nobody() -> bool:
+    return shutil.which("unshare") is not None and not subprocess.run([*AS_NOBODY, "true"], check=False).returncode
+
+
+needs_namespace = pytest.mark.skipif(not can_be_nobody(), reason="no user namespace can be made here")
+
+
+@needs_namespace
+def test_a_user_without_name_and_home_is_asked_for_one(tmp_path: Path) -> None:
+    done = started("bootstrap", before=AS_NOBODY, cwd=tmp_path)
+    assert "HOME is not set" in said(done) and "--home" in done.stderr
+    assert not list(tmp_path.iterdir()), "and no folder is made somewhere else"
+
+
+@needs_namespace
+def test_a_user_without_a_name_works_where_it_may_write(tmp_path: Path) -> None:
+    done = started("id", "--home", str(tmp_path / "home"), before=AS_NOBODY)
+    assert done.returncode == 0 and done.stdout.startswith("12D3KooW"), done.stderr
+    program = "import torch, hivemind, peers.stage.process, peers.coordinator.process"
+    line = [*AS_NOBODY, sys.executable, "-c", program]
+    surroundings = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    subprocess.run(line, env=surroundings, cwd=tmp_path, timeout=120, check=True)
+
+
+@pytest.mark.parametrize("kind", ["a file", "below a file", "too long", "read-only"])
+def test_a_home_that_cannot_be_one_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = {
+        "a file": tmp_path / "file",
+        "below a file": tmp_path / "file" / "home",
+        "too long": tmp_path / ("x" * 300),
+        "read-only": Path("/proc/swarm-peer"),
+    }[kind]
+    with pytest.raises(HomeError, match=r"cannot be a home .*--home"):
+        Home.open(home)
+
+
+def test_a_very_deep_home_is_one(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*("d" * 200 for _ in range(8)))
+    with Home.open(deep) as home:
+        assert home.incarnation > 0
+
+
+def test_a_tilde_that_no_shell_has_replaced_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Home.open(Path("~/swarm")) as home:
+        assert home.path == tmp_path / "swarm"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EIO])
+def test_a_disk_without_locks_is_named(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(HomeError, match="locks"):
+        Home.open(tmp_path / "home")
+
+
+def limited(soft: int, hard: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_low_limit_of_descriptors_is_raised() -> None:
+    program = (
+        "import resource; from peers.descriptors import raise_limit; raise_limit(); "
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], preexec_fn=limited(40, 1000), env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "1000\n"
+
+
+def test_too_few_descriptors_are_said_before_anything_begins(tmp_path: Path) -> None:
+    done = started("bootstrap", "--home", str(tmp_path / "home"), prepare=limited(30, 30))
+    assert "ulimit -n" in said(done)
+
+
+def test_a_limit_that_cannot_be_raised_as_told_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(descriptors.resource, "setrlimit", refuse)
+    raise_limit()
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (64, resource.RLIM_INFINITY))
+    with pytest.raises(TooFewDescriptors, match="64"):
+        raise_limit()
+
+
+def test_running_out_of_descriptors_is_something_to_fix() -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    assert cli.is_user_error(error) and "ulimit -n" in cli._one_line(error)
+
+
+def test_a_locale_without_our_signs_and_a_home_with_some(tmp_path: Path) -> None:
+    home = tmp_path / "größe 河"
+    for locale in ({"LANG": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        done = started("id", "--home", str(home), env=locale)
+        assert done.returncode == 0 and done.stdout.startswith("12D3KooW"), done.stderr
