@@ -26,6 +26,8 @@ _TROUBLE = (
     e.StepAborted,
     e.StepAudited,
     e.PeerExpelled,
+    e.StateDrifted,
+    e.CheckpointsDiffer,
     e.RolledBack,
     e.RecordOutdated,
     e.RunPaused,

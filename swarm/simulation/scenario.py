@@ -20,7 +20,7 @@ from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats"),
+    *("moves", "audited", "seats", "unlike"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -34,7 +34,8 @@ step, one run in four each as in averaging, delta and tied;
 `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
 they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
 `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
-machines may come; otherwise faults of one kind."""
+machines may come; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them;
+otherwise faults of one kind."""
 _MIXED = (
     "mixed",
     "storm",
@@ -48,6 +49,7 @@ _MIXED = (
     "moves",
     "audited",
     "seats",
+    "unlike",
 )
 
 _FREQUENT = ("forward", "backward", "reduce")
@@ -91,6 +93,8 @@ class Plan:
     """Processes of peers take further ones on when they are asked to."""
     lies: tuple[Lie | None, ...] = ()
     """By peer in order of arrival, what it computes wrong; none of those who are not named."""
+    unlike: bool = False
+    """Machines are of several kinds, whose gradients differ."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -106,7 +110,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     auto, election = scenario == "auto", scenario == "election"
     group = scenario == "group" or election
     moves = scenario == "moves"
-    lasting = delta or averaging or auto or group  # what one step leaves matters in the next
+    unlike = scenario == "unlike"
+    lasting = delta or averaging or auto or group or unlike  # what one step leaves matters in the next
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or auto or tied or moves or (first is not None and first.role == "last"):
@@ -142,7 +147,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     settings = small_settings(
         stages=stages,
         microbatches=4 if moves else rng.choice((2, 3, 4)),
-        steps=16 if moves else 10 if joining else 4 if averaging or auto or group else 3 if storm or delta else 2,
+        steps=16 if moves else 10 if joining else 4 if lasting and not delta else 3 if storm or delta else 2,
         replicas=replicas,
         evaluate_every=1 if evaluate else 0,
         sample_tokens=rng.choice((0, 2)) if evaluate else 0,
@@ -182,7 +187,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
         )
-    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or scenario == "audited" else rng.choice((0, 0, 1))
+    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or unlike or scenario == "audited" else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
     lines = Random(f"lines/{seed}")
     uplinks = tuple(lines.choice((1e6, 4e6, 1e7, None)) for _ in speeds) if lines.random() < 0.5 else ()
@@ -206,6 +211,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spoils=rng.choice((0.0, 0.3)) if joining else 0.0,
         uplinks=uplinks,
         grows=scenario == "seats",
+        unlike=unlike,
     )
 
 

@@ -22,6 +22,7 @@ class World(Timeline):
         *,
         visits: Visits | None = None,
         choosing: bool = False,
+        unlike: bool = False,
         first_round: int = 0,
         piece_s: float = 0.02,
         spoils: float = 0.0,
@@ -39,8 +40,8 @@ class World(Timeline):
         """Given when the peers' codec builds on earlier visits."""
         self.choosing = choosing
         """Whether codecs are chosen from step to step."""
-        self.retraces = visits is None and not choosing and not settings.averages_compressed
-        """Whether a step that is done again, after a rollback, must come out the same."""
+        self.unlike = unlike
+        """Whether gradients depend on the kind of machine that computes them."""
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
         self.coordinator: Process | None = None
         """In a group, the one that was the last to lead."""
