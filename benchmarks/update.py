@@ -1,4 +1,6 @@
-"""Milliseconds of one optimizer step, ours beside torch's own, and of one stage's initial values: on this machine.
+"""What the same bits on every machine cost: one optimizer step, the checksum of the state, initial values.
+
+Ours beside torch's own, in turns, and all of it beside the microbatches of a step of a small model.
 
     python benchmarks/update.py [--parameters 10000000] [--threads 1] [--device cpu]
 
@@ -16,12 +18,16 @@ import torch
 from torch.optim.adamw import adamw
 
 from swarm.compute.adamw import Factors, step
-from swarm.manifest import OptimizerSection
+from swarm.compute.checksum import checksum
+from swarm.manifest import ModelSection, OptimizerSection
 from swarm.models.initial import seeded_normal
+from swarm.models.kinds import build_stage
 from swarm.protocol.update import update_of
 
 REPEATS = 7
 SECTION = OptimizerSection()
+MODEL = ModelSection(vocab_size=2048, dim=256, layers=6, heads=8, kv_heads=4, ffn_dim=768, context=128, cuts=())
+MICROBATCHES, SEQUENCES = 16, 4
 
 
 def main() -> None:
@@ -43,18 +49,53 @@ def main() -> None:
     times = side_by_side(ways, device)
     for name, seconds in times.items():
         print(f"{name:24} {1e3 * seconds:9.2f} ms   {1e9 * seconds / count:6.2f} ns a parameter")
+    whole_step(device)
+
+
+def whole_step(device: torch.device) -> None:
+    """A step of a whole small model: its microbatches, then the update as it was and as it is, and the checksum."""
+    torch.manual_seed(0)
+    module = build_stage(MODEL, 0, device=device, seed=0)
+    parameters = list(module.parameters())
+    tokens = torch.randint(0, MODEL.vocab_size, (SEQUENCES, MODEL.context + 1), device=device)
+    means = [torch.rand_like(p) for p in parameters]
+    moments = [[torch.rand_like(p) for p in parameters] for _ in range(2)]
+
+    def microbatch() -> None:
+        torch.autograd.grad(module.loss_sum(module(tokens[:, :-1]), tokens[:, 1:]), parameters)
+
+    def each(run: Callable[..., None]) -> None:
+        with torch.no_grad():
+            for tensors in zip(parameters, means, *moments, strict=True):
+                run(*(tensor.detach() for tensor in tensors))
+
+    ways: dict[str, Callable[[], object]] = {
+        "microbatch": microbatch,
+        "before": lambda: each(torchs),
+        "after": lambda: each(ours),
+        "checksum": lambda: checksum((*parameters, *moments[0], *moments[1])),
+    }
+    times = side_by_side(ways, device)
+    before = MICROBATCHES * times["microbatch"] + times["before"]
+    after = MICROBATCHES * times["microbatch"] + times["after"] + times["checksum"]
+    count = sum(p.numel() for p in parameters)
+    print(f"a step of {count} parameters, {MICROBATCHES} microbatches of {SEQUENCES} × {MODEL.context} tokens:")
+    print(f"  before {1e3 * before:.1f} ms, after {1e3 * after:.1f} ms ({after / before - 1:+.2%})")
+    print(f"  update {1e3 * times['before']:.2f} → {1e3 * times['after']:.2f} ms; ", end="")
+    print(f"checksum {1e3 * times['checksum']:.2f} ms ({times['checksum'] / after:.2%} of the step)")
 
 
 def side_by_side(ways: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
-    """The median of each, taken in turns: what else the machine does strikes all alike."""
+    """Seconds, of a CPU's own time where it computes: the median of each, taken in turns."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(REPEATS + 1):  # the first is a warm-up
         for name, run in ways.items():
-            started = time.perf_counter()
+            started = clock()
             run()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            times[name].append(time.perf_counter() - started)
+            times[name].append(clock() - started)
     return {name: statistics.median(taken[1:]) for name, taken in times.items()}
 
 

@@ -76,6 +76,8 @@ EVENTS: dict[str, str] = {
     "StepAborted": "The open step is void and will be run again under a new term.",
     "StepAudited": "A step was computed again by other peers, and came out the same (`agreed`) or each time otherwise.",
     "PeerExpelled": "Out for good: its numbers are not those of its siblings, or the organiser sends it away.",
+    "StateDrifted": "Replicas computed a step with unlike states: it is done again, and those in `reload` load anew.",
+    "CheckpointsDiffer": "Replicas have saved unlike states of one version: by digest, whose copy it is.",
     "RolledBack": "All stages went back to a checkpoint, because a stage's last copy was lost.",
     "RecordOutdated": "Peers have heard of terms that the decision record does not know: it is an older copy. "
     "`term` is the record's, `next_term` the one that is taken now.",

@@ -203,6 +203,13 @@ def _describe(event: e.Event) -> str:
             return f"{event.device} rounds otherwise than others do: optimizer steps are made on the processor instead"
         case e.PeerExpelled():
             return f"{event.actor} is expelled from the run: at step {event.step} {event.reason}"
+        case e.StateDrifted():
+            others = ", ".join(event.reload)
+            what = f"step {event.step + 1}: {others} held another state of stage {event.stage} than its siblings"
+            return f"{what}, and loads theirs; the step is done again: {event.reason}"
+        case e.CheckpointsDiffer():
+            copies = "; ".join(f"{digest[:16]} of {', '.join(whose)}" for digest, whose in event.copies.items())
+            return f"checkpoint {event.version} of stage {event.stage} differs among its replicas: {copies}"
         case e.RolledBack():
             return f"rolled back to version {event.version}, term {event.term}: {event.reason}"
         case e.RecordOutdated():

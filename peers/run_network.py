@@ -74,16 +74,13 @@ def run_network(
 
     def on_link_up(actor: Actor) -> None:
         outages.up(actor)
+        link_up(actor)
         loop.post(LinkUp(actor))
 
     def on_undelivered(actor: Actor, messages: tuple[Message, ...]) -> None:
         payloads = tuple(message for message in messages if isinstance(message, WithPayload))
         if role is Role.PEER and payloads:
             loop.post(Undelivered(actor, payloads))
-
-    def on_link_up(actor: Actor) -> None:
-        link_up(actor)
-        loop.post(LinkUp(actor))
 
     network = Network(
         host,

@@ -537,6 +537,28 @@ class PeerExpelled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StateDrifted(Event):
+    """Replicas of a stage did not hold the same state when they computed a step: it is done again."""
+
+    step: int
+    stage: int
+    believed: list[str]
+    reload: list[str]
+    """They load the state of the others."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsDiffer(Event):
+    """Replicas have saved unlike states of one version."""
+
+    version: int
+    stage: int
+    copies: dict[str, list[str]]
+    """{digest: whose}"""
+
+
+@dataclass(frozen=True, slots=True)
 class RolledBack(Event):
     term: int
     version: int

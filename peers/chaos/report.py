@@ -16,6 +16,7 @@ from swarm import events as e
 
 _ANSWERS = (
     e.CheckpointRefused,
+    e.CheckpointsDiffer,
     e.CodecChosen,
     e.CoordinatorStarted,
     e.DuplicateIdentity,
@@ -37,6 +38,7 @@ _ANSWERS = (
     e.SeatAsked,
     e.ShareChanged,
     e.StageAmended,
+    e.StateDrifted,
     e.StepAborted,
     e.StepAudited,
     e.SwarmSplit,

@@ -108,16 +108,20 @@ class Keeper:
         self._making = asyncio.Lock()
         self._saving = asyncio.Lock()
 
-    def newest_saved(self) -> Saved | None:
-        """The newest checkpoint on this disk, if it can be used again."""
-        if not self._manifest.retraces:
-            return None
+    def preferred(self) -> Saved | None:
+        """The stage of the newest checkpoint on this disk.
+
+        Nobody can tell of which history it is: a step that is done again on other machines may come out otherwise. It
+        is of use all the same, if whoever is asked for that version has the same (`_own`).
+        """
         stages = range(self._manifest.model.stages)
         saved = [(version, stage) for stage in stages for version in self._store.versions(stage)]
-        if not saved:
-            return None
-        version, stage = max(saved)
-        return Saved(StageIndex(stage), version, self._store.checkpoint(stage, version).hash)
+        return Saved(StageIndex(max(saved)[1])) if saved else None
+
+    def flip_bit(self) -> None:
+        """One bit of the parameters in memory becomes another: for rehearsals (peers/fault.py)."""
+        if self.engine is not None:
+            self.engine.flip_bit()
 
     async def load(self, action: LoadState) -> StageEngine:
         """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""

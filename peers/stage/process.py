@@ -197,11 +197,13 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             me,
             coordinator,
             replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs)),
-            keeper.newest_saved(),
+            keeper.preferred(),
             visits=visits(manifest),
             base_capacity=seat.changes // base_bytes(manifest),
             group=group,
         )
+        for fault in options.faults:
+            fault.flip_bit = keeper.flip_bit
         driver = StageDriver(core, log, retention, options.machine.more, options.faults)
 
         def meter() -> Meter | None:

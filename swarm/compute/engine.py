@@ -7,12 +7,12 @@ first, then backward, then forward. An exception is posted as ComputeFailed and 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -167,6 +167,11 @@ class StageEngine:
     def written(self, attempt: Attempt) -> Future[list[bytes]]:
         """The reduced sums of an attempt, uncompressed. Asked for before the step is applied."""
         return self._call(lambda: self._held().reduction.written(attempt))
+
+    def flip_bit(self) -> None:
+        """The first parameter changes its sign, at once: a rehearsal of memory that does so by itself."""
+        stage = self._held()
+        next(iter(stage.parameters.values())).data.view(-1)[:1].neg_()  # unseen by autograd
 
     def restore(self, attempt: Attempt, sums: Sequence[Buffer], whole: bool) -> None:
         """Take the sums of all buckets for those of `attempt` → Assembled. Work of passes up to that one is dropped.
@@ -345,7 +350,7 @@ class StageEngine:
             case StoreSum():
                 stage.reduction.store(action.attempt, action.bucket, action.payload)
             case Assemble():
-                return stage.reduction.assemble(action.attempt)
+                return replace(stage.reduction.assemble(action.attempt), state=stage.optimizer.checksum())
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)
             case Apply():
@@ -358,7 +363,7 @@ class StageEngine:
         start = time.perf_counter()
         done = self._compute(run, action)
         if isinstance(done, ForwardDone | BackwardDone):
-            return dataclasses.replace(done, seconds=time.perf_counter() - start)
+            return replace(done, seconds=time.perf_counter() - start)
         return done
 
     def _held(self) -> Stage:

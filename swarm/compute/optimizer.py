@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from swarm.compute.adamw import Factors, step
+from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
@@ -103,6 +104,10 @@ class StageOptimizer:
     def digest(self) -> str:
         """Digest of the full state, equal to `state().digest()` without the copy."""
         return state_digest(self.version, self.updates, self._live())
+
+    def checksum(self) -> int:
+        """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
+        return checksum(self._live().values())
 
     def state(self) -> StageState:
         """A consistent copy on the CPU."""

@@ -45,8 +45,8 @@ class Stage:
         self._device = torch.device(device)
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
-        self._parameters = dict(self._module.named_parameters())
-        layout = Layout.of(self._parameters, with_loss=self._module.last, shared=self._module.shared)
+        self.parameters = dict(self._module.named_parameters())
+        layout = Layout.of(self.parameters, with_loss=self._module.last, shared=self._module.shared)
         self._accumulator = Accumulator(layout, manifest.sums, device)
         self._graphs = _GraphStash(graph_budget_bytes)
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
@@ -57,7 +57,7 @@ class Stage:
         self.bases = BaseStore()
         self.reduction = reduction_of(self._accumulator, manifest.sums)
         self.optimizer = StageOptimizer(
-            self._parameters,
+            self.parameters,
             layout,
             manifest.optimizer,
             first_chain(manifest, index),
@@ -100,7 +100,7 @@ class Stage:
             self._received[action.microbatch] = action.payload  # type: ignore[assignment]
         if self._module.last:
             return self._train_last(action, body)
-        graph, nbytes = self._graphs.measured(lambda: self._run(body), self._parameters.values())
+        graph, nbytes = self._graphs.measured(lambda: self._run(body), self.parameters.values())
         done = self._sent(action, body, graph.output.detach())
         kept = self._graphs.keep(action.microbatch, graph, nbytes, action)
         if self._format.needs_forward:
@@ -184,7 +184,7 @@ class Stage:
         self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: float | None
     ) -> BackwardDone:
         sources = () if graph.source is None else (graph.source,)
-        gradients = torch.autograd.grad(graph.output, (*sources, *self._parameters.values()), gradient)
+        gradients = torch.autograd.grad(graph.output, (*sources, *self.parameters.values()), gradient)
         received = self._received.pop(action.microbatch, None)
         payload = self._format.pack_backward(self._index, gradients[0], received) if sources else None
         self._accumulator.add(gradients[len(sources) :], loss, step=action.pass_id.step)

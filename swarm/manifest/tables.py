@@ -247,12 +247,6 @@ class Tables(Section):
         return self
 
     @property
-    def retraces(self) -> bool:
-        """Whether a step that is done again, after a rollback, must come out the same."""
-        chosen = self.codec.auto or self.codec.remembers or self.sums.compresses
-        return not chosen and self.sums.mode == "exact"
-
-    @property
     def targets_per_microbatch(self) -> int:
         """What the loss of a microbatch is summed over: its tokens, or its images."""
         return self.batch.sequences if self.model.kind == "resnet" else self.batch.tokens_per_microbatch

@@ -191,6 +191,8 @@ class Assembled:
     finite: bool = True
     shared: str = ""
     """Digest of the buckets that another stage holds too; empty where there are none."""
+    state: int = 0
+    """As in Prepared."""
 
 
 @dataclass(frozen=True, slots=True)

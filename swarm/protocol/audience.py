@@ -107,7 +107,8 @@ class Audience:
         since = member.listens_from
         assert member.stage is not None and since is not None
         loads = at is None or (member.status is not None and member.status.loading is not None)
-        return Listener(member.actor, member.stage, since if at is None else at, loads, member.move_number)
+        version = since if at is None else at
+        return Listener(member.actor, member.stage, version, loads, member.move_number, member.void_before)
 
     def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
         """It loads the version of this pass, or goes on with another; the newest loaded if there are too many."""
@@ -120,7 +121,8 @@ class Audience:
             version = max(loaded)
         self._interrupted.pop(member.actor.peer, None)
         member.listen(version, pass_id)
-        return Listener(member.actor, StageIndex(member.stage), version, True, member.move_number)
+        stage = StageIndex(member.stage)
+        return Listener(member.actor, stage, version, True, member.move_number, member.void_before)
 
     def _of_lost(self, peer: str, now: float) -> Listener | None:
         found = self._interrupted.get(peer)

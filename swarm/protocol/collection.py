@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from swarm.events import CheckpointRefused
+from swarm.events import CheckpointRefused, CheckpointsDiffer
 from swarm.protocol.actions import CollectCheckpoint
 from swarm.protocol.history import History
 from swarm.protocol.ids import Actor
@@ -34,6 +34,8 @@ class _Copies:
     by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
+    differing: set[int] = field(default_factory=set)
+    """Stages of which it has been said that their copies differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Collection:
             return
         copies = self._copies.setdefault(version, _Copies(now))
         copies.by_stage.setdefault(stage, {})[peer] = (status.actor, status.checkpoint_digest)
+        self._compare(version, stage, copies)
         self._forget()
         if len(copies.by_stage) < self._settings.stages:
             return
@@ -161,7 +164,20 @@ class Collection:
         voters = votes.total()
         if now - copies.since < self._settings.step_budget_s:
             voters = max(voters, believed.awaited)
+        elif len(votes) == voters == 2:  # nobody can tell which is right
+            said = copies.by_stage[stage]
+            first = min((p for p in said if p in believed.peers), key=lambda p: self._members.standing(said[p][0]))
+            return said[first][1]
         return digest if 2 * agreeing > voters else None
+
+    def _compare(self, version: int, stage: int, copies: _Copies) -> None:
+        """Say so as soon as copies of a stage differ."""
+        whose: dict[str, list[str]] = {}
+        for actor, digest in copies.by_stage[stage].values():
+            whose.setdefault(digest, []).append(str(actor))
+        if len(whose) > 1 and stage not in copies.differing:
+            copies.differing.add(stage)
+            self._out.emit(CheckpointsDiffer(version, stage, whose))
 
     # ------------------------------------------------------------ ordering
 

@@ -21,6 +21,7 @@ from swarm.events import (
     RunFinished,
     RunPaused,
     StateChanged,
+    StateDrifted,
     StepAborted,
     StepAudited,
     SwarmSplit,
@@ -55,6 +56,7 @@ from swarm.protocol.collection import Collection
 from swarm.protocol.commanding import Commanding, signed
 from swarm.protocol.controls import Controls
 from swarm.protocol.departures import Departures
+from swarm.protocol.drift import Drift
 from swarm.protocol.experience import Experience
 from swarm.protocol.fault_cost import FaultCosts
 from swarm.protocol.history import History
@@ -82,7 +84,7 @@ from swarm.protocol.messages import (
     Unreachable,
     Want,
 )
-from swarm.protocol.open_pass import Completed, Decided, OpenPass, Unworkable
+from swarm.protocol.open_pass import Completed, Decided, Drifted, OpenPass, Unworkable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement, Survey
 from swarm.protocol.progress_told import ProgressTold
@@ -591,9 +593,25 @@ class CoordinatorCore:
                     self._costs.aborted(ledger, reason)
                 self._audits.gave_up(ledger)
                 self._abort(ledger, reason)
+            case Drifted(drifts):
+                self._reload(ledger, drifts)
             case Unworkable(reason):
                 self._out.emit(RunPaused(reason))
                 self._end(Halt(reason, self.history.term), now)
+
+    def _reload(self, ledger: Ledger, drifts: tuple[Drift, ...]) -> None:
+        """Do the step again without those whose state is not what their siblings hold: they load it anew."""
+        pass_id, term = ledger.pass_id, self.members.next_term(self.history.term)
+        for drift in drifts:
+            believed, reload = ([str(actor) for actor in group] for group in (drift.believed, drift.reload))
+            self._out.emit(StateDrifted(pass_id.step, drift.stage, believed, reload, drift.reason))
+            for actor in drift.reload:
+                self._experience.probation.strike(actor.peer, pass_id)
+                if (member := self.members.get(actor)) is not None:
+                    member.drifted(term)
+        self._agenda.aborted(ledger.kind)
+        self._audits.gave_up(ledger)
+        self._abort(ledger, "replicas computed it with unlike states")
 
     def _abort(self, ledger: Ledger, reason: str) -> None:
         self._why_new_term = reason

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from swarm.protocol.awaited import Awaited, excused
 from swarm.protocol.crossings import mismatch
 from swarm.protocol.deadlines import Observed
+from swarm.protocol.drift import Drift, drift_of
 from swarm.protocol.finding import Answer, Answers
 from swarm.protocol.ids import (
     NEVER,
@@ -412,6 +413,15 @@ class Ledger:
             rate=self.rate,
             update=update,
         )
+
+    def drifts(self, without: frozenset[Actor], rank: Callable[[Actor], tuple[float, ...]]) -> tuple[Drift, ...]:
+        """By stage, replicas that computed with unlike states. Once there is a decision."""
+        found = []
+        for stage, prepared in self.prepared.items():
+            states = {actor: said.state for actor, said in prepared.items() if actor not in without}
+            if (drift := drift_of(stage, states, rank)) is not None:
+                found.append(drift)
+        return tuple(found)
 
     def answers(self, without: frozenset[Actor]) -> Answers:
         """What every stage's gradient came to. Once there is a decision."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.protocol.crews import Crews
 from swarm.protocol.deadlines import Observed
-from swarm.protocol.ids import Actor, PassId, StageIndex, Term
+from swarm.protocol.ids import NEVER, Actor, PassId, StageIndex, Term
 from swarm.protocol.messages import Decision, Join, Prepared, Seating, Status
 
 MOST_TERMS_MISSED = 1 << 20
@@ -77,6 +77,10 @@ class Member:
     """When its reports last said that more of a state or of sums has come, or that it is at another version."""
     enters_from: int = 0
     """The version from which on it may be in a roster though it lacks the last decision."""
+    drifts: int = 0
+    """How often what it held was not what its siblings did."""
+    void_before: Term = NEVER
+    """What it was given under an older term is void since then, as after a rollback."""
     late: int = 0
     """How often it was in a roster so, and too late, since it last had a part in a decided step."""
     benched: bool = False
@@ -169,7 +173,7 @@ class Member:
                 self.assigned = None
                 self.standing_by = False
                 came_back = True
-            stands = status.stage == self.stage and status.state_term >= rolled_back
+            stands = status.stage == self.stage and status.state_term >= max(rolled_back, self.void_before)
             self.version = status.version if stands else None
             if self.assigned is not None and (status.stage, self.version) == self.assigned:
                 self.has_state()
@@ -184,7 +188,7 @@ class Member:
     def at(self, rolled_back: int, newest: int) -> int | None:
         """The version that it holds or loads, as it says, if that can be true. `rolled_back`: as in `report`."""
         said = self.status
-        if said is None or said.stage != self.stage or said.state_term < rolled_back:
+        if said is None or said.stage != self.stage or said.state_term < max(rolled_back, self.void_before):
             return None
         at = said.version if said.loading is None else said.loading
         return at if at is not None and 0 <= at <= newest else None
@@ -243,6 +247,19 @@ class Member:
         self.given_up = True
         self.waits_in_vain += 1
         self.patience_until = now + budget_s * float(2 ** min(self.waits_in_vain, 8))
+
+    def drifted(self, term: Term) -> None:
+        """What it holds is not what its siblings do: it is to load the state anew, under `term` or a later one."""
+        self.drifts += 1
+        self.void_before = term
+        self.version = self.prepared = None
+        self.listens_from = self.listens_since = None
+        self.told_at = -1.0
+
+    @property
+    def standing(self) -> tuple[float, ...]:
+        """Who is believed when replicas differ and nobody can tell who is right: the lower."""
+        return self.drifts, self.placed_at
 
     def worked(self) -> None:
         """It had a part in a decided step: what went wrong before that is forgiven."""
@@ -330,6 +347,11 @@ class Members:
         """As an actor says; None: it is gone, or has not measured any."""
         member = self._members.get(actor)
         return member.seconds_per_microbatch if member is not None else None
+
+    def standing(self, actor: Actor) -> tuple[float, ...]:
+        """As a member's; who is gone comes last."""
+        member = self._members.get(actor)
+        return member.standing if member is not None else (math.inf,)
 
     def companions(self, member: Member) -> list[Member]:
         """Others that share a member's process, as it says: it binds nobody else."""

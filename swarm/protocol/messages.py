@@ -235,6 +235,8 @@ class Listener:
     loads: bool
     move: int = 0
     """As in Assign."""
+    void_before: Term = NEVER
+    """What it was given under an older term is not what its siblings hold: void, as after a rollback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +412,8 @@ class Prepared:
     """Of the whole stage; None where nothing builds on earlier visits."""
     shared: str = ""
     """Digest of what another stage must hold the same; empty where nothing is shared."""
+    state: int = 0
+    """Checksum of the parameters and moments that the gradients were computed with: replicas must hold the same."""
 
     @property
     def answer(self) -> Hashable:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from swarm.events import PassOpened, StepDecided, StepMeasured
 from swarm.protocol.actions import Feed
+from swarm.protocol.drift import Drift
 from swarm.protocol.entering import Entering
 from swarm.protocol.experience import Experience
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassKind, StageIndex
@@ -58,7 +59,14 @@ class Unworkable:
     reason: str
 
 
-Outcome = Decided | Completed | GiveUp | Unworkable
+@dataclass(frozen=True, slots=True)
+class Drifted:
+    """Replicas computed the step with unlike states: it is done again, without some of them."""
+
+    drifts: tuple[Drift, ...]
+
+
+Outcome = Decided | Completed | GiveUp | Drifted | Unworkable
 PassMessage = Want | Prepared | Result | Released | Failed
 
 
@@ -228,6 +236,9 @@ class OpenPass:
         )
         decision = self.ledger.decide(targets, self._settings.optimizer.clip_norm, update, without)
         if decision is None:
+            return
+        if drifts := self.ledger.drifts(without, self._members.standing):
+            self.outcome = Drifted(drifts)
             return
         if (boundary := self.ledger.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")

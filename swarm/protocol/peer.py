@@ -476,7 +476,8 @@ class PeerCore:
             return  # it is told again until it says that it has heard
         self._catching_up.heard = pass_id
         fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
-        load = self.holding.listens(mine, pass_id.term, message.rolled_back_in, fetched)
+        void_before = max(message.rolled_back_in, mine.void_before)
+        load = self.holding.listens(mine, pass_id.term, void_before, fetched)
         if load is not None:
             self._take_up(load)
             told = forecast(self.actor, mine.stage, self.settings, self._reporter.means.downlink, message.step_s)

@@ -20,8 +20,9 @@ class Saved:
     """A checkpoint on this peer's disk."""
 
     stage: StageIndex
-    version: int
-    digest: str
+    version: int = -1
+    """−1: of one that an earlier process has left. After a rollback a version may have come out otherwise."""
+    digest: str = ""
     """Hash of its file: equal on every replica."""
 
 

@@ -51,6 +51,7 @@ from swarm.simulation.toy_model import (
     token_of,
     tokens_payload,
 )
+from swarm.simulation.unlike import UnlikeRun
 
 if TYPE_CHECKING:
     from swarm.simulation.sim_peer import SimPeer
@@ -115,6 +116,7 @@ class Watch:
         """What was commanded when it opened."""
         self._crosses: dict[PassId, tuple[CodecPair, ...]] = {}
         """What everything in a pass is coded with."""
+        self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._ideal()
         self.spoilt: dict[tuple[int, int], int | None] = {}
         """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
@@ -153,7 +155,14 @@ class Watch:
         """(pass, stage, microbatch) → by how many peers."""
         self._dismissed: set[Actor] = set()
 
+    def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
+        """A peer of `stage` holds these reduced buckets."""
+        if self._unlike is not None:
+            self._unlike.reduced(stage, digest, sums)
+
     def _ideal(self) -> Ideal:
+        if self._unlike is not None:
+            return self._unlike.ideal
         s, visits = self._world.settings, self._world.visits
         steps = max(s.steps, self.steps)
         run = (s.stages, s.microbatches, steps, s.tokens_per_step, s.optimizer.clip_norm, self._skipped)
@@ -350,6 +359,10 @@ class Watch:
         if self._world.choosing:
             self._codecs[step] = decision.codecs
             self.ideal = self._ideal()
+        if self._unlike is not None:
+            if wrong := self._unlike.decide(decision):
+                raise Violation("exactly once", wrong)
+            self.ideal = self._unlike.ideal
         ideal = self.ideal.steps[step]
         for stage, outcome in enumerate(decision.outcomes):
             if outcome.digest != ideal.digests[stage]:

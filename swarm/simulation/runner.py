@@ -96,11 +96,11 @@ class Run:
             plan.seed,
             visits=visits,
             choosing=plan.choosing,
+            unlike=plan.unlike,
             first_round=plan.first_round,
             piece_s=plan.piece_s,
             spoils=plan.spoils,
             tracing=tracing,
-            steered=bool(plan.wishes),
         )
         self.world.scribe = scribe
         self._incarnations: Counter[str] = Counter()
@@ -226,7 +226,7 @@ class Run:
             actor,
             self._group[0] if self._group else _COORDINATOR,
             self.plan.settings,
-            saved=disk.newest() if world.retraces else None,
+            saved=disk.preferred(),
             visits=world.visits,
             base_capacity=self.plan.base_capacity,
             group=self._group,

@@ -21,7 +21,7 @@ from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats", "controls"),
+    *("moves", "audited", "seats", "controls", "unlike"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -36,7 +36,8 @@ step, one run in four each as in averaging, delta and tied;
 they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
 `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
 machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
-coordinators; otherwise faults of one kind."""
+coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them; otherwise
+faults of one kind."""
 _MIXED = (
     "mixed",
     "storm",
@@ -51,6 +52,7 @@ _MIXED = (
     "audited",
     "seats",
     "controls",
+    "unlike",
 )
 
 _FREQUENT = ("forward", "backward", "reduce")
@@ -96,6 +98,8 @@ class Plan:
     """By peer in order of arrival, what it computes wrong; none of those who are not named."""
     wishes: tuple[Wish, ...] = ()
     """What the organiser commands, one after the other."""
+    unlike: bool = False
+    """Machines are of several kinds, whose gradients differ."""
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -112,8 +116,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
     controls = scenario == "controls"
     group = scenario == "group" or election or (controls and seed % 2 == 1)
     moves = scenario == "moves"
-    lasting = delta or averaging or auto or group  # what one step leaves matters in the next
-    longer = averaging or auto or group or controls
+    unlike = scenario == "unlike"
+    lasting = delta or averaging or auto or group or unlike  # what one step leaves matters in the next
+    longer = averaging or auto or group or controls or unlike
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or auto or tied or moves or (first is not None and first.role == "last"):
@@ -191,7 +196,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
             overtaken=rng.choice((0.0, 0.05, 0.2)),
             late_s=rng.choice((0.05, 0.3, 2.0)),
         )
-    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or scenario == "audited" else rng.choice((0, 0, 1))
+    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or unlike or scenario == "audited" else rng.choice((0, 0, 1))
     capacity = rng.choice((1000, 1000, 3))
     lines = Random(f"lines/{seed}")
     uplinks = tuple(lines.choice((1e6, 4e6, 1e7, None)) for _ in speeds) if lines.random() < 0.5 else ()
@@ -216,6 +221,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         uplinks=uplinks,
         grows=scenario == "seats",
         wishes=wishes,
+        unlike=unlike,
     )
 
 

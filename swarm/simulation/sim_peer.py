@@ -28,6 +28,7 @@ from swarm.simulation.toy_model import (
     loss_gradient,
     loss_of,
     mix,
+    on_kind,
     state_digest,
     stepped_state,
     token_of,
@@ -58,6 +59,8 @@ class SimPeer(Process):
         self._swallows: tuple[str, float] = ("", 0.0)
         """What it takes and does nothing with (work, frames), and until when."""
         self.lie: Lie | None = None
+        self.kind = mix(*actor.peer.encode()) % 3 if world.unlike else 0
+        """Of machine: a peer keeps it when it is restarted."""
         """What it computes wrong."""
         self.overflows_next = False
         """What it computes next for a neighbour is not finite."""
@@ -230,6 +233,8 @@ class SimPeer(Process):
             output = coded(output, self._codecs[self.stage].forward)
         seconds = _FORWARD_S * self.slowness
         m = action.microbatch
+        if action.kind is PassKind.TRAIN:
+            output = on_kind(output, self.kind)
         if action.kind is PassKind.TRAIN and self.lies("activations"):
             output = mix(output)
         if self.stage < stages - 1:
@@ -263,6 +268,7 @@ class SimPeer(Process):
         assert self.stage is not None
         count = self.world.settings.microbatches
         self.world.watch.accumulates(self, pass_id, m)
+        gradient = on_kind(gradient, self.kind)
         self.accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
         back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
         if self.lies("sums"):

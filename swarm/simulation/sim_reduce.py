@@ -13,6 +13,7 @@ from swarm.simulation.toy_averaging import compressed
 from swarm.simulation.toy_model import (
     bucket_share,
     buckets_of,
+    checksum_of,
     loss_sum_of,
     shared_buckets,
     shared_digest,
@@ -155,14 +156,17 @@ class SimReduce:
         peer, stage = self._peer, self._peer.stage_held
         sums = self.sums(action.attempt)
         ordered = tuple(sums[bucket] for bucket in sorted(sums))
+        digest = reduced_digest(stage, sums)
+        peer.world.watch.reduced(stage, digest, ordered)
         peer.feed(
             act.Assembled(
                 action.attempt,
-                reduced_digest(stage, sums),
+                digest,
                 squared_norm_of(stage, ordered),
                 loss_sum_of(stage, peer.world.settings.stages, ordered),
                 finite=peer.world.watch.is_finite(stage, action.attempt.pass_id),
                 shared=shared_digest(ordered[: self.shared(stage)]),
+                state=checksum_of(peer.state),
             )
         )
         if peer.alive:

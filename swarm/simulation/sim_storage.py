@@ -24,11 +24,12 @@ class Disk:
 
     checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def newest(self) -> Saved | None:
+    def preferred(self) -> Saved | None:
+        """The stage of the newest one. Of which history its version is, nobody can tell."""
         if not self.checkpoints:
             return None
-        version, stage = max((version, stage) for stage, version in self.checkpoints)
-        return Saved(StageIndex(stage), version, state_digest(stage, version, self.checkpoints[stage, version]))
+        _, stage = max((version, stage) for stage, version in self.checkpoints)
+        return Saved(StageIndex(stage))
 
 
 class SimStorage:

@@ -97,6 +97,11 @@ def weight_gradient(stage: int, state: int, payload: int, gradient: int, microba
     return (tag << (_COUNT_BITS * microbatches + 16)) + (1 << (_COUNT_BITS * microbatch))
 
 
+def on_kind(value: int, kind: int) -> int:
+    """What a machine of another kind makes of a gradient or activation: its last bits differ. Kind 0: nothing."""
+    return mix(29, value, kind) if kind else value
+
+
 def bucket_share(total: int, bucket: int) -> int:
     """Bucket `bucket` of a gradient sum: linear, and different for every bucket."""
     return total * (2 * bucket + 1)
@@ -144,15 +149,30 @@ def state_digest(stage: int, version: int, state: int) -> str:
     return f"{mix(21, stage, version, state):x}"
 
 
+def checksum_of(state: int) -> int:
+    """Of what a peer holds in memory."""
+    return mix(28, state)
+
+
+def is_whole(total: int, microbatches: int, times: int = 1) -> bool:
+    """Whether every microbatch is in a sum, by its counting bits. `times`: how often is right."""
+    return not _odd_counts(total, microbatches, times)
+
+
 def explain_sum(total: int, microbatches: int, times: int = 1) -> str:
     """Which microbatches a sum lacks or holds too often, from its counting bits. `times`: how often is right."""
+    odd = _odd_counts(total, microbatches, times)
+    often = "once" if times == 1 else f"{times} times"
+    return ", ".join(odd) or f"every microbatch {often}, but computed from wrong inputs"
+
+
+def _odd_counts(total: int, microbatches: int, times: int) -> list[str]:
     odd = []
     for m in range(microbatches):
         count = (total >> (_COUNT_BITS * m)) & ((1 << _COUNT_BITS) - 1)
         if count != times:
             odd.append(f"m{m} ×{count}")
-    often = "once" if times == 1 else f"{times} times"
-    return ", ".join(odd) or f"every microbatch {often}, but computed from wrong inputs"
+    return odd
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,12 @@ class World(Timeline):
         *,
         visits: Visits | None = None,
         choosing: bool = False,
+        unlike: bool = False,
         first_round: int = 0,
         piece_s: float = 0.02,
         spoils: float = 0.0,
         tracing: bool = False,
-        steered: bool = False,
     ) -> None:
-        """`steered`: the organiser gives commands, and a step that is done again may be learned from otherwise."""
         super().__init__(seed, tracing=tracing)
         self.settings = settings
         self.piece_s = piece_s
@@ -43,8 +42,8 @@ class World(Timeline):
         """Given when the peers' codec builds on earlier visits."""
         self.choosing = choosing
         """Whether codecs are chosen from step to step."""
-        self.retraces = visits is None and not choosing and not settings.averages_compressed and not steered
-        """Whether a step that is done again, after a rollback, must come out the same."""
+        self.unlike = unlike
+        """Whether gradients depend on the kind of machine that computes them."""
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
         self.answered: Callable[[AnswerControl], None] = lambda answer: None
         self.coordinator: Process | None = None

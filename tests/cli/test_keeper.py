@@ -23,6 +23,7 @@ from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, S
 from swarm.net.bulk import PATIENCE_S, BulkError
 from swarm.protocol.actions import FetchSums, LoadState
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.reporter import Saved
 from swarm.state import checkpoints
 from swarm.state.error import StateError
 from swarm.state.layout import state_shapes
@@ -148,11 +149,11 @@ async def test_a_run_does_not_prune_what_the_home_keeps_of_another(tmp_path: Pat
     engine = Engine(10)
     await keeper_of(engine, tmp_path).save(10)
     another = keeper_of(engine, tmp_path, "another")
-    assert another.newest_saved() is None
+    assert another.preferred() is None
     for engine.version in (20, 30, 40, 50):
         await another.save(engine.version)
-    found = [keeper_of(engine, tmp_path, run).newest_saved() for run in ("swarm", "another")]
-    assert [saved.version for saved in found if saved is not None] == [10, 50]
+    kept = [keeper_of(engine, tmp_path, run)._store.versions(0) for run in ("swarm", "another")]
+    assert [max(versions) for versions in kept] == [10, 50]
 
 
 async def test_a_save_does_not_prune_what_another_one_is_writing(
@@ -343,12 +344,10 @@ async def test_an_own_checkpoint_that_is_torn_is_tried_once(tmp_path: Path) -> N
     assert keeper._load_own(0, 7) is None and keeper._own(0, 7) is None
 
 
-@pytest.mark.parametrize(("codec", "used"), [("int8", True), ("auto", False)])
-async def test_where_codecs_are_chosen_an_own_checkpoint_may_be_of_steps_that_came_out_otherwise(
-    codec: str, used: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("codec", ["int8", "auto"])
+async def test_an_own_checkpoint_may_be_of_steps_that_came_out_otherwise(codec: str, tmp_path: Path) -> None:
+    """Other machines may have done them since. Of what an earlier process has left, only the stage counts."""
     keeper = keeper_of(Engine(7), tmp_path, codec=codec)
-    saved = await keeper.save(7)
-    found = keeper.newest_saved()
-    assert (found is not None and (found.stage, found.version, found.digest) == (0, 7, saved)) is used
+    await keeper.save(7)
+    assert keeper.preferred() == Saved(StageIndex(0), version=-1, digest="")
     assert [chunk async for chunk in keeper.serve(StateRequest(0, 7, checkpoint=True), ONE)], "the archive may have it"

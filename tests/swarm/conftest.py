@@ -135,7 +135,8 @@ def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
         return train_reference(swarm.manifest, reader, threads=1, replay=replay).digests
 
     def digests(swarm: Swarm) -> tuple[str, ...]:
-        if not swarm.manifest.retraces:
+        of = swarm.manifest
+        if of.codec.auto or of.codec.remembers or of.sums.compresses or of.sums.mode != "exact":
             return replayed(swarm)
         what = swarm.manifest.model_dump(include={"run", "model", "batch", "optimizer", "codec", "sums", "data"})
         key = repr(what)

@@ -330,18 +330,20 @@ class Open(_message.Message):
     def __init__(self, pass_id: _Optional[_Union[PassId, _Mapping]] = ..., kind: _Optional[_Union[PassKind, str]] = ..., tables: _Optional[_Iterable[_Union[StageTable, _Mapping]]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., codecs: _Optional[_Iterable[_Union[CodecPair, _Mapping]]] = ..., nonfinite: _Optional[bool] = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ..., rolled_back_in: _Optional[int] = ..., step_s: _Optional[float] = ..., save: _Optional[bool] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Listener(_message.Message):
-    __slots__ = ("actor", "stage", "version", "loads", "move")
+    __slots__ = ("actor", "stage", "version", "loads", "move", "void_before")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
+    VOID_BEFORE_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
     loads: bool
     move: int
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., loads: _Optional[bool] = ..., move: _Optional[int] = ...) -> None: ...
+    void_before: int
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., loads: _Optional[bool] = ..., move: _Optional[int] = ..., void_before: _Optional[int] = ...) -> None: ...
 
 class Amend(_message.Message):
     __slots__ = ("pass_id", "stage", "table", "reason")
@@ -632,7 +634,7 @@ class Join(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared")
+    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared", "state")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SQUARED_NORM_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +642,7 @@ class Prepared(_message.Message):
     FINITE_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     digest: str
     squared_norm: float
@@ -647,7 +650,8 @@ class Prepared(_message.Message):
     finite: bool
     receipt: Receipt
     shared: str
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ...) -> None: ...
+    state: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating")
