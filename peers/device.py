@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BARE = 400 << 20
+"""Bytes of a process that holds nothing yet: Python, torch and libp2p."""
 SPARE = 1 << 30
 """An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans."""
 
@@ -29,11 +31,11 @@ def memory_budget(limit: int | None, device: str) -> int:
 
     In a container never more than its limit leaves, whatever `limit` says: who takes more is killed.
     """
-    from peers.memory_limits import allowed_memory, free_memory
+    from peers.memory_limits import allowed_memory, free_memory, own_memory
 
     if limit is None:
         limit = free_memory() // 2
-    allowed = allowed_memory()
+    allowed = max(0, allowed_memory() - max(0, BARE - own_memory()))
     limit = min(limit, allowed - min(allowed // 8, SPARE))
     if device.startswith("cuda"):
         import torch

@@ -41,6 +41,11 @@ def allowed_memory() -> int:
     return max(0, min(left))
 
 
+def own_memory() -> int:
+    """Bytes that this process has now."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def _left_of_groups() -> Iterator[int]:
     for folder in _groups():
         for limits, usage, cache in _VERSIONS:

@@ -47,6 +47,7 @@ def command(
     from peers.demo.children import ChildDied
     from peers.demo.story import DemoFailed, DemoOptions, run_demo
     from peers.demo.summary import show
+    from peers.signals import leaving_signals
     from swarm import codecs
     from swarm.manifest.tables import AUTO
 
@@ -62,7 +63,8 @@ def command(
     folder = Path(tempfile.mkdtemp(prefix="swarm-demo-")) if directory is None else directory
     options = DemoOptions(folder.resolve(), steps, stages, replicas, kill, check, codec, place)
     ending = ExitStack()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for asked in set(leaving_signals()) - {signal.SIGINT}:
+        signal.signal(asked, lambda number, frame: sys.exit(128 + number))
     try:
         with ending:
             report = run_demo(options, console, ending)
