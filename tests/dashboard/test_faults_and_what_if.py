@@ -84,6 +84,12 @@ def test_lost_then_fenced_is_one_incident_too():
     assert fault["recovered_at"] is None and not fault["costed"]
 
 
+def test_who_entered_a_step_late_and_died_in_it_belongs_to_it():
+    story = Story().open(0).wait(1).tell(e.PeerLost("d.1", 1, "broke"), e.PeerFenced("d.1", 1, "1:0", [], [3], "broke"))
+    story.tell(e.FrameRecovered("1:0/b1→m3", "a.1"), source="c.1")
+    assert story.faults[0]["pass_id"] == "1:0" and story.faults[0]["recovered_at"] == story.at
+
+
 def test_several_incidents_of_a_step_divide_its_cost_and_lose_nothing_of_it():
     story = Story().open(0)
     for actor, stage in (("b.1", 0), ("c.1", 1)):
