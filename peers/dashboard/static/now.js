@@ -12,7 +12,7 @@ const skew = signal(0); // the server's clock less ours, seconds
 
 /** Unix seconds; a second's steps while live. */
 export const now = computed(() => {
-  const run = topicData("run").value;
+  const run = embedded?.["/api/v1/run"] ?? topicData("run").value;
   if (moment.value !== null) return moment.value;
   return run !== null && !run.live ? run.last_at : ticking.value + skew.value;
 });
