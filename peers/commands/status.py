@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from peers.dashboard.history.logs import Logs
+from peers.dashboard.history.tail import record_of
 from peers.event_text import amount, printable, rate, replicas
 from peers.fold import RunFacts, RunState, apply_record
 from peers.fold.apply import NOISE
@@ -37,12 +39,11 @@ def command(
 ) -> None:
     """What a peer or coordinator is doing, from its home: last step, loss, peers per stage, last trouble."""
     folder = logged_home(home)
-    state = folded(folder.events)
     if contributions:
-        _show_contributions(state, facts_in(folder.path), as_json)
+        _show_contributions(_whole_run(folder.path), facts_in(folder.path), as_json)
         return
     process = folder.occupant()
-    status = status_view(state)
+    status = status_view(folded(folder.events))
     if process is None and status["last_event"] is None:
         status["doing"] = f"nothing has run in {folder.path} yet"
     elif process is None and not status["stopped"]:
@@ -69,6 +70,17 @@ def folded(log: Path) -> RunState:
             if record.get("kind") == "ProcessStarted":
                 source = "coordinator" if record.get("role") == "coordinator" else str(record.get("actor"))
             apply_record(state, record, record.get("at", 0.0), source)
+    return state
+
+
+def _whole_run(home: Path) -> RunState:
+    """Of a group of coordinators, a home holds copies of the others' logs too."""
+    state, logs = RunState(), Logs([home])
+    logs.look()
+    for line in logs.take():
+        record = record_of(line.raw, line.kind)
+        if record is not None:
+            apply_record(state, record, line.at, line.tail.source)
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from peers.dashboard.history.history import History
 from peers.dashboard.reader import Reader
@@ -14,23 +15,27 @@ _AT_ONCE = 2_000
 
 async def write_scalars(reader: Reader, board: TensorBoard) -> None:
     """Until it is cancelled. Raises OSError."""
-    evaluated = board.last_step
+    done, evaluated = board.last.get(_ALWAYS, -1), board.last.get(_HELDOUT, -1)
     while True:
-        after = board.last_step
 
-        def rows(history: History, after: int = after, evaluated: int = evaluated) -> tuple[list, list]:  # type: ignore[type-arg]
-            return history.steps_after(after, _AT_ONCE), history.evaluations_after(evaluated, _AT_ONCE)
+        def rows(history: History, done: int = done, evaluated: int = evaluated) -> tuple[_Rows, _Rows]:
+            return history.steps_after(done, _AT_ONCE), history.evaluations_after(evaluated, _AT_ONCE)
 
         steps, evaluations = await reader.ask(rows)
         for at, step, *figures in steps:
-            board.add(at, step, {tag: value for tag, value in zip(_TAGS, figures, strict=True) if value is not None})
+            done = step
+            values = {tag: value for tag, value in zip(_TAGS, figures, strict=True) if value is not None}
+            board.add(at, step, values | {_ALWAYS: step})
         for at, version, loss in evaluations:
             evaluated = version
             if loss is not None:
-                board.add(at, version, {"heldout_loss": loss})
+                board.add(at, version, {_HELDOUT: loss})
         board.flush()
         if len(steps) < _AT_ONCE:
             await asyncio.sleep(_EVERY_S)
 
 
+_Rows = list[tuple[Any, ...]]
+_ALWAYS, _HELDOUT = "step", "heldout_loss"
+"""`step` stands in every record of a step, also of one whose figures are no numbers: it says how far the file is."""
 _TAGS = ("loss", "gradient_norm", "tokens_per_second", "step_seconds", "efficiency")

@@ -24,17 +24,19 @@ _MOST_RECORD = 1 << 20
 class TensorBoard:
     """Appends scalars to one file; what an earlier process wrote stays, up to its last whole record.
 
-    `last_step` is the greatest step in it, −1 for none: go on behind it.
+    `last` is the greatest step of each tag: go on behind it.
     """
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / NAME
-        self.last_step, whole = -1, 0
+        self.last: dict[str, int] = {}
+        whole = 0
         if self.path.exists():
-            for _, step, _, end in read_scalars(self.path):
-                self.last_step, whole = max(self.last_step, step), end
+            for _, step, values, end in read_scalars(self.path):
+                self.last |= dict.fromkeys(values, step)
+                whole = end
             os.truncate(self.path, whole)
         self._file = self.path.open("ab")
         if not whole:
@@ -45,7 +47,7 @@ class TensorBoard:
         """`values` by tag, such as `loss`. Raises OSError."""
         summary = b"".join(_field(1, _text(1, tag) + _single(2, value)) for tag, value in values.items())
         self._append(_double(1, at) + _number(2, step) + _field(5, summary))
-        self.last_step = max(self.last_step, step)
+        self.last |= dict.fromkeys(values, step)
 
     def flush(self) -> None:
         self._file.flush()

@@ -104,6 +104,7 @@ def test_a_copy_has_whole_lines_alone_at_any_time(pair: Pair) -> None:
     pair.write(ONE, "c")
     pair.beat()
     assert pair.copy(ONE).read_bytes() == pair.logs[ONE].read_bytes()
+    assert not pair.copy(ONE, "-1").exists(), "it goes on where the torn line was"
 
 
 def test_a_new_log_and_one_that_was_restored_are_begun_anew_and_the_old_copy_is_set_aside(pair: Pair) -> None:

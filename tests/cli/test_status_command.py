@@ -121,3 +121,13 @@ def test_contributions_are_tokens_by_the_layers_of_a_stage(tmp_path: Path, capsy
     assert exit_code("status", "--home", str(tmp_path), "--contributions") == 0
     words = capsys.readouterr().out
     assert "50.0 %" in words and "share of the layers" in words
+
+
+def test_a_follower_tells_what_was_given_to_the_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    leads = e.LeadershipTaken("abc.1", 1, 2, 3)
+    write(tmp_path / "leader", LOG[0], leads, e.PeerSeen("abc.1"), e.PeerSeen("def.1"))
+    write(tmp_path / "follower", e.ProcessStarted("coordinator", "xyz.0", "f" * 64, "0.1.0"))
+    (tmp_path / "follower" / "mirrors").mkdir()
+    (tmp_path / "leader" / "events.jsonl").rename(tmp_path / "follower" / "mirrors" / "abc.jsonl")
+    assert exit_code("status", "--home", str(tmp_path / "follower"), "--contributions", "--json") == 0
+    assert {each["peer"] for each in json.loads(capsys.readouterr().out)["people"]} == {"abc", "def"}

@@ -84,6 +84,12 @@ def test_lost_then_fenced_is_one_incident_too():
     assert fault["recovered_at"] is None and not fault["costed"]
 
 
+def test_who_entered_a_step_late_and_died_in_it_belongs_to_it():
+    story = Story().open(0).wait(1).tell(e.PeerLost("d.1", 1, "broke"), e.PeerFenced("d.1", 1, "1:0", [], [3], "broke"))
+    story.tell(e.FrameRecovered("1:0/b1→m3", "a.1"), source="c.1")
+    assert story.faults[0]["pass_id"] == "1:0" and story.faults[0]["recovered_at"] == story.at
+
+
 def test_several_incidents_of_a_step_divide_its_cost_and_lose_nothing_of_it():
     story = Story().open(0)
     for actor, stage in (("b.1", 0), ("c.1", 1)):
@@ -187,8 +193,15 @@ def test_the_others_of_its_stage_do_its_work_at_their_speed():
     answer = views.what_if(open_step().state, "a.1")
     assert answer is not None
     assert (answer["tokens_per_second_before"], answer["after"]) == (200.0, 100.0)
-    assert (answer["microbatches_again"], answer["seconds_again"], answer["stage_lost"]) == (4, 4.0, False)
-    assert "50 % slower" in answer["text"] and "4 microbatches" in answer["text"]
+    assert (answer["microbatches_again"], answer["stage_lost"]) == (3, False)
+    assert answer["seconds_again"] == pytest.approx(3 + 1 / 3)  # three whole ones, and the forward pass of one
+    assert "50 % slower" in answer["text"] and "3.3 s of work done again (3 microbatches)" in answer["text"]
+
+
+def test_how_long_a_forward_pass_takes_is_as_it_said():
+    story = open_step().tell(e.PeerWorked("a.1", 0, "1:0", {"forward": 2.0, "backward": 2.0}))
+    answer = views.what_if(story.state, "a.1")
+    assert answer is not None and answer["seconds_again"] == 3.5
 
 
 def test_who_does_not_limit_the_swarm_can_go():

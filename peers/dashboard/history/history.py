@@ -31,7 +31,7 @@ LIMIT_BYTES = 512 << 20
 LEAST_FREE_BYTES = 1 << 30
 """With less on its disk the database does not grow."""
 SNAPSHOT_EVENTS = 20_000
-SNAPSHOT_SHARE = 0.1
+SNAPSHOT_SHARE = 0.2
 """Of the time that following takes, for snapshots."""
 BUDGET_S = 0.2
 MOST_WAITING = 20_000

@@ -1,4 +1,5 @@
-// What time it is for the reader: the moment that is looked at, or, live, the server's clock (its own may differ).
+// What time it is for the reader: the moment that is looked at; live, the server's clock (the reader's may differ); of a
+// run that nobody writes any more, its last event.
 import { tools } from "./view.js";
 import { moment } from "./address.js";
 import { embedded } from "./embedded.js";
@@ -10,7 +11,11 @@ const ticking = signal(Date.now() / 1000);
 const skew = signal(0); // the server's clock less ours, seconds
 
 /** Unix seconds; a second's steps while live. */
-export const now = computed(() => moment.value ?? ticking.value + skew.value);
+export const now = computed(() => {
+  const run = embedded?.["/api/v1/run"] ?? topicData("run").value;
+  if (moment.value !== null) return moment.value;
+  return run !== null && !run.live ? run.last_at : ticking.value + skew.value;
+});
 
 /** Ages are only told while they go on growing: of a run that is live, not of a moment of it or of its report. */
 export const agesGrow = computed(() => moment.value === null && embedded === null && topicData("run").value?.live === true);

@@ -8,14 +8,17 @@ from peers.fold.pipeline import Stage
 from peers.fold.state import RunState
 from peers.fold.views.words import display_name
 
+FORWARD_SHARE = 1 / 3
+"""Backward takes about twice as long."""
+
 
 def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     """`actor` dies at this instant. None: it is not in the swarm.
 
     A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
-    `after` is that of the others. What the peer had accumulated in the open step is void, and what it had in hand is
-    moved: the survivors of its stage do it again at their speed, after what they have left themselves. `seconds_again`
-    is that time; that others do not wait meanwhile, and that a death takes a while to be noticed, is not in it.
+    `after` is that of the others. `microbatches_again` is what the peer had accumulated in the open step: it is void.
+    `seconds_again` is what the survivors of its stage need for these, and for the forward passes of those it had in
+    hand, which are moved. That a death takes a while to be noticed is not in it.
     """
     member = state.members.here.get(actor)
     if member is None:
@@ -29,7 +32,7 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     index, stage, position = found
     others = [rate for place, rate in enumerate(stage.rates) if place != position]
     name = display_name(actor)
-    again = _again(stage, position)
+    again, work = _again(stage, position, _forward_share(member.seconds))
     if len(stage.roster) == 1:
         backed = state.members.standby() > 0
         who = "a peer that stands by would load it" if backed else "somebody would have to join, or move there"
@@ -41,7 +44,7 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     if rates is not None and len(stage.rates) == len(stage.roster):
         rates[index] = sum(others)
         after = _tokens_per_second(state, rates)
-        seconds = again / rates[index] if rates[index] > 0 else None
+        seconds = work / rates[index] if rates[index] > 0 else None
     return _answer(
         before, after, seconds, again, False, _sentence(name, index, len(others), before, after, seconds, again)
     )
@@ -54,12 +57,18 @@ def _seat(state: RunState, actor: str) -> tuple[int, Stage, int] | None:
     return None
 
 
-def _again(stage: Stage, position: int) -> int:
-    """Microbatches of the open step that it holds: those accumulated are void, those in hand are moved."""
+def _again(stage: Stage, position: int, forward_share: float) -> tuple[int, float]:
+    """Of the open step: microbatches that it has accumulated, and the work that is done again, in microbatches."""
     if position >= len(stage.shares):
-        return 0
+        return 0, 0.0
     accumulated, forwarded, _ = stage.shares[position]
-    return max(accumulated, forwarded)
+    return accumulated, accumulated + max(0, forwarded - accumulated) * forward_share
+
+
+def _forward_share(seconds: dict[str, float]) -> float:
+    """Of the work on a microbatch: as the peer said of its last step, else a third."""
+    forward, backward = seconds.get("forward", 0.0), seconds.get("backward", 0.0)
+    return forward / (forward + backward) if forward > 0 and backward > 0 else FORWARD_SHARE
 
 
 def _tokens_per_second(state: RunState, rates: list[float] | None) -> float | None:
@@ -77,7 +86,8 @@ def _sentence(
         return f"If {name} left now, the {who} would go on."
     slower = 1 - after / before if before > 0 else 0.0
     speed = "as fast as before" if slower < 0.005 else f"{100 * slower:.0f} % slower ({after:,.0f} tokens/s)"
-    work = f", after {seconds:.1f} s for {again} microbatches done again" if again and seconds is not None else ""
+    begun = f"{again} microbatches" if again else "what it has begun"
+    work = f", after {seconds:.1f} s of work done again ({begun})" if seconds else ""
     return f"If {name} left now, the {who} would go on {speed}{work}."
 
 

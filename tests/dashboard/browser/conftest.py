@@ -53,7 +53,7 @@ def page(chromium: Any) -> Iterator[Any]:
     """A fresh profile each; whatever the page complains of fails the test, and so does a request to another host."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(30_000)
     complaints: list[str] = []
     abroad: list[str] = []
 

@@ -96,20 +96,24 @@ function Confirm({ command, value, onSend, onClose }) {
   </dialog>`;
 }
 
-/** The line that volunteers need. */
+const SYSTEMS = { linux: "Linux", macos: "macOS", windows: "Windows (WSL)" };
+
+/** The line that volunteers need, for their system. */
 function Invite() {
-  const [line, setLine] = useState(null);
+  const [lines, setLines] = useState(null);
+  const [system, setSystem] = useState("linux");
+  const line = lines?.[system];
   const [said, setSaid] = useState("");
   useEffect(() => {
     let gone = false;
-    ask("/api/v1/join").then((reply) => !gone && setLine(reply.line), (error) => !gone && setSaid(error.message));
+    ask("/api/v1/join").then((reply) => !gone && setLines(reply.lines), (error) => !gone && setSaid(error.message));
     return () => {
       gone = true;
     };
   }, []);
   const copy = () => navigator.clipboard?.writeText(line).then(() => setSaid("Copied."), () => setSaid("Select it and copy it by hand."));
   return html`<section class="card" aria-label="Invite"><header><h2>Invite</h2></header>
-    <p>Volunteers run this line; it is the same on Linux, macOS and Windows (WSL).</p>
+    <p>Volunteers run this line. <label class="inline">Their system <select onChange=${(e) => setSystem(e.target.value)}>${Object.entries(SYSTEMS).map(([key, label]) => html`<option value=${key} selected=${key === system}>${label}</option>`)}</select></label></p>
     ${line && html`<pre class="line"><code>${tame(line, 2000)}</code></pre><div class="buttons"><button onClick=${copy}>Copy</button></div>`}
     <p class="quiet" role="status">${tame(said, 200)}</p></section>`;
 }
