@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.generated_log import Shape, generate
 from peers.dashboard.history import history as history_module
+from peers.dashboard.history import tail as tail_module
 from peers.dashboard.history.history import History
 from peers.fold import RunState, apply_record
 
@@ -109,8 +110,11 @@ def test_a_killed_process_loses_nothing_and_tells_nothing_twice(
     monkeypatch.setattr(history_module, "SNAPSHOT_SHARE", 1e9)
     whole = caught_up(History([home], database.with_name("whole.sqlite")))
     log, cut = home / "events.jsonl", len(LINES) - 30
+    log.write_bytes(encoded(LINES[: cut - 40]))
+    killed = caught_up(History([home], database))
     log.write_bytes(encoded(LINES[:cut]))
-    caught_up(History([home], database))  # it is not closed: its newest lines are beyond its newest snapshot
+    caught_up(killed)  # it is not closed: its newest lines are beyond its newest snapshot
+    assert killed._store.value("SELECT max(line) FROM snapshots") < killed._store.value("SELECT max(id) FROM lines")
     log.write_bytes(encoded(LINES))
     again = caught_up(History([home], database))
     assert same(again.now, whole.now) and rows(again) == rows(whole)
@@ -182,12 +186,25 @@ def test_a_folder_that_cannot_be_written_leaves_memory(home: Path, tmp_path: Pat
 
 def test_over_its_limit_the_oldest_go_first(home: Path, database: Path):
     history = caught_up(History([home], database))
-    steps, full = rows(history)[0], history._store.nbytes
-    before = history._store.value("SELECT max(step) FROM work")
-    history._store.shrink(full // 2)
-    assert rows(history)[0] == steps  # a row a step stays
-    assert history._store.value("SELECT max(step) FROM work") == before
-    assert history._store.value("SELECT min(step) FROM work") > 0
+    store, before = history._store, rows(history)
+    for step in range(2000):
+        for actor in range(10):
+            store.add_work(step, f"{actor}.1", 0, "log", 7)
+    store.commit()
+    store.shrink(store.nbytes)  # a tenth less
+    assert store.value("SELECT min(step) FROM work") > 100 and store.value("SELECT max(step) FROM work") == 1999
+    assert rows(history)[-1] == before[-1]  # lines go when that is not enough
+    store.shrink(1)
+    assert rows(history)[-1][0][0] < before[-1][0][0]
+    assert rows(history)[:3] == before[:3]  # a row a step, evaluation and fault stays
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 3000])
+def test_lines_are_whole_however_they_are_read(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch, chunk: int):
+    monkeypatch.setattr(tail_module, "CHUNK_BYTES", chunk)
+    (home / "events.jsonl").write_bytes(encoded(LINES[:60]) + b'{"at":1790000000.0,"kind":"Peer')
+    history = caught_up(History([home], database))
+    assert same(history.now, folded(LINES[:60]))
 
 
 def test_copies_of_one_log_are_told_once(home: Path, tmp_path: Path, database: Path):

@@ -121,6 +121,8 @@ def test_contributions(state: RunState, lines: list[dict[str, Any]]):
     since: dict[str, float] = {}
     hours: Counter[str] = Counter()
     sent: Counter[str] = Counter()
+    received: Counter[str] = Counter()
+    here: set[str] = set()
     for line in lines:
         match line["kind"]:
             case "TableChanged":
@@ -132,9 +134,14 @@ def test_contributions(state: RunState, lines: list[dict[str, Any]]):
                         given[peer] += line["tokens"] / len(assignment) * (2, 3, 1)[stage] / 6
             case "PeerSeen":
                 since[line["actor"]] = line["at"]
+                here.add(line["actor"])
             case "PeerLost":
+                here.remove(line["actor"])
                 hours[line["actor"].split(".")[0]] += line["at"] - since.pop(line["actor"])
             case "PeerWorked":
+                for link in line["links"]:
+                    if link["other"] in here:
+                        received[link["other"].split(".")[0]] += sum(link["sent"].values())
                 sent[line["actor"].split(".")[0]] += sum(sum(link["sent"].values()) for link in line["links"])
     for actor, at in since.items():
         hours[actor.split(".")[0]] += max(line["at"] for line in lines) - at
@@ -142,6 +149,7 @@ def test_contributions(state: RunState, lines: list[dict[str, Any]]):
     assert {p["peer"]: p["tokens_layers"] for p in people} == pytest.approx(dict(given))
     assert {p["peer"]: p["hours"] * 3600 for p in people} == pytest.approx(dict(hours))
     assert {p["peer"]: p["bytes_sent"] for p in people} == dict(sent)
+    assert {p["peer"]: p["bytes_received"] for p in people if p["bytes_received"]} == dict(received)
     assert sum(p["share"] for p in people) == pytest.approx(1.0)
     assert sum(given.values()) == pytest.approx(sum(line["tokens"] for line in of(lines, "StepDecided")))
 
@@ -168,8 +176,11 @@ def test_series_marks_and_the_timeline(history: History, lines: list[dict[str, A
     loss = history.series("loss", first, last, 4000)
     assert loss["t"] == [line["at"] for line in decided] and loss["last"] == [line["loss"] for line in decided]
     few = history.series("step_seconds", first, last, 3)
-    seconds = [line["seconds"] for line in measured]
-    assert (min(few["min"]), max(few["max"]), few["last"][-1]) == (min(seconds), max(seconds), seconds[-1])
+    thirds: list[list[float]] = [[], [], []]
+    for line in measured:
+        thirds[min(2, int(3 * (line["at"] - first) / (last - first)))].append(line["seconds"])
+    assert few["min"] == [min(third) for third in thirds] and few["max"] == [max(third) for third in thirds]
+    assert few["last"] == [third[-1] for third in thirds]
     heldout = history.series("heldout_loss", first, last, 100)
     assert heldout["last"] == [line["loss"] for line in of(lines, "Evaluated")]
     marks = Counter(mark["kind"] for mark in history.marks(first, last, 400))
