@@ -1,24 +1,19 @@
 """Control: the organiser's commands, handed to the coordinator through the socket in its home.
 
-One line of JSON each way; the coordinator decides, records and answers. This process has no other way to touch the run.
+The coordinator decides, records and answers. This process has no other way to touch the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from pathlib import Path
 from typing import Any
 
+from peers.control_client import ControlError, NoCoordinator, NotPermitted, Unanswered, send, socket_path
 from peers.dashboard.access import Denied
 from peers.home import Home
 
 COMMANDS = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
 BY = "dashboard"
-
-_CONNECT_S = 5.0
-_ANSWER_S = 46.0  # the coordinator gives up after 45
-_MOST_ANSWER = 65_536
 
 
 class Control:
@@ -29,17 +24,9 @@ class Control:
     def there(self) -> bool:
         """Whether a coordinator takes commands here."""
         try:
-            return self._socket.is_socket()
+            return socket_path(self._home).is_socket()
         except OSError:
             return False
-
-    @property
-    def _socket(self) -> Path:
-        """In the home, or where a file in the home says, if the home's path is too long for a socket."""
-        try:
-            return Path((self._home / "control.path").read_text(encoding="utf-8").strip())
-        except (OSError, ValueError):
-            return self._home / "control.sock"
 
     async def give(self, command: str, value: str, why: str) -> dict[str, Any]:
         """{"ok": true, "number", "text"}.
@@ -48,27 +35,9 @@ class Control:
         """
         if command not in COMMANDS:
             raise Denied(400, f"no such command; there are {', '.join(COMMANDS)}")
-        line = json.dumps({"command": command, "value": value, "by": BY, "why": why}).encode() + b"\n"
         try:
-            answer = json.loads(await self._ask(line))
-        except (OSError, TimeoutError, ValueError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise Denied(504, "the coordinator has not answered; the command may be in force: see the log")
-        if answer.get("ok") is not True:
-            raise Denied(504 if answer.get("unsure") is True else 409, str(answer.get("error", "refused"))[:400])
-        return {"ok": True, "number": answer.get("number"), "text": str(answer.get("text", ""))[:400]}
-
-    async def _ask(self, line: bytes) -> bytes:
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await asyncio.open_unix_connection(str(self._socket), limit=_MOST_ANSWER)
-        except (OSError, TimeoutError):
-            raise Denied(503, "no coordinator answers here: is it running?") from None
-        try:
-            writer.write(line)
-            async with asyncio.timeout(_ANSWER_S):
-                await writer.drain()
-                return await reader.readline()
-        finally:
-            writer.close()
+            reply = await asyncio.to_thread(send, self._home, command, value, BY, why)
+        except ControlError as error:
+            gone = isinstance(error, NoCoordinator | NotPermitted)
+            raise Denied(503 if gone else 504 if isinstance(error, Unanswered) else 409, str(error)[:400]) from None
+        return {"ok": True, "number": reply.number, "text": reply.text[:400]}
