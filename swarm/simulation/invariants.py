@@ -249,7 +249,9 @@ class Watch:
             raise Violation("atomic", f"{peer.label} applies step {step} (term {decision.term}), never decided")
         if peer.version != step + 1:
             raise Violation("atomic", f"{peer.label} applies step {step} at version {peer.version}")
-        ideal = self.ideal.steps[step]
+        ideal, states = self.ideal.steps[step], self.ideal.states[step + 1]
+        if self._unlike is not None:
+            ideal, states = self._unlike.of(decision)
         for bucket, expected in enumerate(ideal.sums[stage]):
             if sums[bucket] != expected:
                 share = bucket_share(1, bucket)
@@ -257,12 +259,16 @@ class Watch:
                 times = 2 if bucket < shared_buckets(settings, stage) else 1
                 detail = explain_sum(sums[bucket] // share, settings.microbatches, times)
                 raise Violation("exactly once", f"{peer.label} applies step {step} with bucket {bucket}: {detail}")
-        self.holds(peer)
+        self._holds(peer, states)
 
     def holds(self, peer: SimPeer) -> None:
         """`peer` has a state: equal at equal versions means equal to the ideal one."""
-        assert peer.stage is not None and peer.version is not None
-        if peer.state != self.ideal.states[peer.version][peer.stage]:
+        assert peer.version is not None
+        self._holds(peer, self.ideal.states[peer.version])
+
+    def _holds(self, peer: SimPeer, states: tuple[int, ...]) -> None:
+        assert peer.stage is not None
+        if peer.state != states[peer.stage]:
             raise Violation("replicas agree", f"{peer.label} holds a wrong state of version {peer.version}")
 
     def raised(self, peer: SimPeer, pass_id: PassId, microbatch: int, nonfinite: bool) -> None:

@@ -144,6 +144,9 @@ def plan_of(scenario: str, seed: int) -> Plan:
         faults += _beside_each_other(rng, stages, replicas, SHARED_BUCKETS if tied else 0)
     elif tied and rng.random() < 0.5:
         faults.append(_at_one_end(rng, replicas))
+    elif unlike and rng.random() < 0.7:  # a stage is lost, and with it steps: what is done again comes out otherwise
+        lost = [cell for cell in cells if cell.kind == "last replica"]
+        faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
     flips = first is not None and first.kind == "bit flip"
     if moves:
         spares = rng.choice((2, 3, 4))

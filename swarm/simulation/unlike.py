@@ -30,12 +30,17 @@ class UnlikeRun:
         self._settings = settings
         self._states = [tuple(initial_state(stage) for stage in range(settings.stages))]
         self._steps: list[IdealStep] = []
+        self._of: dict[Decision, tuple[IdealStep, tuple[int, ...]]] = {}
         self._sums: dict[tuple[int, str], tuple[int, ...]] = {}
         """{(stage, digest): by bucket}"""
 
     @property
     def ideal(self) -> Ideal:
         return Ideal(tuple(self._states), tuple(self._steps))
+
+    def of(self, decision: Decision) -> tuple[IdealStep, tuple[int, ...]]:
+        """The step, and the states after it. Who was cut off may apply it when it has been decided otherwise since."""
+        return self._of[decision]
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
         self._sums[stage, digest] = sums
@@ -57,6 +62,7 @@ class UnlikeRun:
         self._steps.append(IdealStep(sums, digests, scale, loss))
         before, by = self._states[-1], 0.0 if decision.skip else scale
         self._states.append(tuple(stepped_state(s, before[s], sums[s], by) for s in range(stages)))
+        self._of[decision] = self._steps[-1], self._states[-1]
         return ""
 
 
