@@ -21,7 +21,10 @@ class _Outage:
 
 
 class Outages:
-    """`tell(actor, count, reason)`: what is worth a line in the log. All messages are told sooner or later."""
+    """`tell(actor, count, reason)`: what is worth a line in the log.
+
+    What is counted but not told when the process ends is never told.
+    """
 
     def __init__(self, tell: Callable[[Actor, int, str], None]) -> None:
         self._tell = tell
@@ -41,11 +44,6 @@ class Outages:
     def up(self, actor: Actor) -> None:
         """It is reached again."""
         self._end(actor, "before it was reached again")
-
-    def close(self) -> None:
-        """Nothing more comes."""
-        for actor in list(self._of):
-            self._end(actor, "since then")
 
     def _end(self, actor: Actor, when: str) -> None:
         outage = self._of.pop(actor, None)

@@ -27,15 +27,6 @@ def test_waiting_for_somebody_is_one_line_and_its_end_another() -> None:
     assert told[3:] == [(COORDINATOR, 1, "it hangs")], "another outage"
 
 
-def test_all_that_was_dropped_is_told_in_the_end() -> None:
-    outages, told = made()
-    for _ in range(3):
-        outages.dropped(COORDINATOR, 5, "gone")
-    outages.close()
-    outages.close()
-    assert sum(count for _, count, _ in told) == 15
-
-
 def test_names_do_not_grow_without_end() -> None:
     outages, told = made()
     for number in range(2 * _MOST):
