@@ -89,7 +89,7 @@ def _with_places(args: Sequence[str]) -> list[str]:
     """`--dashboard` may stand alone: its ADDRESS:PORT is then an empty one, which means the default."""
     from peers.dashboard.place import is_place
 
-    following = [*args[1:], ""]
+    following = [*args[1:], ""][: len(args)]
     alone = [word == "--dashboard" and not is_place(after) for word, after in zip(args, following, strict=True)]
     return ["--dashboard=" if is_alone else word for word, is_alone in zip(args, alone, strict=True)]
 

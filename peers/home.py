@@ -17,7 +17,7 @@ port             TCP port that a coordinator or bootstrap node had last
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
 peers.json       where the coordinator found its peers last (peers/directory.py)
-invite           the line's token that peers join with, for the organiser's dashboard
+join-token       the invite that peers join with, for the organiser's dashboard
 dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
 dashboard.sqlite the dashboard's history; made anew from the logs if it is deleted
 exports/         models that were exported from the dashboard
@@ -109,9 +109,9 @@ class Home:
         return self.path / "decisions.sqlite"
 
     @property
-    def invite(self) -> Path:
-        """What peers join with, as the coordinator has made it last."""
-        return self.path / "invite"
+    def join_token(self) -> Path:
+        """The invite that peers join with, as the coordinator has made it last. Not `invite`, another coordinator's."""
+        return self.path / "join-token"
 
     @property
     def notebook(self) -> Path:

@@ -72,7 +72,7 @@ def command(
     from swarm.net.listening import listen_on
 
     def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
-        for path in (Home(home).invite, *([invite_file] if invite_file is not None else [])):
+        for path in (Home(home).join_token, *([invite_file] if invite_file is not None else [])):
             with atomic_file(path) as file:
                 write_whole(file, f"{invite}\n".encode())
         if not as_json:

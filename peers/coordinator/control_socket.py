@@ -78,7 +78,7 @@ class ControlSocket:
                 return _bind(self.path)
             except OSError:
                 pass  # a file system without sockets
-        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=os.environ.get("XDG_RUNTIME_DIR")))
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=_short_folder()))
         self.path = self._folder / "control.sock"
         try:
             bound = _bind(self.path)
@@ -125,6 +125,13 @@ class ControlSocket:
         except TimeoutError:
             late = f"no answer within {request.timeout:g} s: it may come into force yet; see with `control status`"
             return {**_error(late), "unsure": True}
+
+
+def _short_folder() -> str | None:
+    """The user's runtime folder, if a socket's path in it is short enough; None: where temporary files lie."""
+    folder = os.environ.get("XDG_RUNTIME_DIR")
+    longest = f"{folder}/{_FOLDER}12345678/control.sock"
+    return folder if folder and os.path.isdir(folder) and len(os.fsencode(longest)) <= LONGEST_PATH else None
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

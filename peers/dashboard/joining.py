@@ -11,7 +11,7 @@ from peers.home import Home
 def join_lines(home: Home) -> dict[str, Any]:
     """Raises Denied if the coordinator has not left an invite in its home."""
     try:
-        invite = home.invite.read_text(encoding="ascii").strip()
+        invite = home.join_token.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         raise Denied(
             404, "there is no invite in this home: only a coordinator's has one, once it has started"

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from peers.coordinator.group_record import GroupRecord
-from peers.coordinator.record import DecisionRecord
+from peers.coordinator.record import DecisionRecord, read_decisions
 from peers.home import Home
-from peers.replay import read_replay
 from swarm.protocol.actions import WriteGroup
 from swarm.protocol.controls import Controls
 from swarm.protocol.ids import StepNumber, Term
@@ -49,7 +48,8 @@ def test_the_rate_of_a_step_is_kept_to_the_last_bit(tmp_path: Path) -> None:
     assert record.last_decision == decision(2, 5e-324)
     record._db.execute("UPDATE decision SET body = json_remove(body, '$.rate') WHERE step = 0")
     record.close()
-    assert [replay.rate for replay in read_replay(Home(tmp_path), RUN).values()] == [1.0, 0.1 + 0.2, 5e-324]
+    kept = read_decisions(Home(tmp_path).decisions, RUN)
+    assert [each.rate for each in kept] == [1.0, 0.1 + 0.2, 5e-324]
 
 
 def test_another_run_is_not_paused_by_what_this_one_was_told(tmp_path: Path) -> None:

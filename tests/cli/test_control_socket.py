@@ -8,12 +8,12 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peers import control_client
 from peers.control_client import MAX_LINE, NoCoordinator, Refused, Reply, Request, Unanswered, send, socket_path
 from peers.coordinator import control_socket
 from peers.coordinator.control_socket import ControlSocket, ControlSocketError
@@ -104,10 +104,8 @@ def test_a_socket_that_is_left_over_is_replaced_and_anything_else_is_not(tmp_pat
 
 
 def test_a_home_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "run"
-    runtime.mkdir()
+    runtime = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders have long paths
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setattr(control_client, "LONGEST_PATH", 107)
     home = tmp_path / ("long" * 30)
     home.mkdir()
 
@@ -117,10 +115,11 @@ def test_a_home_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path, monkey
 
     assert with_socket(home, use).text == "pause "
     assert not list(runtime.iterdir()) and not list(home.iterdir()), "nothing is left"
+    runtime.rmdir()
 
 
 def test_a_copy_of_a_home_does_not_speak_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     home, copy = tmp_path / ("long" * 30), tmp_path / "copy"
     home.mkdir()
 
@@ -134,10 +133,12 @@ def test_a_copy_of_a_home_does_not_speak_for_it(tmp_path: Path, monkeypatch: pyt
     assert with_socket(home, use).number == 1, "nor does it take its socket away"
 
 
-def test_a_runtime_folder_with_a_long_path_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_folder_with_a_long_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / ("long" * 30)
     home.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    assert with_socket(home, lambda: send(home, "pause")).text == "pause ", "it lies among temporary files then"
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
     with pytest.raises(ControlSocketError, match="set XDG_RUNTIME_DIR to a folder with a short path"):
         with_socket(home, lambda: None)
 

@@ -124,6 +124,7 @@ def example(kind: type[e.Event]) -> e.Event:
         "list[list[list[int]]]": [[[1, 2, 3]]],
         "list[dict[str, str | float | dict[str, int]]]": [{"other": "a", "rate": 1.5, "sent": {"forward": 1}}],
         "dict[str, int]": {"a": 1},
+        "dict[str, list[str]]": {"a": ["b"]},
         "dict[str, float]": {"forward": 0.5},
         "dict[str, str | float]": {"device": "cpu", "cores": 2.0},
     }

@@ -119,9 +119,10 @@ def test_a_command_without_any_stream_ends_as_it_would() -> None:
 
 
 def test_a_terminal_that_closes_asks_to_leave_unless_nohup_says_otherwise() -> None:
-    assert signal.SIGHUP in leaving_signals()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
+        assert signal.SIGHUP in leaving_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         assert signal.SIGHUP not in leaving_signals()
     finally:
         signal.signal(signal.SIGHUP, before)

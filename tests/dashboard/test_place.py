@@ -31,6 +31,7 @@ def test_what_is_no_place(text: str) -> None:
 
 def test_dashboard_may_stand_alone() -> None:
     assert _with_places(["--dashboard", "swarm1-abc"]) == ["--dashboard=", "swarm1-abc"]
+    assert _with_places([]) == [] and _with_places(["x"]) == ["x"]
     assert _with_places(["x", "--dashboard"]) == ["x", "--dashboard="]
     assert _with_places(["--dashboard", "8080", "x"]) == ["--dashboard", "8080", "x"]
 

@@ -66,7 +66,7 @@ def test_training_does_not_notice_what_happens_to_it(make_swarm: MakeSwarm, refe
     address = _wait(lambda: _address(coordinator), "its address")
     run = _wait(lambda: (found := _get(address, "run")) and found["live"] and found, "a run that lives")
     assert run["run"] == "tiny" and run["steps"] == 8
-    assert re.search(r"#token=[\w-]{40,}$", address) and (coordinator.home / "invite").exists()
+    assert re.search(r"#token=[\w-]{40,}$", address) and (coordinator.home / "join-token").exists()
     swarm.peers["p0"].wait_stopped()
 
     first = _child(coordinator)

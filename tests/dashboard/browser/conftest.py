@@ -38,8 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """One a module: while it is there its event loop runs in this thread, and asynchronous tests cannot."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -125,7 +125,8 @@ def test_every_control_with_the_token(page: Any, served: Dashboard, coordinator:
         dialog.get_by_label("Why?").fill("it's a test")
         dialog.get_by_role("button", name=title, exact=True).click()
         card.get_by_text(f"Command {heard + 1}: {command} takes effect").wait_for()
-        assert coordinator.heard[-1] == {"command": command, "value": value, "by": "dashboard", "why": "it's a test"}
+        given = {"command": command, "value": value, "by": "dashboard", "why": "it's a test"}
+        assert coordinator.heard[-1].items() >= given.items()
 
 
 def test_a_refusal_is_told_in_the_coordinators_words(page: Any, served: Dashboard, coordinator: Socket) -> None:
