@@ -136,6 +136,7 @@ def test_a_refusal_is_told_in_the_coordinators_words(page: Any, served: Dashboar
     page.goto(f"{served.address}#/controls")
     card = page.locator(".command").filter(has=page.get_by_role("heading", name="Pause", exact=True))
     card.get_by_role("button").click()
+    page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")  # the dialog closes by keyboard
     page.get_by_role("dialog").wait_for(state="detached")
     card.get_by_role("button").click()
