@@ -29,6 +29,7 @@ from swarm.events import (
     PeerFenced,
     PeerJoined,
     PeerLost,
+    PeerWorked,
     ProcessStarted,
     ProcessStopped,
     ReduceCancelled,
@@ -48,7 +49,9 @@ from swarm.events import (
 
 PEERS = ("p0", "p1", "p2", "p3")
 HIT = "1:2"
-_BESIDES = CheckpointWritten | LoopBlocked | MessagesDropped | StreamBroken | TrafficMeasured | ResourcesMeasured
+_BESIDES = (
+    CheckpointWritten | LoopBlocked | MessagesDropped | PeerWorked | StreamBroken | TrafficMeasured | ResourcesMeasured
+)
 LONG = "run.steps=25"
 """For what must still find steps to do when it comes back."""
 
