@@ -1,12 +1,12 @@
 import itertools
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.manifest import ModelSection
 from swarm.models.cuts import Costs, flop_costs, measure_costs, propose_cuts, stage_costs
+from swarm.models.kinds import build_stage
 
 COST = st.floats(0.0, 100.0)
 
@@ -36,11 +36,42 @@ def test_embedding_and_head_are_not_free():
     assert propose_cuts(model, 2, Costs(4, 1, 0)) == (2,)
 
 
-def test_measured_costs_see_a_large_head():
-    torch.set_num_threads(1)
-    model = ModelSection(vocab_size=8192, dim=64, layers=2, heads=2, kv_heads=1, ffn_dim=128, context=64, cuts=(1,))
-    costs = measure_costs(model, 2, 64)
-    assert costs.layer > 0
-    assert costs.head > 2 * costs.layer
-    flop = flop_costs(model, 64)
+def large_head() -> ModelSection:
+    return ModelSection(vocab_size=8192, dim=64, layers=2, heads=2, kv_heads=1, ffn_dim=128, context=64, cuts=(1,))
+
+
+def test_measured_costs_are_told_apart_by_stage(monkeypatch):
+    """Embedding and head are what the first and the last of three like stages take more than the middle one."""
+    took = iter([0.5, 0.25, 1.0])
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr("swarm.models.cuts.time", clock)
+    forward = type(build_stage(large_head(), 0, seed=0)).forward
+    seen = []
+
+    def slow_forward(module, x, tokens):
+        if not seen or seen[-1] is not module:
+            seen.append(module)
+            clock.step = next(took)
+        clock.now += clock.step
+        return forward(module, x, tokens)
+
+    monkeypatch.setattr(type(build_stage(large_head(), 0, seed=0)), "forward", slow_forward)
+    costs = measure_costs(large_head(), 2, 64)
+    assert costs == Costs(embed=0.25, layer=0.25, head=0.75)
+
+
+def test_costs_measured_on_this_machine_are_costs():
+    costs = measure_costs(large_head(), 2, 64)
+    assert costs.layer > 0 and costs.embed >= 0 and costs.head >= 0
+
+
+def test_counted_costs_see_a_large_head():
+    flop = flop_costs(large_head(), 64)
     assert flop.head > 2 * flop.layer > 2 * flop.embed
