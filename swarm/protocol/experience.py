@@ -89,8 +89,8 @@ class Experience:
         stages = sorted({each.stage for each in failures.values()})
         where = f" for stage {' or '.join(map(str, stages))}" if stages else ""
         return (
-            f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. {told}. "
-            f"It is tried again later and later, and at once with others: another peer{where} may help, or "
+            f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. "
+            f"{told}. It is tried again later and later, and at once with others: another peer{where} may help, or "
             "`swarm-peer control` to expel one"
         )
 
