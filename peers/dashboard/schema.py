@@ -111,7 +111,8 @@ class Cell(_Answer):
     done: float | int | None
     left: float | int | None
     seconds_per_microbatch: float | None
-    seat_of: str | None
+    out: bool = Field(description="It fell out of the open step: it was fenced, is gone, or serves another stage")
+    seat_of: str | None = Field(description="What the seats of one process have in common; of no meaning otherwise")
     usage: dict[str, float]
 
 
