@@ -205,8 +205,15 @@ class Pair(_Answer):
     bytes: dict[str, int]
 
 
+class Seat(_Answer):
+    actor: str
+    name: str
+    stage: int | None
+
+
 class WhatIf(_Answer):
     tokens_per_second_before: float | None
+    together: list[Seat] = Field(description="Other seats of its process, which leave with it")
     after: float | None
     seconds_again: float | None
     microbatches_again: int
