@@ -130,5 +130,6 @@ def _sentence(
 def _with(together: list[Member]) -> str:
     if len(together) < 2:
         return ""
-    each = [f"{display_name(m.actor)} ({'standing by' if m.stage is None else f'stage {m.stage}'})" for m in together[1:]]
+    places = [(m.actor, "standing by" if m.stage is None else f"stage {m.stage}") for m in together[1:]]
+    each = [f"{display_name(actor)} ({place})" for actor, place in places]
     return f" Its process has other seats, which would leave with it: {', '.join(each)}."
