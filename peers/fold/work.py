@@ -182,7 +182,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     run.step = step
     _credit(state, tokens, added)
     state.faults.decided(state, step, at)
-    state.pipeline.close()
+    state.pipeline.decided()
 
 
 def step_measured(state: RunState, record: Record, at: float, source: str) -> None:
