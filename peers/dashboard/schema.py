@@ -216,6 +216,7 @@ class WhatIf(_Answer):
     together: list[Seat] = Field(description="Other seats of its process, which leave with it")
     after: float | None
     seconds_again: float | None
+    step_later_s: float | None = Field(description="By how much the open step would be decided later")
     microbatches_again: int
     stage_lost: bool
     text: str

@@ -152,6 +152,7 @@ def test_the_others_of_its_stage_do_its_work_at_their_speed():
     assert (answer["tokens_per_second_before"], answer["after"]) == (200.0, 100.0)
     assert (answer["microbatches_again"], answer["stage_lost"]) == (3, False)
     assert answer["seconds_again"] == pytest.approx(3 + 1 / 3)  # three whole ones, and the forward pass of one
+    assert answer["step_later_s"] == pytest.approx(7 - 3)  # b does 7 microbatches' work; stage 1 takes 3 s anyhow
     assert "50 % slower" in answer["text"] and "3.3 s of work done again (3 microbatches)" in answer["text"]
 
 
@@ -165,6 +166,7 @@ def test_who_does_not_limit_the_swarm_can_go():
     answer = views.what_if(open_step().state, "b.1")
     assert answer is not None and answer["after"] == 200.0 and "as fast as before" in answer["text"]
     assert answer["seconds_again"] == pytest.approx(1 / 3)
+    assert answer["step_later_s"] == 0.0, "the other stage takes longer all the same"
 
 
 def test_the_last_of_a_stage_stops_the_swarm():

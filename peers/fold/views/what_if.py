@@ -20,7 +20,9 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
     `after` is that of the others. `microbatches_again` is what the seats had accumulated in the open step: it is void.
     `seconds_again` is what the survivors of their stages, all at the same time, need for these, and for the forward
-    passes of those they had in hand, which are moved. That a death takes a while to be noticed is not in it.
+    passes of those they had in hand, which are moved. `step_later_s` is by how much the open step would be decided
+    later: for that work, and for all that is left of the step and is done by fewer. That a death takes a while to be
+    noticed is in neither.
     """
     member = state.members.here.get(actor)
     if member is None:
@@ -30,7 +32,7 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     together = seats_of(state, member)
     losses = [_Loss.of(state, index, together) for index in range(len(state.pipeline.stages))]
     hit = [loss for loss in losses if loss.seats]
-    answer = {
+    answer: dict[str, Any] = {
         "tokens_per_second_before": before,
         "together": [{"actor": m.actor, "name": display_name(m.actor), "stage": m.stage} for m in together[1:]],
         "microbatches_again": sum(loss.accumulated for loss in hit),
@@ -38,22 +40,41 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     if not hit:
         where = "stands by" if member.stage is None else f"is loading stage {member.stage}"
         text = f"{display_name(actor)} {where}: nothing would change, but nobody could take over so soon."
-        return answer | {"after": before, "seconds_again": 0.0, "stage_lost": False, "text": text}
+        return answer | {"after": before, "seconds_again": 0.0, "step_later_s": 0.0, "stage_lost": False, "text": text}
     emptied = [loss.stage for loss in hit if loss.others == 0]
     if emptied:
         backed = any(each.stage is None and each not in together for each in state.members.here.values())
         who = "a peer that stands by would load it" if backed else "somebody would have to join, or move there"
         stages = f"Stage {emptied[0]}" if len(emptied) == 1 else f"Stages {', '.join(map(str, emptied))}"
         text = f"{stages} would have no peer: training would stop, and {who}.{_with(together)}"
-        return answer | {"after": 0.0, "seconds_again": None, "stage_lost": True, "text": text}
-    after, seconds = before, None
+        return answer | {"after": 0.0, "seconds_again": None, "step_later_s": None, "stage_lost": True, "text": text}
+    after, seconds, later = before, None, None
     if rates is not None and all(loss.rate is not None for loss in hit):
         left = {loss.stage: loss.rate or 0.0 for loss in hit}
         after = _tokens_per_second(state, [left.get(index, rate) for index, rate in enumerate(rates)])
         slowest = [loss.work / left[loss.stage] for loss in hit if left[loss.stage] > 0]
-        seconds = max(slowest) if len(slowest) == len(hit) else None
+        if len(slowest) == len(hit):
+            seconds, later = max(slowest), _later(state, rates, left, hit, _forward_share(member.seconds))
     text = _sentence(display_name(actor), hit, before, after, seconds, answer["microbatches_again"]) + _with(together)
-    return answer | {"after": after, "seconds_again": seconds, "stage_lost": False, "text": text}
+    done = {"after": after, "seconds_again": seconds, "step_later_s": later}
+    return answer | done | {"stage_lost": False, "text": text}
+
+
+def _later(
+    state: RunState, rates: list[float], left: dict[int, float], hit: list[_Loss], forward_share: float
+) -> float | None:
+    """Seconds by which the slowest stage ends later. None: how far the step is has not been told."""
+    stages = state.pipeline.stages
+    if state.pipeline.open is None or not all(len(stage.told) == 3 for stage in stages) or min(rates) <= 0:
+        return None
+    again = {loss.stage: loss.work for loss in hit}
+    as_it_is, without = [], []
+    for index, (stage, rate) in enumerate(zip(stages, rates, strict=True)):
+        accumulated, forwarded, every = stage.told
+        rest = every - accumulated - max(0, forwarded - accumulated) * forward_share
+        as_it_is.append(rest / rate)
+        without.append((rest + again.get(index, 0.0)) / left.get(index, rate))
+    return max(without) - max(as_it_is)
 
 
 def seats_of(state: RunState, member: Member) -> list[Member]:

@@ -66,6 +66,7 @@ function WhatIf({ peer }) {
     <dl class="tiles">
       <${Tile} label="Speed" value=${count(now) + " → " + count(then)} unit="tokens/s" note=${changeOf(now, then)} />
       <${Tile} label="Work done again" value=${duration(what.seconds_again)} note=${Number.isFinite(what.microbatches_again) ? what.microbatches_again + " microbatches" : ""} />
+      <${Tile} label="This step" value=${Number.isFinite(what.step_later_s) ? duration(what.step_later_s) + " later" : "–"} note="not counting how long a death takes to be noticed" />
       <${Tile} label=${what.together.length > 0 ? "Their stages" : "Its stage"} value=${what.stage_lost ? "lost" : "goes on"} />
     </dl>
     ${what.together.length > 0 && html`<p>With it, as seats of one process: ${what.together.map((seat, n) => html`${n > 0 && ", "}<${PeerLink} ...${seat} /> (${stageName(seat.stage)})`)}</p>`}
