@@ -2,7 +2,7 @@
 
     python -m benchmarks.fault_cost [--pairs 3] [--out benchmarks/results/fault_cost.json]
 
-The demo's shape, 4 stages × 2 peers, with emulated compute (40 + 80 ms a microbatch), so that what a peer does not do
+The demo's shape, 4 stages × 2 peers, with emulated compute (60 + 120 ms a microbatch), so that what a peer does not do
 is not done by its neighbour's core. One peer of stage 1 kills itself in the middle of a step. In turns with it, the
 same run without a kill. `told_s` is the cost in the log (`FaultCosted`), `real_s` the time of the hit step less the
 median of the same step in the runs without a kill. `foretold` is what the fold answers to "what if it left now" from
@@ -22,7 +22,7 @@ from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from peers.fold import RunState, apply
 from peers.fold.views import what_if
-from swarm.events import Event, FaultCosted, PassOpened, PeerFenced, PeerJoined, StepDecided
+from swarm.events import Event, FaultCosted, PassOpened, PeerFenced, StepDecided
 
 RUN = """
 [run]
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _run(folder: Path, name: str, *, kill: bool) -> dict[str, float]:
-    words = [*PEERS, "join", "--threads=1", "--pace=0.04,0.08", "--max-memory=500MB"]
+    words = [*PEERS, "join", "--threads=1", "--pace=0.06,0.12", "--max-memory=500MB"]
     peers = [list(words) for _ in range(STAGES * REPLICAS)]
     if kill:
         peers[VICTIM] += ["--fault", f"kill@MicrobatchAccumulated:{HIT * OWN + OWN // 2}"]
@@ -107,7 +107,7 @@ def _run(folder: Path, name: str, *, kill: bool) -> dict[str, float]:
         "rate_after": round(MICROBATCHES * 64 / after, 1),
         "foretold_rate": round(foretold["after"], 1),
         "foretold_seconds_again": round(foretold["seconds_again"], 3),
-        "foretold_delay_s": round(foretold.get("step_later_s") or foretold["seconds_again"], 3),
+        "foretold_delay_s": round(foretold["step_later_s"] or 0.0, 3),
         "foretold_microbatches": foretold["microbatches_again"],
     }
 
@@ -119,7 +119,7 @@ def _foretold(events: list[tuple[float, Event]], died: float) -> dict[str, Any]:
     for at, event in events:
         if at <= died:
             apply(state, event, at, "coordinator")
-    answer = what_if(state, victim)
+    answer = what_if(state, victim, died)
     assert answer is not None, "the victim was in the swarm"
     return answer
 

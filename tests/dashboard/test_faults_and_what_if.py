@@ -156,6 +156,16 @@ def test_the_others_of_its_stage_do_its_work_at_their_speed():
     assert "50 % slower" in answer["text"] and "3.3 s of work done again (3 microbatches)" in answer["text"]
 
 
+def test_since_it_was_told_all_have_gone_on_at_their_rates():
+    story = open_step()
+    told_at = story.state.pipeline.open.progress_at
+    answer = views.what_if(story.state, "a.1", told_at + 0.5)
+    assert answer is not None and answer["microbatches_again"] == 4, "4.5, to the even one"
+    assert answer["seconds_again"] == pytest.approx(4.5 + 1 / 3)
+    late = views.what_if(story.state, "a.1", told_at + 60)
+    assert late is not None and late["microbatches_again"] == 6, "no more than its share"
+
+
 def test_how_long_a_forward_pass_takes_is_as_it_said():
     story = open_step().tell(e.PeerWorked("a.1", 0, "1:0", {"forward": 2.0, "backward": 2.0}))
     answer = views.what_if(story.state, "a.1")

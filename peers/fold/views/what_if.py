@@ -14,15 +14,15 @@ FORWARD_SHARE = 1 / 3
 """Backward takes about twice as long."""
 
 
-def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
+def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, Any] | None:
     """`actor` dies at this instant, and with it the other seats of its process. None: it is not in the swarm.
 
-    A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
+    `at`: the instant, in unix seconds. None: that of the last word of how far the step is. A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
     `after` is that of the others. `microbatches_again` is what the seats had accumulated in the open step: it is void.
     `seconds_again` is what the survivors of their stages, all at the same time, need for these, and for the forward
     passes of those they had in hand, which are moved. `step_later_s` is by how much the open step would be decided
     later: for that work, and for all that is left of the step and is done by fewer. That a death takes a while to be
-    noticed is in neither.
+    noticed is in neither. How far the step is was told once a heartbeat; since then all have gone on at their rates.
     """
     member = state.members.here.get(actor)
     if member is None:
@@ -30,7 +30,9 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     rates = state.pipeline.rates()
     before = _tokens_per_second(state, rates)
     together = seats_of(state, member)
-    losses = [_Loss.of(state, index, together) for index in range(len(state.pipeline.stages))]
+    told_at = state.pipeline.open.progress_at if state.pipeline.open is not None else None
+    since = max(0.0, at - told_at) if at is not None and told_at is not None else 0.0
+    losses = [_Loss.of(state, index, together, since) for index in range(len(state.pipeline.stages))]
     hit = [loss for loss in losses if loss.seats]
     answer: dict[str, Any] = {
         "tokens_per_second_before": before,
@@ -54,14 +56,14 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
         after = _tokens_per_second(state, [left.get(index, rate) for index, rate in enumerate(rates)])
         slowest = [loss.work / left[loss.stage] for loss in hit if left[loss.stage] > 0]
         if len(slowest) == len(hit):
-            seconds, later = max(slowest), _later(state, rates, left, hit, _forward_share(member.seconds))
+            seconds, later = max(slowest), _later(state, rates, left, hit, _forward_share(member.seconds), since)
     text = _sentence(display_name(actor), hit, before, after, seconds, answer["microbatches_again"]) + _with(together)
     done = {"after": after, "seconds_again": seconds, "step_later_s": later}
     return answer | done | {"stage_lost": False, "text": text}
 
 
 def _later(
-    state: RunState, rates: list[float], left: dict[int, float], hit: list[_Loss], forward_share: float
+    state: RunState, rates: list[float], left: dict[int, float], hit: list[_Loss], forward_share: float, since: float
 ) -> float | None:
     """Seconds by which the slowest stage ends later. None: how far the step is has not been told."""
     stages = state.pipeline.stages
@@ -70,8 +72,8 @@ def _later(
     again = {loss.stage: loss.work for loss in hit}
     as_it_is, without = [], []
     for index, (stage, rate) in enumerate(zip(stages, rates, strict=True)):
-        accumulated, forwarded, every = stage.told
-        rest = every - accumulated - max(0, forwarded - accumulated) * forward_share
+        accumulated, forwarded = _by_now(stage.told, rate, since)
+        rest = stage.told[2] - accumulated - max(0.0, forwarded - accumulated) * forward_share
         as_it_is.append(rest / rate)
         without.append((rest + again.get(index, 0.0)) / left.get(index, rate))
     return max(without) - max(as_it_is)
@@ -102,22 +104,31 @@ class _Loss:
     """That is done again, in microbatches."""
 
     @classmethod
-    def of(cls, state: RunState, index: int, leaving: list[Member]) -> _Loss:
+    def of(cls, state: RunState, index: int, leaving: list[Member], since: float) -> _Loss:
         stage, by_actor = state.pipeline.stages[index], {member.actor: member for member in leaving}
         seats = {place: by_actor[actor] for place, actor in enumerate(stage.roster) if actor in by_actor}
-        again = [_again(stage, place, _forward_share(member.seconds)) for place, member in seats.items()]
+        again = [_again(stage, place, _forward_share(member.seconds), since) for place, member in seats.items()]
         known = len(stage.rates) == len(stage.roster)
         rate = sum(rate for place, rate in enumerate(stage.rates) if place not in seats) if known else None
         others = len(stage.roster) - len(seats)
-        return cls(index, len(seats), others, rate, sum(done for done, _ in again), sum(work for _, work in again))
+        return cls(
+            index, len(seats), others, rate, round(sum(done for done, _ in again)), sum(work for _, work in again)
+        )
 
 
-def _again(stage: Stage, position: int, forward_share: float) -> tuple[int, float]:
+def _again(stage: Stage, position: int, forward_share: float, since: float) -> tuple[float, float]:
     """Of the open step: microbatches that it has accumulated, and the work that is done again, in microbatches."""
     if position >= len(stage.shares):
-        return 0, 0.0
-    accumulated, forwarded, _ = stage.shares[position]
-    return accumulated, accumulated + max(0, forwarded - accumulated) * forward_share
+        return 0.0, 0.0
+    rate = stage.rates[position] if position < len(stage.rates) else 0.0
+    accumulated, forwarded = _by_now(stage.shares[position], rate, since)
+    return accumulated, accumulated + max(0.0, forwarded - accumulated) * forward_share
+
+
+def _by_now(told: list[int], rate: float, since: float) -> tuple[float, float]:
+    """Accumulated and forwarded, `since` seconds after these counts were told."""
+    accumulated, forwarded, every = told
+    return min(every, accumulated + rate * since), min(every, forwarded + rate * since)
 
 
 def _forward_share(seconds: dict[str, float]) -> float:
