@@ -17,7 +17,9 @@ FORWARD_SHARE = 1 / 3
 def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, Any] | None:
     """`actor` dies at this instant, and with it the other seats of its process. None: it is not in the swarm.
 
-    `at`: the instant, in unix seconds. None: that of the last word of how far the step is. A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
+    `at`: the instant, in unix seconds. None: that of the last word of how far the step is.
+
+    A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
     `after` is that of the others. `microbatches_again` is what the seats had accumulated in the open step: it is void.
     `seconds_again` is what the survivors of their stages, all at the same time, need for these, and for the forward
     passes of those they had in hand, which are moved. `step_later_s` is by how much the open step would be decided
