@@ -79,11 +79,12 @@ class History:
         before = self._taken
         for line in self._logs.take():
             self._take(line)
-            if self._taken % 64 == 63 and time.monotonic() > until:
-                more = True
-                break
-            if self._store.waiting > MOST_WAITING:
-                self._write()
+            if self._taken % 64 == 63:
+                if time.monotonic() > until:
+                    more = True
+                    break
+                if self._store.waiting > MOST_WAITING:
+                    self._write()
         if self._taken != before:
             self._write()
         elif self._trouble and self._has_room():
@@ -246,8 +247,11 @@ class History:
         stage, pass_id = record.get("stage"), record.get("pass_id")
         if actor not in self._state.members.here or type(stage) is not int or type(pass_id) is not str:
             return
-        with contextlib.suppress(Malformed):
-            self._store.add_work(step_of(pass_id), actor, stage % (1 << 31), path, offset)
+        try:
+            step = step_of(pass_id)
+        except Malformed:
+            return
+        self._store.add_work(step, actor, stage % (1 << 31), path, offset)
 
     def _take_news(self, record: Record, line: Line, state: RunState) -> None:
         kind, store = line.kind, self._store
