@@ -30,10 +30,11 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
     together = seats_of(state, member)
     losses = [_Loss.of(state, index, together) for index in range(len(state.pipeline.stages))]
     hit = [loss for loss in losses if loss.seats]
-    answer = {
+    again = sum(loss.accumulated for loss in hit)
+    answer: dict[str, Any] = {
         "tokens_per_second_before": before,
         "together": [{"actor": m.actor, "name": display_name(m.actor), "stage": m.stage} for m in together[1:]],
-        "microbatches_again": sum(loss.accumulated for loss in hit),
+        "microbatches_again": again,
     }
     if not hit:
         where = "stands by" if member.stage is None else f"is loading stage {member.stage}"
@@ -52,7 +53,7 @@ def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
         after = _tokens_per_second(state, [left.get(index, rate) for index, rate in enumerate(rates)])
         slowest = [loss.work / left[loss.stage] for loss in hit if left[loss.stage] > 0]
         seconds = max(slowest) if len(slowest) == len(hit) else None
-    text = _sentence(display_name(actor), hit, before, after, seconds, answer["microbatches_again"]) + _with(together)
+    text = _sentence(display_name(actor), hit, before, after, seconds, again) + _with(together)
     return answer | {"after": after, "seconds_again": seconds, "stage_lost": False, "text": text}
 
 
