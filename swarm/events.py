@@ -738,6 +738,16 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationDropped(Event):
+    """An evaluation, or the sample after it, is not waited for any longer: the training goes on."""
+
+    version: int
+    reason: str
+    who: list[str]
+    """Who had something to do in it at the end, and finished nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled(Event):
     version: int
     prompt: str

@@ -60,6 +60,7 @@ HANDLERS: dict[str, tuple[Handler, ...]] = {
     "FaultCosted": (faults.costed,),
     "FrameRecovered": (faults.frame_recovered,),
     "Evaluated": (samples.evaluated,),
+    "EvaluationDropped": (faults.evaluation_dropped,),
     "Sampled": (samples.sampled,),
     "CheckpointWritten": (samples.checkpoint_written,),
     "CheckpointArchived": (samples.checkpoint_archived,),

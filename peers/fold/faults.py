@@ -26,7 +26,8 @@ class Fault:
     id: int
     at: float
     kind: str
-    """fenced, lost, slow, aborted, rolled back, expelled, waiting, restart or failover."""
+    """fenced, lost, slow, aborted, rolled back, expelled, dropped (an evaluation), waiting, restart or
+    failover."""
     actor: str
     """Empty: it was no peer's."""
     stage: int | None
@@ -221,6 +222,15 @@ def aborted(state: RunState, record: Record, at: float, source: str) -> None:
         if fault is not None and fault.pass_id == pass_id:
             return
     _pend(faults, faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason)))
+
+
+def evaluation_dropped(state: RunState, record: Record, at: float, source: str) -> None:
+    """It is over with that: no step is done again for it."""
+    version, who = reading.count(record, "version"), reading.names(record, "who", MOST_ROSTER)
+    actor = who[0] if len(who) == 1 else ""
+    stage = state.members.stage_of(actor) if actor else None
+    fault = Fault(0, at, "dropped", actor, stage, version, "", reading.text(record, "reason"), recovered_at=at)
+    state.faults.add(state, fault)
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
