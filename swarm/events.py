@@ -171,7 +171,8 @@ class PeerDescribed(Event):
 
     actor: str
     machine: dict[str, str | float]
-    """Flat: `device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`.
+    """Flat: `device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`,
+    `process` (random, the same for all peers of one process).
 
     Keys that the peer cannot read are missing. Texts come from the peer: at most 80 characters each.
     """

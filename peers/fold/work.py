@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peers.fold import reading
-from peers.fold.links import told
+from peers.fold.links import add, told
 from peers.fold.members import USAGE_KEYS, own_report
 from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
 
@@ -182,7 +182,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     run.step = step
     _credit(state, tokens, added)
     state.faults.decided(state, step, at)
-    state.pipeline.close()
+    state.pipeline.decided()
 
 
 def step_measured(state: RunState, record: Record, at: float, source: str) -> None:
@@ -225,8 +225,7 @@ def peer_worked(state: RunState, record: Record, at: float, source: str) -> None
     if links and (sent := told(state, actor, links)):
         member.sent += sum(sent.values())
         totals = state.people.of(member.peer).sent
-        for kind, nbytes in sent.items():
-            totals[kind] = totals.get(kind, 0) + nbytes
+        add(totals, sent)
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
