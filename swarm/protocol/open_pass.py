@@ -250,6 +250,12 @@ class OpenPass:
         if (boundary := self.ledger.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
+        rosters = [[a for a in table.roster if a not in without] for table in self.ledger.tables]
+        audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
+        if decision.skip and not audited and self._experience.leaves_half_out(rosters, decision.step):
+            self._experience.not_finite()
+            self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
+            return
         if decision.skip and self._experience.nonfinite == 0:
             self._experience.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again with other replicas")

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 Wrong = Literal["activations", "gradients", "sums", "totals"]
 LIES: tuple[Wrong, ...] = get_args(Wrong)
-Disturbance = Literal["huge", "failed", "mute"]
+Disturbance = Literal["huge", "failed", "mute", "nan"]
 DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 About = Wrong | Disturbance
 LIE = 1 << 90
@@ -22,7 +22,8 @@ class Lie:
     """What it sends to the next stage, to the one before, to who adds up a bucket, or as who adds it up, is wrong.
 
     `huge`: what it sends to the stage before is so large that it overflows there. `failed`: it says that it failed on
-    whatever it is to compute. `mute`: it trains, and ignores forward-only passes.
+    whatever it is to compute. `mute`: it trains, and ignores forward-only passes. `nan`: what it adds to its stage's
+    sums is not finite.
     """
     how_often: float = 1.0
     shy: bool = False

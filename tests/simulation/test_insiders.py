@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -53,7 +54,7 @@ class Disturbed:
         return [later - at for (at, kind), (later, _) in itertools.pairwise(opened) if kind == "evaluate"]
 
 
-@pytest.mark.parametrize("about", DISTURBANCES)
+@pytest.mark.parametrize("about", [about for about in DISTURBANCES if about != "nan"])
 @pytest.mark.parametrize("seed", range(6))
 def test_two_of_six_identities_stop_nothing_and_nobody_is_sent_away(about: Disturbance, seed: int) -> None:
     disturbed = Disturbed(about, {seed % 6, (seed + 1 + seed // 3) % 6}, 2, 3, seed)
@@ -79,6 +80,28 @@ def test_who_sends_what_overflows_is_struck_and_its_victims_are_not(seed: int, m
         guilty = {name for name, stage in disturbed.insiders.items() if stage == 1}
         assert struck == guilty, f"peer{peer + 1}"
         assert bool(disturbed.of(PeerFenced)) == bool(guilty)
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 2), (1, 3), (2, 2), (2, 3)])
+def test_one_peer_alone_makes_no_step_be_skipped_and_is_found(
+    stages: int, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strikes: Counter[str] = Counter()
+    strike = Probation.strike
+
+    def noted(self: Probation, peer: str, *others) -> None:
+        strikes[peer] += 1
+        strike(self, peer, *others)
+
+    monkeypatch.setattr(Probation, "strike", noted)
+    for peer in range(stages * replicas):
+        strikes.clear()
+        disturbed = Disturbed("nan", {peer}, stages, replicas, seed=peer)
+        disturbed.run.finish()
+        assert not [d for d in disturbed.run.world.watch.decisions.values() if d.skip]
+        (insider,) = disturbed.insiders
+        assert strikes[insider] == max(strikes.values()), f"{insider}: {strikes}"
+        assert not disturbed.of(PeerExpelled)
 
 
 @pytest.mark.parametrize("stages", [2, 3])
@@ -112,9 +135,9 @@ def test_an_evaluation_that_nobody_else_can_do_is_dropped_and_training_goes_on()
 
 
 def test_a_scenario_draws_such_runs() -> None:
-    kinds = {lie.about for seed in range(3) for lie in plan_of("insiders", seed).lies if lie is not None}
+    kinds = {lie.about for seed in range(4) for lie in plan_of("insiders", seed).lies if lie is not None}
     assert kinds == set(DISTURBANCES)
-    for seed in range(3):
+    for seed in range(4):
         plan = plan_of("insiders", seed)
         assert plan == dataclasses.replace(plan_of("insiders", seed))
-        assert sum(lie is not None for lie in plan.lies) == 2
+        assert sum(lie is not None for lie in plan.lies) == (1 if seed % 4 == 3 else 2)
