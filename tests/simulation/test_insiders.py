@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from swarm.events import EvaluationDropped, Event, PassOpened, PeerExpelled, PeerFenced, StepAborted
+from swarm.events import EvaluationDropped, Event, PassOpened, PeerExpelled, PeerFenced, RunPaused, StepAborted
 from swarm.protocol.probation import Probation
 from swarm.protocol.suspicion import WORTH_BEATS
 from swarm.simulation.lie import DISTURBANCES, Disturbance, Lie
@@ -25,9 +25,18 @@ STEPS = 8
 class Disturbed:
     """A run of so many stages of replicas, some of whose peers (by order of arrival) disturb the others."""
 
-    def __init__(self, about: Disturbance, insiders: set[int], stages: int, replicas: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        about: Disturbance,
+        insiders: set[int],
+        stages: int,
+        replicas: int,
+        seed: int = 0,
+        count: int | None = None,
+    ) -> None:
+        """`count`: of peers; None: as many as are planned."""
         settings = small_settings(stages=stages, microbatches=6, steps=STEPS, replicas=replicas, evaluate_every=1)
-        count = stages * replicas
+        count = stages * replicas if count is None else count
         lies = tuple(Lie(about) if peer in insiders else None for peer in range(count))
         self.run = Run(Plan("insiders", seed, settings, 0, (1.0,) * count, (), lies=lies))
         self.events: list[tuple[float, Event]] = []
@@ -112,6 +121,24 @@ def test_all_victims_of_one_sender_fail_once_and_then_its_siblings_do_without_it
         assert len(disturbed.of(StepAborted)) <= 2, f"peer{peer + 1}"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_who_is_alone_in_its_stage_is_not_taken_for_the_sender(seed: int) -> None:
+    """The step is done again without the sender, where that one has a sibling. Else the run waits, and says for whom."""
+    for peer in range(3):
+        disturbed = Disturbed("huge", {peer}, 2, 2, seed, count=3)
+        world = disturbed.run.world
+        world.run(60.0, 60_000, lambda: world.finished_at <= world.now)
+        stages = [p.stage for p in world.processes if isinstance(p, SimPeer)]
+        (stage,) = disturbed.insiders.values()
+        if stage == 1 and stages.count(1) == 1:
+            assert not world.watch.decisions
+            waits = disturbed.of(RunPaused)[-1].reason
+            assert f"{next(iter(disturbed.insiders))} sent" in waits and "another peer for stage 0" in waits
+        else:
+            assert len(world.watch.decisions) == STEPS
+            assert len(disturbed.of(StepAborted)) <= STEPS
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_who_ignores_evaluations_holds_them_up_no_longer_than_they_are_worth_and_seldom(seed: int) -> None:
     disturbed = Disturbed("mute", {seed, (seed + 2) % 6}, 2, 3, seed)
@@ -123,6 +150,7 @@ def test_who_ignores_evaluations_holds_them_up_no_longer_than_they_are_worth_and
     held_up = [s for s in took if s > 2 * heartbeat]
     assert 1 <= len(held_up) <= 4, "each of the two is tried twice in so many"
     assert not [e for e in disturbed.of(PeerFenced) if "+" not in e.pass_id], "it trains, and may"
+    assert not disturbed.of(EvaluationDropped), "a sibling takes over in time"
 
 
 def test_an_evaluation_that_nobody_else_can_do_is_dropped_and_training_goes_on() -> None:
