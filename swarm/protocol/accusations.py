@@ -35,6 +35,8 @@ class Failure:
     """Of what the microbatch is made from there, but for the coordinator."""
     reason: str
     nonfinite: bool = False
+    near: frozenset[int] = frozenset()
+    """Stages of the senders."""
 
     @property
     def accused(self) -> frozenset[str]:

@@ -98,7 +98,7 @@ class Experience:
         """What is said while that is waited for: who failed, with whom, and what helps."""
         failures = {(each.stage, each.who, each.senders): each for each in self.accusations.failures}
         told = "; ".join(str(each) for each in list(failures.values())[-MOST_TOLD:]) or self._why
-        stages = sorted({each.stage for each in failures.values()})
+        stages = sorted({stage for each in failures.values() for stage in (each.stage, *each.near)})
         where = f" for stage {' or '.join(map(str, stages))}" if stages else ""
         return (
             f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. "

@@ -291,9 +291,11 @@ class OpenPass:
         m = failed.microbatch
         if m is None or not self.ledger.is_assigned(sender, stage, m):
             return Failure(stage, None, sender.peer, frozenset(), failed.reason)
-        senders = frozenset(actor.peer for actor in self.ledger.senders(sender, m)) - {sender.peer}
+        there = self.ledger.senders(sender, m)
+        senders = frozenset(actor.peer for actor in there) - {sender.peer}
+        near = frozenset(at for actor in there if (at := self.ledger.stage_of(actor)) is not None)
         nonfinite = failed.nonfinite and self._experience.nonfinite == 0
-        return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite)
+        return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite, near)
 
     def _not_finite(self, failure: Failure) -> None:
         """Whoever has computed it, and whoever has sent what it is made from: nobody else is left to try it with."""

@@ -26,15 +26,21 @@ from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
 from swarm.simulation.scenario import small_settings
 
 ME = Actor("coordinator", 0)
-ONE, TWO = Actor("one", 1), Actor("two", 1)
+ONE, TWO, THREE, FOUR, FIVE = (Actor(name, 1) for name in ("one", "two", "three", "four", "five"))
 STAGE = StageIndex(0)
 
 
 class Run:
-    """One stage with these replicas, all of which hold the version and say so at every heartbeat."""
+    """One stage with these replicas, all of which hold the version and say so at every heartbeat.
 
-    def __init__(self, *peers: Actor) -> None:
-        settings = small_settings(stages=1, microbatches=2, steps=2, replicas=len(peers))
+    `last`: peers of a second stage.
+    """
+
+    def __init__(self, *peers: Actor, last: tuple[Actor, ...] = ()) -> None:
+        stages = 2 if last else 1
+        self.last = last
+        settings = small_settings(stages=stages, microbatches=2, steps=2, replicas=max(len(peers), len(last)))
+        peers = (*peers, *last)
         self.core = CoordinatorCore(ME, settings, 0, None, None)
         self.peers = peers
         self.now = 0.0
@@ -45,8 +51,11 @@ class Run:
         self.decisions: list[m.Decision] = []
         self.take(Tick())
         for actor in peers:
-            self.hear(actor, m.Join(actor))
+            self.hear(actor, m.Join(actor, self.stage_of(actor)))
         self.until_open()
+
+    def stage_of(self, actor: Actor) -> StageIndex:
+        return StageIndex(1) if actor in self.last else STAGE
 
     @property
     def pass_id(self) -> PassId:
@@ -81,7 +90,9 @@ class Run:
             self.now += self.core.settings.heartbeat_s
             for actor in self.peers:
                 self.sequence += 1
-                self.hear(actor, m.Status(actor, STAGE, self.core.history.version, sequence=self.sequence))
+                self.hear(
+                    actor, m.Status(actor, self.stage_of(actor), self.core.history.version, sequence=self.sequence)
+                )
         return self.now - since
 
     def fail(self, actor: Actor, microbatch: int | None, reason: str = "no memory", nonfinite: bool = False) -> None:
@@ -114,6 +125,33 @@ def test_a_lone_replica_that_fails_again_and_again_makes_the_run_wait_and_say_wh
     assert f"one of stage 0 failed{what}: no memory, 15" in last and "another peer for stage 0 may help" in last
     run.prepare(ONE)
     assert len(run.decisions) == 1
+
+
+def test_a_step_that_fails_at_a_lone_peer_is_done_again_with_another_sender_and_then_with_all() -> None:
+    """One peer's word leaves nobody out for longer."""
+    run = Run(ONE, last=(TWO, THREE))
+    assert run.core.open_pass is not None
+    sender = run.core.open_pass.ledger.tables[1].assignee(0)
+    run.fail(ONE, 0)
+    run.until_open()
+    (other,) = {TWO, THREE} - {sender}
+    assert run.core.open_pass.ledger.tables[1].roster == (other,)
+    run.fail(ONE, 0)
+    run.until_open()
+    assert set(run.core.open_pass.ledger.tables[1].roster) == {TWO, THREE}
+    assert not run.halts
+
+
+def test_what_two_fail_on_is_taken_from_its_sender_if_that_one_has_a_sibling() -> None:
+    run = Run(ONE, FOUR, FIVE, last=(TWO, THREE))
+    assert run.core.open_pass is not None
+    ledger = run.core.open_pass.ledger
+    sender, before = ledger.tables[1].assignee(0), ledger.tables[0].assignee(0)
+    run.fail(before, 0)
+    assert sender in ledger.tables[1].roster, "one alone may be wrong"
+    run.fail(ledger.tables[0].assignee(0), 0)
+    assert sender not in ledger.tables[1].roster and len(ledger.tables[0].roster) == 1
+    assert run.core.open_pass.ledger is ledger, "the same attempt goes on"
 
 
 def test_who_comes_is_not_waited_with() -> None:
