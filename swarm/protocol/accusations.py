@@ -88,8 +88,11 @@ class Accusations:
         self._doubts.subtract({peer: times - self.against(peer) for peer, times in before.items()})
         self._doubts = +self._doubts
 
-    def settle(self, workers: Iterable[str]) -> list[str]:
+    def settle(self, workers: Iterable[str], left_out: frozenset[str] = frozenset()) -> list[str]:
         """The step is decided by what these have done. Who is at fault for what failed in it; one doubt less of others.
+
+        `left_out`: it was not finite before they were. One of them is at fault: who was doubted most often, if that is
+        not the first time, or if it is the only one.
 
         The fewest that explain all failures: first who was accused most often of late, and among equals who has done
         nothing of what is decided, then who failed itself.
@@ -103,7 +106,12 @@ class Accusations:
             found = {p for each in left for p in each.accused if self._guilt(p, worked, failed_itself) == worst}
             guilty += sorted(found)
             left = [failure for failure in left if not failure.accused & found]
-        accused = {peer for failure in self.failures for peer in failure.accused}
+        accused = {peer for failure in self.failures for peer in failure.accused} | left_out
+        for peer in sorted(left_out):
+            self._doubts[peer] = min(MOST_DOUBTS, self._doubts[peer] + 1)
+        most = max((self._doubts[peer] for peer in left_out), default=0)
+        if most >= LASTING or len(left_out) == 1:
+            guilty += sorted(peer for peer in left_out if self._doubts[peer] == most)
         self._doubts.subtract(worked - accused)
         self._doubts = +self._doubts
         self.failures.clear()

@@ -359,7 +359,7 @@ class CoordinatorCore:
             return
         if member.enters_from > self.history.version or self._experience.probation.strikes(actor.peer):
             return
-        if self._audits.comparing:
+        if self._audits.comparing or member.benched:
             return
         full = len(step.ledger.tables[stage].roster) >= self._placement.rebalancing.most
         if full or not step.entering.has_room(stage, now):

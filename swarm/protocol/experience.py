@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from swarm.protocol.accusations import Accusations
+from swarm.protocol.halves import Halves
 from swarm.protocol.ids import Actor, PassId, StepNumber, Term
 from swarm.protocol.probation import Probation
 from swarm.protocol.wiring import Pair
@@ -34,6 +35,7 @@ class Experience:
         """1 when something of this step was not finite: the next attempt may skip."""
         self.probation = Probation()
         self.accusations = Accusations()
+        self.halves = Halves()
         self._cast: Cast = frozenset()
         """Of the newest attempt at a step."""
         self._failed_with: Counter[Cast] = Counter()
@@ -62,6 +64,16 @@ class Experience:
         self.nonfinite = 1
         self.accusations.nobodys_fault()
 
+    def leaves_half_out(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
+        """A step came out not finite, by the work of these. Whether it is to be done again without half of them.
+
+        Not where a microbatch was not finite with all who could compute or send it: then that is known.
+        """
+        halves = self.halves
+        if halves.begun:
+            return halves.next()
+        return self.nonfinite == 0 and halves.split(rosters, step)
+
     @property
     def turns(self) -> int:
         """How far the next attempt is to be wired another way round than the first."""
@@ -89,8 +101,8 @@ class Experience:
         stages = sorted({each.stage for each in failures.values()})
         where = f" for stage {' or '.join(map(str, stages))}" if stages else ""
         return (
-            f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. {told}. "
-            f"It is tried again later and later, and at once with others: another peer{where} may help, or "
+            f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. "
+            f"{told}. It is tried again later and later, and at once with others: another peer{where} may help, or "
             "`swarm-peer control` to expel one"
         )
 
@@ -105,7 +117,9 @@ class Experience:
 
     def settle(self, workers: Iterable[Actor], pass_id: PassId) -> None:
         """A step is decided, by the work of these: who is at fault for what failed in it goes on probation."""
-        for peer in self.accusations.settle(actor.peer for actor in workers):
+        guilty = self.accusations.settle((actor.peer for actor in workers), self.halves.left_out)
+        self.halves.clear()
+        for peer in guilty:
             self.probation.strike(peer, pass_id)
 
     # ------------------------------------------------------------ forward-only passes

@@ -134,6 +134,8 @@ class Ledger:
         self._reduce_moved_at: dict[int, float] = {}
         """By stage, when one of its roster last said that its reduce has got on."""
         self.services = Observed()
+        self._before: dict[tuple[int, int], list[Actor]] = {}
+        """(stage, microbatch) → whose it was before it was moved."""
         self._microbatches = len(tables[0].assignment)
         self._partner = partner
         self._fed: set[Microbatch] = set()
@@ -197,13 +199,15 @@ class Ledger:
     def senders(self, actor: Actor, m: Microbatch) -> list[Actor]:
         """Who sends an actor what it computes its microbatch `m` from: for the backward, if it says that it is there.
 
-        Else for either, since it may not have said so yet.
+        Else for either, since it may not have said so yet. Also who had that before in this pass, and may have sent it.
         """
         stage = self._stage_of[actor]
         forward, backward = range(max(0, stage - 1), stage), range(stage + 1, min(stage + 2, len(self.tables)))
         if self._forwarded.get(actor, 0) >> m & 1:
             forward = range(0)
-        return [self.tables[near].assignee(m) for near in (*forward, *backward)]
+        near = (*forward, *backward)
+        before = [who for stage in near for who in self._before.get((stage, m), ())]
+        return [*(self.tables[stage].assignee(m) for stage in near), *before]
 
     def attempt(self, stage: int) -> Attempt:
         """What a stage reduces under the tables as they are now."""
@@ -373,6 +377,8 @@ class Ledger:
             self.given.pop(actor, None)
             self.entrants.pop(actor, None)
         moved = [m for m in range(self._microbatches) if before.assignee(m) != table.assignee(m)]
+        for m in moved:
+            self._before.setdefault((stage, m), []).append(before.assignee(m))
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:

@@ -264,7 +264,9 @@ class Mending:
                 self._tell_again(member, now)
         if (late := self._too_late()) is not None:
             late.came_late(ledger.pass_id.version)
-            return Suspect(late.actor, "it has not caught up, and its siblings have nothing left to do")
+            return Suspect(
+                late.actor, "it has not caught up, and its siblings have nothing left to do", at_fault=trains
+            )
         if trains and self._suspicion.overrun(ledger, experience.aborts, now):
             return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
         if not trains and (reason := self._suspicion.outlasts(ledger, now)):

@@ -250,6 +250,12 @@ class OpenPass:
         if (boundary := self.ledger.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
+        rosters = [[a for a in table.roster if a not in without] for table in self.ledger.tables]
+        audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
+        if decision.skip and not audited and self._experience.leaves_half_out(rosters, decision.step):
+            self._experience.not_finite()
+            self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
+            return
         if decision.skip and self._experience.nonfinite == 0:
             self._experience.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again with other replicas")
@@ -275,8 +281,8 @@ class OpenPass:
                 self._not_finite(failure)
             return
         for actor in self._neighbours(sender, failure):
-            if self.outcome is None and self._fails_with_all(actor):
-                self.exclude(actor, f"{accusations.against(actor.peer)} peers have failed on what it sent them")
+            if self.outcome is None and self._is_suspect(actor, sender):
+                self.exclude(actor, f"what it sends fails: at {accusations.against(actor.peer)} peers in this step")
 
     def _failure(self, sender: Actor, failed: Failed) -> Failure:
         """What it says, as far as it may: of a microbatch that is its own."""
@@ -310,10 +316,14 @@ class OpenPass:
         """Who has a part in the pass, and is accused beside the one that failed."""
         return [a for a in self.ledger.actors if a != actor and a.peer in failure.senders]
 
-    def _fails_with_all(self, actor: Actor) -> bool:
-        """Whether more fail on what it sent than on what a sibling did, which could take its place."""
+    def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
+        """Whether more fail on what it sent than on what a sibling did, which could take its place.
+
+        More than one; or one, if it was at fault more often of late than that one.
+        """
         stage, against = self.ledger.stage_of(actor), self._experience.accusations.against
-        if stage is None or against(actor.peer) < 2:
+        strikes = self._experience.probation.strikes
+        if stage is None or (against(actor.peer) < 2 and strikes(actor.peer) <= strikes(victim.peer)):
             return False
         return any(against(other.peer) < against(actor.peer) for other in self.ledger.tables[stage].roster)
 

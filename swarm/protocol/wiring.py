@@ -28,9 +28,9 @@ def wire(
     """The table of every stage, number 0.
 
     `weights`: relative speed, > 0. `blocked`: pairs that cannot reach each other; they are not made neighbours for a
-    microbatch unless there is no other choice. `offset` turns the rosters, so that a step which is run again gives
-    each microbatch to another replica; from 2 on also to one that is sent it by another one. `probed`: who is given one microbatch and no more, if
-    its stage has others.
+    microbatch unless there is no other choice. `offset` turns the rosters, so that a step which is run again gives each
+    microbatch to another replica; from 2 on also to one that is sent it by another one. `probed`: who is given one
+    microbatch and no more, if its stage has others.
     """
     tables: list[StageTable] = []
     before: list[Actor] | None = None

@@ -134,10 +134,6 @@ class Watch:
         """Steps that were applied from fetched sums."""
         self.moves = 0
         """Peers that were told to leave their stage for another one."""
-        self.paused = ""
-        """Why the run stands still, when it rightly does: a microbatch that has killed two assignees."""
-        self._raised: dict[tuple[int, bool, int], dict[Actor, bool]] = defaultdict(dict)
-        """{(step, trains, microbatch): {who: because it was not finite}}"""
         self._passes: dict[int, PassId] = {}
         self._attempts: dict[int, Attempt] = {}
         self._tables: dict[tuple[PassId, int], StageTable] = {}
@@ -271,10 +267,6 @@ class Watch:
         if peer.state != states[peer.stage]:
             raise Violation("replicas agree", f"{peer.label} holds a wrong state of version {peer.version}")
 
-    def raised(self, peer: SimPeer, pass_id: PassId, microbatch: int, nonfinite: bool) -> None:
-        """A computation of `microbatch` raised an exception at `peer`."""
-        self._raised[pass_id.step, pass_id.index == 0, microbatch][peer.actor] = nonfinite
-
     # ------------------------------------------------------------ leaving
 
     @property
@@ -321,19 +313,17 @@ class Watch:
     # ------------------------------------------------------------ coordinator
 
     def coordinator_stops(self, stop: Stop) -> None:
-        """The coordinator ends the run: because it is done, or because a microbatch has killed two assignees."""
+        """The coordinator ends the run: because it is done, and for nothing else."""
         if stop.reason.startswith(GOODBYE):
             return  # asked to, and it comes back
         if stop.failed:
             self.gives_up("the coordinator", stop.reason)
-            self.paused = stop.reason
         elif len(self.decisions) != self.steps:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
-        """A process ends as failed. It may, once a microbatch has killed two assignees. Not finite is no such end."""
-        if not any(len(by) > 1 and not all(by.values()) for by in self._raised.values()):
-            raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
+        """A process ends as failed: whatever happens in a run is no reason."""
+        raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
 
     def writes(self, decision: Decision) -> None:
         """The coordinator is about to make `decision` durable."""

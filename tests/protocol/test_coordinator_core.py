@@ -14,7 +14,6 @@ from swarm.protocol import messages as m
 from swarm.protocol.actions import (
     CoordinatorInput,
     Emit,
-    LinkLost,
     Received,
     Send,
     Stop,

@@ -20,7 +20,7 @@ from swarm.protocol.actions import (
     WriteTerm,
 )
 from swarm.protocol.coordinator import Phase
-from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
+from swarm.protocol.ids import Actor, Attempt, Microbatch, PassKind, StageIndex, StepNumber, Term
 
 
 def paused(orders: list[object]) -> list[str]:
