@@ -698,11 +698,19 @@ class MajorityMissing(Event):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecorded(Event):
-    """A coordinator that does not lead has a decision on its disk."""
+    """A coordinator that does not lead has a decision on its disk.
+
+    What it says of the step stands in StepDecided too, but the log of a leader that dies may be lost with its end.
+    """
 
     term: int
     step: int
     leader: str
+    scale: float = 1.0
+    loss: float | None = None
+    gradient_norm: float | None = None
+    tokens: int = 0
+    rate: float = 1.0
 
 
 # ---------------------------------------------------------------- results
