@@ -567,6 +567,19 @@ class RolledBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RunDiverged(Event):
+    """Steps are skipped one after the other, or parameters are not finite: the history goes back, or the run ends."""
+
+    step: int
+    """The last that is decided."""
+    reason: str
+    version: int
+    """The newest checkpoint that has proved its worth: the history goes back to it. 0: to the beginning."""
+    rate: float | None
+    """What the learning rate's schedule is multiplied by from there on. None: the run stops."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOutdated(Event):
     """Peers have heard of terms that the decision record does not know: it is an older copy of itself."""
 

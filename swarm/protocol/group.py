@@ -248,6 +248,8 @@ class GroupMember:
             standing.rolled_back_in,
             self._ladders,
             standing.controls,
+            standing.soundness,
+            tuple(entry.version for entry in standing.checkpoints),
         )
         self._steering.again()
         self._pending = None
@@ -502,7 +504,8 @@ class GroupMember:
             return
         self._copy_at = now + 4 * self.settings.heartbeat_s
         stages = len(offer.digests)
-        order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, from_archive=True)
+        proven = self.standing.soundness.proven
+        order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, True, proven)
         self._orders[offer.version] = order
         self._out.append(order)
 
