@@ -152,6 +152,8 @@ class Watch:
         self._votes: dict[tuple[Actor, int], Actor] = {}
         self._terms: dict[int, Actor] = {}
         """Whose they are, in a group."""
+        self.diverged = False
+        """The run has ended, since its parameters give nothing finite: not all steps are decided."""
         self.disturbed = False
         """Something has happened but that somebody was asked to leave: work and states may be lost."""
         self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
@@ -341,6 +343,7 @@ class Watch:
         """A process ends as failed: that the run has diverged is the one reason."""
         if not (reason.startswith(DIVERGED) and self._may_end_diverged()):
             raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
+        self.diverged = True
 
     def _may_end_diverged(self) -> bool:
         """It diverges, goes back no more, and what is left are decisions that led to a checkpoint that is finite."""

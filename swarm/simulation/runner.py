@@ -256,6 +256,8 @@ class Run:
         world.run(_PATIENCE_S + 60.0, MAX_EVENTS, self._over)
         if not self._over():
             raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
+        if world.watch.diverged:
+            return
         peers = [p for p in world.processes if isinstance(p, SimPeer) and p.lie is None and (p.alive or p.finished)]
         world.watch.at_the_end(peers)
 
