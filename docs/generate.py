@@ -78,7 +78,9 @@ EVENTS: dict[str, str] = {
     "PeerExpelled": "Out for good: its numbers are not those of its siblings, or the organiser sends it away.",
     "StateDrifted": "Replicas computed a step with unlike states: it is done again, and those in `reload` load anew.",
     "CheckpointsDiffer": "Replicas have saved unlike states of one version: by digest, whose copy it is.",
-    "RolledBack": "All stages went back to a checkpoint, because a stage's last copy was lost.",
+    "RolledBack": "All stages went back to a checkpoint: a stage's last copy was lost, or the run has diverged.",
+    "RunDiverged": "Steps are skipped one after the other, or parameters are not finite. The history goes back to "
+    "`version`, with `rate` times the schedule; without a rate the run stops there.",
     "RecordOutdated": "Peers have heard of terms that the decision record does not know: it is an older copy. "
     "`term` is the record's, `next_term` the one that is taken now.",
     "RunPaused": "No step can be opened, and why.",

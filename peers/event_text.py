@@ -212,6 +212,11 @@ def _describe(event: e.Event) -> str:
             return f"checkpoint {event.version} of stage {event.stage} differs among its replicas: {copies}"
         case e.RolledBack():
             return f"rolled back to version {event.version}, term {event.term}: {event.reason}"
+        case e.RunDiverged():
+            where = f"version {event.version}, the newest checkpoint that is good"
+            if event.rate is None:
+                return f"the run has diverged: {event.reason}; it stops, and {where}, is kept"
+            return f"the run has diverged: {event.reason}; it goes back to {where}, with {event.rate:g} times the rate"
         case e.RecordOutdated():
             return (
                 f"peers have heard of later terms than {event.term}, the last one in the decision record: it is an "

@@ -567,6 +567,19 @@ class RolledBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RunDiverged(Event):
+    """Steps are skipped one after the other, or parameters are not finite: the history goes back, or the run ends."""
+
+    step: int
+    """The last that is decided."""
+    reason: str
+    version: int
+    """The newest checkpoint that has proved its worth: the history goes back to it. 0: to the beginning."""
+    rate: float | None
+    """What the learning rate's schedule is multiplied by from there on. None: the run stops."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOutdated(Event):
     """Peers have heard of terms that the decision record does not know: it is an older copy of itself."""
 
@@ -698,11 +711,19 @@ class MajorityMissing(Event):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecorded(Event):
-    """A coordinator that does not lead has a decision on its disk."""
+    """A coordinator that does not lead has a decision on its disk.
+
+    What it says of the step stands in StepDecided too, but the log of a leader that dies may be lost with its end.
+    """
 
     term: int
     step: int
     leader: str
+    scale: float = 1.0
+    loss: float | None = None
+    gradient_norm: float | None = None
+    tokens: int = 0
+    rate: float = 1.0
 
 
 # ---------------------------------------------------------------- results

@@ -32,6 +32,7 @@ _ANSWERS = (
     e.PeerMoved,
     e.PeerRefused,
     e.RolledBack,
+    e.RunDiverged,
     e.RouteChanged,
     e.RecordOutdated,
     e.RunPaused,

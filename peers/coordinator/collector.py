@@ -46,6 +46,7 @@ class Collector:
         Empty when some stage could not be had, each holder's reason told: the core orders it again.
         """
         archive = self._archive
+        archive.proven = order.proven
         for stage, (holders, file_hash) in enumerate(zip(order.holders, order.digests, strict=True)):
             request = StateRequest(
                 stage, order.version, checkpoint=not order.from_archive, from_archive=order.from_archive

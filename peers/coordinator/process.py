@@ -145,6 +145,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     )
     if record.term:  # else nothing is known of any history: an archive without its record is left alone
         archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
+    soundness = record.soundness
+    archive.proven = soundness.proven
     newest = archive.newest()
     if options.initial is not None and (newest is None or 0 not in archive.complete_versions()):
         from peers.first_version import archive_first  # not in the memory of every coordinator
@@ -176,6 +178,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
                 record.rolled_back_in,
                 ladders(manifest),
                 Controls.of(record.commands),
+                soundness,
+                tuple(version for version in archive.complete_versions() if newest is not None and version <= newest),
             )
         others = tuple(member for member in group if member != me)
         feeder = Feeder(manifest, reader, tokenizer)

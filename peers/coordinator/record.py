@@ -11,6 +11,7 @@ from pathlib import Path
 
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Command, Contribution, Decision, StageOutcome
+from swarm.protocol.soundness import Soundness
 from swarm.protocol.update import Update
 
 
@@ -55,6 +56,19 @@ class DecisionRecord:
         return None if row is None else decode_decision(row[0])
 
     @property
+    def soundness(self) -> Soundness:
+        """What the decisions that stand say of the parameters."""
+        (proven,) = self._db.execute("SELECT COALESCE(MAX(version), 0) FROM proven").fetchone()
+        back = self._db.execute("SELECT version FROM rollback ORDER BY term DESC LIMIT 1").fetchone()
+        skipped = 0
+        for (body,) in self._db.execute("SELECT body FROM decision ORDER BY step DESC"):
+            decision = decode_decision(body)
+            if not decision.skip:
+                return Soundness(max(proven, decision.step), skipped)
+            skipped += back is None or decision.step >= back[0]  # what was skipped before is forgiven
+        return Soundness(proven, skipped)
+
+    @property
     def commands(self) -> list[Command]:
         """All that the organiser has given, in order: no rollback voids one."""
         rows = self._db.execute("SELECT body FROM command ORDER BY number")
@@ -84,6 +98,12 @@ class DecisionRecord:
         self._db.execute("UPDATE run SET term = ?", (term,))
         if rollback_to is not None:
             self._db.execute("INSERT INTO rollback(term, version) VALUES (?, ?)", (term, rollback_to))
+            undone = self._db.execute("SELECT body FROM decision WHERE step >= ?", (rollback_to,))
+            proven = any(not decode_decision(body).skip for (body,) in undone)
+            proven = proven or self._db.execute("SELECT 1 FROM proven WHERE version >= ?", (rollback_to,)).fetchone()
+            self._db.execute("DELETE FROM proven WHERE version > ?", (rollback_to,))
+            if proven:
+                self._db.execute("INSERT OR IGNORE INTO proven(version) VALUES (?)", (rollback_to,))
             self._db.execute("DELETE FROM decision WHERE step >= ?", (rollback_to,))
 
     def _add(self, decision: Decision) -> None:
@@ -111,6 +131,7 @@ CREATE TABLE IF NOT EXISTS run(id INTEGER PRIMARY KEY CHECK (id = 0), hash TEXT 
 CREATE TABLE IF NOT EXISTS decision(step INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS command(number INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rollback(term INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS proven(version INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ballot(
     id INTEGER PRIMARY KEY CHECK (id = 0), ballot INTEGER NOT NULL, vote TEXT NOT NULL, committed INTEGER NOT NULL);
 INSERT OR IGNORE INTO ballot VALUES (0, 0, '', 0);

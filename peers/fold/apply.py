@@ -26,7 +26,7 @@ HANDLERS: dict[str, tuple[Handler, ...]] = {
     "LeadershipLost": (run.leadership_lost,),
     "LeaderFollowed": (run.leader_followed,),
     "MajorityMissing": (run.majority_missing,),
-    "DecisionRecorded": (run.decision_recorded,),
+    "DecisionRecorded": (work.recorded, run.decision_recorded),
     "RunPaused": (run.paused,),
     "RunFinished": (run.run_finished,),
     "ControlGiven": (run.control_given,),

@@ -150,6 +150,7 @@ def coordinator_started(state: RunState, record: Record, at: float, source: str)
         run.voice = source
     if decided < run.step:
         back_to(state, decided + 1)
+    state.work.fill(state, decided)
     run.step = max(run.step, decided)
     state.pipeline.close()
     if source == run.source:

@@ -15,6 +15,7 @@ TROUBLE: tuple[type[e.Event], ...] = (
     e.StepAudited,
     e.PeerExpelled,
     e.RolledBack,
+    e.RunDiverged,
     e.RecordOutdated,
     e.RoundsOtherwise,
     e.StateDrifted,

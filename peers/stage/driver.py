@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from peers.core_loop import CoreLoop
 from peers.fault import Fault
-from peers.stage.keeper import Keeper
+from peers.stage.keeper import Keeper, NotFinite
 from peers.stage.resources import measure
 from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
@@ -35,6 +35,7 @@ from swarm.protocol.actions import (
     Send,
     StateFailed,
     StateLoaded,
+    StateSpoilt,
     Stop,
     StoreSum,
     SumsFetched,
@@ -135,8 +136,8 @@ class StageDriver:
                 if self._loading is not None:
                     self._loading.cancel()
                 self._loading = self._spawn(self._load(action))
-            case SaveCheckpoint(version):
-                self._spawn(self._save(version))
+            case SaveCheckpoint(version, proven):
+                self._spawn(self._save(version, proven))
             case Lend():
                 self._keeper.lend(action)
             case FetchSums():
@@ -229,10 +230,14 @@ class StageDriver:
         except (ValueError, OSError) as error:
             self.loop.post(ComputeFailed(action.attempt.pass_id, None, str(error)))
 
-    async def _save(self, version: int) -> None:
+    async def _save(self, version: int, proven: int) -> None:
         assert self._keeper is not None
         try:
-            digest = await self._keeper.save(version)
+            digest = await self._keeper.save(version, proven)
+        except NotFinite as error:
+            self._log.append(CheckpointRefused("this stage's state", str(error)))
+            self.loop.post(StateSpoilt(version))
+            return
         except StateError as error:  # a full disk costs this peer a checkpoint, not the swarm a peer
             self._log.append(CheckpointRefused(error.where, error.reason))
             return

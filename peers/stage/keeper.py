@@ -55,6 +55,10 @@ _NAME_LENGTH = 16
 Fetch = Callable[[Actor, bytes], AsyncGenerator[bytes, None]]
 
 
+class NotFinite(Exception):
+    """The state holds NaN or infinity: nothing can be learned from it, so no checkpoint is made of it."""
+
+
 class NewEngine(Protocol):
     def __call__(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine: ...
 
@@ -324,11 +328,11 @@ class Keeper:
 
     # ------------------------------------------------------------ saving and serving
 
-    async def save(self, version: int) -> str:
+    async def save(self, version: int, proven: int | None = None) -> str:
         """Snapshot now, write in a thread; returns the hash of the shard's file, equal on every replica.
 
-        One after the other: what is saved prunes what is older, and newer, on the disk. Raises StateError when the
-        disk is full.
+        One after the other: what is saved prunes what is older, and newer, on the disk, but for the newest checkpoint
+        up to version `proven`. Raises NotFinite, and StateError when the disk is full.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
@@ -336,12 +340,14 @@ class Keeper:
         if state.version != version:
             raise StateError("checkpoint", f"the stage went on to version {state.version} before {version} was saved")
         async with self._saving:
+            if await asyncio.to_thread(lambda: state.spoilt):
+                raise NotFinite(f"version {version} of stage {stage} holds NaN or infinity")
             digest = await asyncio.to_thread(state.digest)
-            checkpoint = await to_its_end(self._save_shard, stage, state, digest)
+            checkpoint = await to_its_end(self._save_shard, stage, state, digest, proven)
         self._emit(CheckpointWritten(stage, version, digest, checkpoint.nbytes))
         return checkpoint.hash
 
-    def _save_shard(self, stage: int, state: StageState, digest: str) -> Checkpoint:
+    def _save_shard(self, stage: int, state: StageState, digest: str, proven: int | None) -> Checkpoint:
         return self._store.save(
             stage,
             state.version,
@@ -350,6 +356,7 @@ class Keeper:
             updates=state.updates,
             chain=state.chain,
             subspace_id=state.subspace_id,
+            proven=proven,
         )
 
     async def serve(self, request: StateRequest, requester: Actor) -> AsyncGenerator[bytes, None]:

@@ -350,7 +350,8 @@ class StageEngine:
             case StoreSum():
                 stage.reduction.store(action.attempt, action.bucket, action.payload)
             case Assemble():
-                return replace(stage.reduction.assemble(action.attempt), state=stage.optimizer.checksum())
+                done = stage.reduction.assemble(action.attempt)
+                return replace(done, state=stage.optimizer.checksum(), spoilt=stage.optimizer.spoilt())
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)
             case Apply():

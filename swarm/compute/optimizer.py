@@ -16,6 +16,7 @@ from torch import Tensor
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
+from swarm.compute.finite import all_finite
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.models.boundary import is_projector
@@ -46,6 +47,11 @@ class StageState:
 
     def digest(self) -> str:
         return state_digest(self.version, self.updates, self.tensors)
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether some of it is not finite."""
+        return not all_finite(self.tensors.values())
 
 
 class StageOptimizer:
@@ -108,6 +114,10 @@ class StageOptimizer:
     def checksum(self) -> int:
         """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
         return checksum(self._live().values())
+
+    def spoilt(self) -> bool:
+        """Whether some parameter or moment is not finite: nothing can be learned from there."""
+        return not all_finite(self._live().values())
 
     def state(self) -> StageState:
         """A consistent copy on the CPU."""

@@ -115,6 +115,15 @@ class CheckpointSection(Section):
     keep: Count = 3
 
 
+class DivergenceSection(Section):
+    """When a run counts as diverged, and what is done then (docs/faults.md)."""
+
+    skips: Count = 3
+    action: Literal["stop", "go_back"] = "stop"
+    rate: float = Field(default=0.5, gt=0, lt=1)
+    times: Count = 3
+
+
 class EvaluationSection(Section):
     every: int = Field(default=10, ge=0, lt=1 << 31, description="0: never")
     microbatches: Positive = Field(default=4, le=65_535)
@@ -192,6 +201,7 @@ class Tables(Section):
     sums: SumSection = SumSection()
     timing: TimingSection = TimingSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    divergence: DivergenceSection = DivergenceSection()
     evaluation: EvaluationSection = EvaluationSection()
     swarm: SwarmSection = SwarmSection()
     audit: AuditSection = AuditSection()

@@ -192,7 +192,8 @@ class Assembled:
     shared: str = ""
     """Digest of the buckets that another stage holds too; empty where there are none."""
     state: int = 0
-    """As in Prepared."""
+    """As in Prepared, like the next one."""
+    spoilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,13 @@ class AppliedStep:
 class CheckpointSaved:
     version: int
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpoilt:
+    """The state of this version is not finite, and no checkpoint is made of it."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +336,7 @@ PeerInput = (
     | Assembled
     | AppliedStep
     | CheckpointSaved
+    | StateSpoilt
     | LinksMeasured
     | MeansChanged
     | SumsFetched
@@ -563,9 +572,12 @@ class RestoreSums:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Snapshot now, write in the background → CheckpointSaved."""
+    """Snapshot now, write in the background → CheckpointSaved, or StateSpoilt."""
 
     version: int
+    proven: int = 0
+    """The newest version that has proved its worth (swarm/protocol/soundness.py), as far as is known here: the newest
+    checkpoint up to it is kept beside the newest of all."""
 
 
 # ---------------------------------------------------------------- actions of the coordinator
@@ -641,6 +653,8 @@ class CollectCheckpoint:
     digests: tuple[str, ...]
     from_archive: bool = False
     """The holders are other members of the group, and it lies in their archives."""
+    proven: int = 0
+    """As in SaveCheckpoint: what the archive is not to forget."""
 
 
 @dataclass(frozen=True, slots=True)

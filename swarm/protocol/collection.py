@@ -199,7 +199,8 @@ class Collection:
             first = self._orders % len(agreeing)
             holders.append((*agreeing[first:], *agreeing[:first]))
         self._orders += 1
-        self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed)))
+        proven = self._history.soundness.proven
+        self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 
     def _forget(self) -> None:
         """What is archived, and what is long past."""

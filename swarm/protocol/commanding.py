@@ -65,6 +65,13 @@ class Commanding:
             else:
                 self._judge(request, under_way, over)
 
+    def order(self, name: str, value: str, by: str, why: str) -> None:
+        """Write down a command of the coordinator's own, which nobody waits to be told of. While none is written."""
+        number = self._history.controls.count + 1
+        command = Command(number, name, value, by, why, f"{by}-{self._history.term}-{number}")
+        self._pending.append(command)
+        self._out.add(WriteCommand(command))
+
     def written(self, command: Command) -> bool:
         """A command is durable: from now on it is in force. False: it was before."""
         self._pending = [other for other in self._pending if other.number > command.number]
@@ -183,6 +190,8 @@ class Commanding:
                 return f"{command.value} is asked to leave, and goes when nothing depends on it"
             case "checkpoint":
                 return f"version {command.value} or the next one is saved by all stages and archived"
+            case "go_back":
+                return "the run goes back"
             case "rate":
                 return f"steps that open from now on are learned from at {command.value} times the schedule"
             case _:

@@ -16,12 +16,39 @@ from swarm.protocol.messages import Command
 from swarm.protocol.settings import Settings
 
 NAMES = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
+GO_BACK = "go_back"
+"""A coordinator's own command, when the run has diverged (swarm/protocol/divergence.py)."""
 MOST_STEPS = 2**31 - 1
 MOST_RATE = 1e6
 REQUESTS = 64
 """Requests that are remembered, so that one that is repeated is one command."""
 EXCUSED = 256
 """Peers that were let go and are remembered: who has not left by then was never there again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retreat:
+    """What a `go_back` says."""
+
+    version: int
+    """From here the history goes on."""
+    term: int
+    """In which it was ordered. It is done when a rollback stands that was written in a later one."""
+    rate: float
+    """The learning rate's factor from then on: as that of `rate`."""
+
+    @property
+    def value(self) -> str:
+        """As it stands in the command."""
+        return f"{self.version} {self.term} {self.rate!r}"
+
+    @classmethod
+    def read(cls, value: str) -> Retreat:
+        """Raises ValueError."""
+        fields = value.split(" ")
+        if len(fields) != 3 or not all(n.isascii() and n.isdigit() and len(n) < 20 for n in fields[:2]):
+            raise ValueError(f"{value!r} is no version, term and rate to go back to")
+        return cls(int(fields[0]), int(fields[1]), read_rate(fields[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,10 @@ class Controls:
     """`value`: the peer id of who has no part in the run any more."""
     excused: tuple[Command, ...] = ()
     """`value`: as `life`, of who is to leave."""
+    retreat: Retreat | None = None
+    """The last time that the run was to go back since it had diverged."""
+    retreats: int = 0
+    """How often it was."""
     requests: tuple[tuple[str, int], ...] = ()
     """The newest requests and the numbers of their commands."""
 
@@ -66,6 +97,9 @@ class Controls:
                 return replace(controls, checkpoint=int(command.value))
             case "stop_after" | "steps":
                 return replace(controls, steps=int(command.value))
+            case "go_back":
+                retreat = Retreat.read(command.value)
+                return replace(controls, retreat=retreat, retreats=self.retreats + 1, rate=retreat.rate)
             case _:
                 return replace(controls, rate=float(command.value))
 
@@ -85,7 +119,7 @@ def life(actor: Actor) -> str:
 
 def check(command: Command) -> None:
     """Raises ValueError for a command that no coordinator writes down."""
-    if command.number < 1 or command.name not in NAMES:
+    if command.number < 1 or command.name not in (*NAMES, GO_BACK):
         raise ValueError(f"no command is {command.name!r}, number {command.number}")
     match command.name:
         case "rate":
@@ -94,6 +128,8 @@ def check(command: Command) -> None:
             read_steps(command.value)
         case "dismiss":
             read_life(command.value)
+        case "go_back":
+            Retreat.read(command.value)
 
 
 def read_life(value: str) -> Actor:

@@ -57,6 +57,7 @@ from swarm.protocol.collection import Collection
 from swarm.protocol.commanding import Commanding, signed
 from swarm.protocol.controls import Controls
 from swarm.protocol.departures import Departures
+from swarm.protocol.divergence import Divergence
 from swarm.protocol.drift import Drift
 from swarm.protocol.experience import Experience
 from swarm.protocol.fault_cost import FaultCosts
@@ -85,7 +86,7 @@ from swarm.protocol.messages import (
     Unreachable,
     Want,
 )
-from swarm.protocol.open_pass import Completed, Decided, Drifted, Dropped, OpenPass
+from swarm.protocol.open_pass import Completed, Decided, Drifted, Dropped, OpenPass, Spoilt
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement, Survey
 from swarm.protocol.progress_told import ProgressTold
@@ -95,6 +96,7 @@ from swarm.protocol.residuals import Rosters
 from swarm.protocol.seats import Seats
 from swarm.protocol.settings import Settings
 from swarm.protocol.silence import Silence
+from swarm.protocol.soundness import Soundness
 from swarm.protocol.tables_told import TablesTold, weights_of
 from swarm.protocol.weights import Weights
 
@@ -117,7 +119,7 @@ class Phase(enum.Enum):
 class CoordinatorCore:
     """One life of the coordinator. What it is given from `term` on comes from its disk, but for `ladders`.
 
-    `ladders`: given if the run leaves its codecs to be chosen.
+    `ladders`: given if the run leaves its codecs to be chosen. `kept`: versions of the archive, besides `archived`.
     """
 
     def __init__(
@@ -130,11 +132,21 @@ class CoordinatorCore:
         rolled_back_in: int = 0,
         ladders: Ladders | None = None,
         controls: Controls | None = None,
+        soundness: Soundness | None = None,
+        kept: tuple[int, ...] = (),
     ) -> None:
         self.actor = actor
         self.settings = settings
         self.phase = Phase.STARTING
-        self.history = History(Term(term), last_decision, archived, rolled_back_in, controls=controls or Controls())
+        self.history = History(
+            Term(term),
+            last_decision,
+            archived,
+            rolled_back_in,
+            controls=controls or Controls(),
+            soundness=soundness or Soundness(),
+            kept=tuple(sorted(kept)),
+        )
         self.members = Members()
         self.open_pass: OpenPass | None = None
         """Set while OPEN and DECIDING."""
@@ -162,6 +174,9 @@ class CoordinatorCore:
         self._silence = Silence(settings)
         self._commanding = Commanding(actor, settings, self.history, self.members, self._out)
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
+        self._divergence = Divergence(settings, self.history, self.members, self._commanding, self._out)
+        self._halts = ""
+        """Why all are sent home when the term that is being written is."""
         self._term_request: WriteTerm | None = None
         self._started = False
         self._paused = ""
@@ -415,11 +430,15 @@ class CoordinatorCore:
             self.history.rolled_back(request.rollback_to)
             self._collection.rolled_back(request.rollback_to)
             self._audits.forget()
+            self._divergence.rolled_back()
         self._agenda.new_term()
         if not self._started:
             self._started = True
             self._out.emit(CoordinatorStarted(term, self.history.version - 1))
         self._pass_closed(now)
+        if self._halts:
+            self._out.emit(RunPaused(self._halts))
+            self._end(Halt(self._halts, self.history.term), now)
 
     def _on_record_written(self, decision: Decision, now: float) -> None:
         if self.phase is not Phase.DECIDING or self.open_pass is None or decision.step != self.history.version:
@@ -498,6 +517,10 @@ class CoordinatorCore:
         self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
         if (released := self._seats.release(now)) is not None:
             self._departures.announced(*released, now)
+        if not self._commanding.busy and (back := self._divergence.look()) is not None:
+            self._halts = back.halt
+            self._new_term(self._placement.go_back(back.version, back.reason))
+            return
         self._collection.ask(now)
         survey = self._placement.survey(now)
         self._waits_for = survey.waiting
@@ -607,6 +630,11 @@ class CoordinatorCore:
                 self._abort(ledger, reason)
             case Drifted(drifts):
                 self._reload(ledger, drifts)
+            case Spoilt(what):
+                self._divergence.spoilt(what)
+                self._agenda.aborted(ledger.kind)
+                self._audits.gave_up(ledger)
+                self._abort(ledger, what)
             case Dropped(reason, who):
                 self._agenda.dropped()
                 self._tell_dropped(reason, who)

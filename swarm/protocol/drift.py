@@ -8,7 +8,7 @@ gradients count.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from swarm.protocol.ids import Actor
@@ -24,9 +24,9 @@ class Drift:
     reason: str
 
 
-def drift_of(stage: int, states: Mapping[Actor, int], rank: Callable[[Actor], tuple[float, ...]]) -> Drift | None:
+def drift_of(stage: int, states: Mapping[Actor, Hashable], rank: Callable[[Actor], tuple[float, ...]]) -> Drift | None:
     """None if all are the same. `rank`: of two that are as many, the lower one is believed."""
-    groups: dict[int, list[Actor]] = defaultdict(list)
+    groups: dict[Hashable, list[Actor]] = defaultdict(list)
     for actor, state in states.items():
         groups[state].append(actor)
     if len(groups) < 2:

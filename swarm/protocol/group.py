@@ -61,6 +61,7 @@ from swarm.protocol.messages import (
     ArchivedEntry,
     Canvass,
     CommandEntry,
+    Decision,
     DecisionEntry,
     Halt,
     Join,
@@ -247,6 +248,8 @@ class GroupMember:
             standing.rolled_back_in,
             self._ladders,
             standing.controls,
+            standing.soundness,
+            tuple(entry.version for entry in standing.checkpoints),
         )
         self._steering.again()
         self._pending = None
@@ -400,8 +403,7 @@ class GroupMember:
                 if mine:
                     self._tell_core(RecordWritten(decision), now)
                 else:
-                    leader = "" if self.leader is None else str(self.leader)
-                    self._emit(DecisionRecorded(decision.term, decision.step, leader))
+                    self._emit(recorded(decision, self.leader))
             case ArchivedEntry(version=version, term=term):
                 if mine:
                     self._tell_core(ArchiveStored(version, term), now)
@@ -502,9 +504,24 @@ class GroupMember:
             return
         self._copy_at = now + 4 * self.settings.heartbeat_s
         stages = len(offer.digests)
-        order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, from_archive=True)
+        proven = self.standing.soundness.proven
+        order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, True, proven)
         self._orders[offer.version] = order
         self._out.append(order)
 
     def _emit(self, event: Event) -> None:
         self._out.append(Emit(event))
+
+
+def recorded(decision: Decision, leader: Actor | None) -> DecisionRecorded:
+    """What the log of one who does not lead says of a decision."""
+    return DecisionRecorded(
+        decision.term,
+        decision.step,
+        "" if leader is None else str(leader),
+        decision.scale,
+        decision.loss_sum / decision.tokens,
+        decision.gradient_norm,
+        decision.tokens,
+        decision.rate,
+    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from swarm.protocol.controls import Controls
 from swarm.protocol.messages import ArchivedEntry, CommandEntry, Decision, DecisionEntry, Entry, TermEntry
+from swarm.protocol.soundness import Soundness
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,23 @@ class Standing:
     archived: ArchivedEntry | None = None
     """The newest checkpoint that a majority holds."""
     since_archived: tuple[Decision, ...] = ()
-    """Decisions from the one that made `archived` on: a rollback goes back to one of these, or to version 0."""
+    """Decisions from the one that made the oldest of `older` and `archived` on: a rollback goes back to one of these,
+    or to version 0."""
     controls: Controls = field(default_factory=Controls)
     """What the organiser has commanded. A rollback takes nothing of it back."""
+    older: tuple[ArchivedEntry, ...] = ()
+    """Checkpoints before `archived`: the newest that has proved its worth, and those after it."""
+    soundness: Soundness = field(default_factory=Soundness)
 
     @property
     def version(self) -> int:
         """Steps decided."""
         return 0 if self.decision is None else self.decision.step + 1
+
+    @property
+    def checkpoints(self) -> tuple[ArchivedEntry, ...]:
+        """All of which something is known, oldest first."""
+        return self.older if self.archived is None else (*self.older, self.archived)
 
     def after(self, entry: Entry) -> Standing:
         match entry:
@@ -40,14 +50,22 @@ class Standing:
                 if version is None:
                     return replace(self, term=term)
                 kept = tuple(decision for decision in self.since_archived if decision.step < version)
-                archived = self.archived if self.archived is not None and self.archived.version <= version else None
-                last = kept[-1] if kept else None
-                return Standing(term, last, term, archived, kept, self.controls)
+                there = tuple(each for each in self.checkpoints if each.version <= version)
+                last, archived = kept[-1] if kept else None, there[-1] if there else None
+                sound = self.soundness.rolled_back(version)
+                return Standing(term, last, term, archived, kept, self.controls, there[:-1], sound)
             case DecisionEntry(decision=decision):
-                return replace(self, decision=decision, since_archived=(*self.since_archived, decision))
+                since, sound = (*self.since_archived, decision), self.soundness.after(decision)
+                return replace(self, decision=decision, since_archived=since, soundness=sound)
             case ArchivedEntry(version=version):
-                kept = tuple(decision for decision in self.since_archived if decision.step + 1 >= version)
-                return replace(self, archived=entry, since_archived=kept)
+                older = self.checkpoints
+                while len(older) > 1 and older[1].version <= self.soundness.proven:
+                    older = older[1:]
+                if version <= self.soundness.proven:
+                    older = ()
+                oldest = older[0].version if older else version
+                kept = tuple(decision for decision in self.since_archived if decision.step + 1 >= oldest)
+                return replace(self, archived=entry, since_archived=kept, older=older)
             case CommandEntry(command=command):
                 return replace(self, controls=self.controls.after(command))
 

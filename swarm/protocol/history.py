@@ -9,6 +9,7 @@ from swarm.protocol.controls import Controls
 from swarm.protocol.ids import Term
 from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
+from swarm.protocol.soundness import Soundness
 
 RECENT = 256
 """Decisions that are kept in mind."""
@@ -33,8 +34,13 @@ class History:
     """What the organiser has commanded."""
     asked: int = -1
     """The newest version that peers are asked to save, whatever the manifest says."""
+    soundness: Soundness = field(default_factory=Soundness)
+    kept: tuple[int, ...] = ()
+    """Versions of the archive, oldest first; of those that are proven only the newest is sure to be there."""
 
     def __post_init__(self) -> None:
+        if self.archived is not None and self.archived not in self.kept:
+            self.kept = (*self.kept, self.archived)
         if self.decision is not None:
             self.version = self.decision.step + 1
             if not self.recent:
@@ -70,11 +76,13 @@ class History:
         self.decision = decision
         self.recent.append(decision)
         self.version = decision.step + 1
+        self.soundness = self.soundness.after(decision)
 
     def stored(self, version: int, term: Term) -> None:
         """`term`: in which it was ordered. A checkpoint of a history that was left is not taken for one of this."""
         if term >= self.rolled_back_in and version <= self.version:
             self.archived = max(version, -1 if self.archived is None else self.archived)
+            self.kept = tuple(sorted({*self.kept, version}))[-RECENT:]
             if self.archived >= self.asked:
                 self.asked = -1
 
@@ -83,10 +91,17 @@ class History:
         self.version = version
         if self.archived is not None:
             self.archived = min(self.archived, version)
+        self.kept = tuple(kept for kept in self.kept if kept <= version)
+        self.soundness = self.soundness.rolled_back(version)
         self.rolled_back_in = self.term
         self.asked = -1
         self.decision = None
         self.recent.clear()
+
+    @property
+    def last_sound(self) -> int:
+        """The newest version that can be had and has proved its worth. 0 can always be had."""
+        return max((version for version in self.kept if version <= self.soundness.proven), default=0)
 
     @property
     def rollback_target(self) -> int:

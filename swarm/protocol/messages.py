@@ -414,6 +414,8 @@ class Prepared:
     """Digest of what another stage must hold the same; empty where nothing is shared."""
     state: int = 0
     """Checksum of the parameters and moments that the gradients were computed with: replicas must hold the same."""
+    spoilt: bool = False
+    """Some of these are not finite."""
 
     @property
     def answer(self) -> Hashable:
@@ -477,6 +479,8 @@ class Status:
 
     Itself, as long as it has yet to compute something for it.
     """
+    spoilt: bool = False
+    """Parameters or moments of `version` are not finite: found when a checkpoint of it was to be saved."""
 
 
 @dataclass(frozen=True, slots=True)

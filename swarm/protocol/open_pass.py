@@ -69,7 +69,14 @@ class Drifted:
     drifts: tuple[Drift, ...]
 
 
-Outcome = Decided | Completed | GiveUp | Drifted | Dropped
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """Parameters or moments are not finite, whoever computes with them: no step can be learned from them."""
+
+    what: str
+
+
+Outcome = Decided | Completed | GiveUp | Drifted | Dropped | Spoilt
 PassMessage = Want | Prepared | Result | Released | Failed
 
 
@@ -250,15 +257,23 @@ class OpenPass:
         if (boundary := self.ledger.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
+        stages = self.ledger.spoilt(without)
+        if stages and self._experience.nonfinite:
+            names = ", ".join(map(str, stages))
+            step = self.ledger.pass_id.step - 1
+            self.outcome = Spoilt(f"parameters or moments of stage {names} are not finite after step {step}")
+            return
         rosters = [[a for a in table.roster if a not in without] for table in self.ledger.tables]
         audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
         if decision.skip and not audited and self._experience.leaves_half_out(rosters, decision.step):
             self._experience.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
             return
-        if decision.skip and self._experience.nonfinite == 0:
+        if (decision.skip or stages) and self._experience.nonfinite == 0:
             self._experience.not_finite()
-            self.outcome = GiveUp("a gradient is not finite: run again with other replicas")
+            self.outcome = GiveUp(
+                f"{'parameters are' if stages else 'a gradient is'} not finite: run again with other replicas"
+            )
             return
         self.outcome = Decided(decision, without)
 

@@ -38,6 +38,7 @@ from swarm.protocol.actions import (
     Send,
     StateFailed,
     StateLoaded,
+    StateSpoilt,
     Stop,
     SumsFetched,
     SumsMissing,
@@ -129,6 +130,8 @@ class PeerCore:
         """(stage, version, when) of the last checkpoint that was ordered."""
         self._to_save = -1
         """The newest version that is to be saved, whatever the manifest says."""
+        self._proven = 0
+        """The newest version that has proved its worth, of what is held here."""
         self._bases = Bases(visits, settings.steps, base_capacity)
         self._carry: Carry | None = None
         """The residuals of the last step applied, in a run that averages compressed gradients."""
@@ -201,6 +204,9 @@ class PeerCore:
             case CheckpointSaved(version, digest):
                 if self._saving is not None and self._saving[1] == version:
                     self._reporter.saved(Saved(self._saving[0], version, digest))
+            case StateSpoilt(version):
+                if self.holding.version == version:
+                    self._reporter.spoilt(version, now)
             case LinksMeasured():
                 self._reporter.measured(event)
             case MeansChanged(means):
@@ -364,6 +370,7 @@ class PeerCore:
         self._applying = None
         self._opening = None
         self._reporter.takes_up(load.version)
+        self._proven = min(self._proven, load.version)
         if self._saving is not None and self._saving[1] > load.version:
             self._saving = None
         if self._to_save > load.version:
@@ -607,6 +614,8 @@ class PeerCore:
             self._carry = Carry.of(self.actor, self.stint.walk.table, self._applying)
         # nothing builds on what is not finite, or on what others have computed
         known = self.stint is not None and not self._applying.skip
+        if not self._applying.skip:
+            self._proven = max(self._proven, self._applying.step)
         crossings = self.stint.walk.crossings if self.stint is not None and known else Crossings()
         self._applying = None
         self.holding.applied(step)
@@ -634,4 +643,4 @@ class PeerCore:
         if before is not None and before[:2] == (stage, version) and now - before[2] < self.settings.step_budget_s:
             return
         self._saving = (stage, version, now)
-        self._out.add(SaveCheckpoint(version))
+        self._out.add(SaveCheckpoint(version, self._proven))

@@ -351,11 +351,15 @@ class Placement:
         if recruit and found.new_term is None:
             target = history.rollback_target
             reason = f"the last copy of stage {stage} at version {history.version} is gone"
-            self._out.emit(RolledBack(self._members.next_term(history.term), target, reason))
-            for member in self._members:
-                member.version = None
-                member.has_state()
-            found.new_term = NewTerm(target)
+            found.new_term = self.go_back(target, reason)
+
+    def go_back(self, target: int, reason: str) -> NewTerm:
+        """What all hold is void: the history is to go on from version `target`."""
+        self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
+        for member in self._members:
+            member.version = None
+            member.has_state()
+        return NewTerm(target)
 
     def _ask_for_a_seat(self, stage: int, now: float) -> None:
         """No stage can spare a replica, and for a while nobody has come who would hold this one."""

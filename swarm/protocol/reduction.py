@@ -231,7 +231,9 @@ class Reduction:
     def on_assembled(self, done: Assembled) -> Prepared:
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
         receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
-        self.prepared = Prepared(self.attempt, *found, receipt=receipt, shared=done.shared, state=done.state)
+        self.prepared = Prepared(
+            self.attempt, *found, receipt=receipt, shared=done.shared, state=done.state, spoilt=done.spoilt
+        )
         return self.prepared
 
     @property

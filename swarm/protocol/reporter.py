@@ -41,6 +41,8 @@ class Reporter:
         self._preferred = saved.stage if saved is not None else None
         self._saved = saved
         """The newest one, of this process or found on disk."""
+        self._spoilt = -1
+        """A version that is not finite, as it was held here last."""
         self._measured = LinksMeasured(None)
         self._fetched = 0
         self._sequence = 0
@@ -61,6 +63,11 @@ class Reporter:
     def saved(self, checkpoint: Saved) -> None:
         self._saved = checkpoint
 
+    def spoilt(self, version: int, now: float) -> None:
+        """The state of this version is not finite: said at once, and as long as it is held."""
+        self._spoilt = version
+        self.next_at = now
+
     def measured(self, links: LinksMeasured) -> None:
         """Told with the next report."""
         self._measured = links
@@ -75,6 +82,7 @@ class Reporter:
 
     def takes_up(self, version: int) -> None:
         """A state of `version` is loaded: a later checkpoint is of a history that does not stand any more."""
+        self._spoilt = -1
         if self._saved is not None and self._saved.version > version:
             self._saved = None
 
@@ -143,6 +151,7 @@ class Reporter:
             seating=self.means.seating,
             reduced=stint.reduced if stint is not None else 0,
             awaited=stint.awaited if stint is not None else (),
+            spoilt=self._spoilt >= 0 and self._spoilt == holding.version,
         )
 
     def _progressed(self, stint: Stint | None, now: float) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from swarm.manifest import OptimizerSection, RunManifest
+from swarm.manifest import DivergenceSection, OptimizerSection, RunManifest
 from swarm.protocol.ids import StageIndex, StepNumber
 from swarm.protocol.update import Update, update_of
 
@@ -57,6 +57,7 @@ class Settings:
     """By which part of it a stage's gradient norm may differ then. 0: not by a bit."""
     audit_secret: bytes = b""
     """Which steps that are nobody can tell without it. Coordinators' own."""
+    divergence: DivergenceSection = field(default_factory=DivergenceSection)
 
     def saves(self, version: int) -> bool:
         """Whether a checkpoint is made of this version."""
@@ -98,4 +99,5 @@ class Settings:
             ends_share=manifest.model.shares_embedding,
             audit_every=manifest.audit.every,
             audit_tolerance=manifest.audit.tolerance,
+            divergence=manifest.divergence,
         )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from swarm.events import ControlGiven, PeerFenced, PeerMoved, StepDecided
+from swarm.events import ControlGiven, PeerFenced, PeerMoved, RolledBack, StepDecided
 from swarm.protocol.actions import Begin, Stop, WriteTerm
 from swarm.protocol.allegiance import term_of
 from swarm.protocol.controls import Controls, check
 from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.divergence import DIVERGED
 from swarm.protocol.ids import Actor, Attempt, PassId, PassKind
 from swarm.protocol.messages import (
     UNTOLD,
@@ -40,6 +41,7 @@ from swarm.protocol.messages import (
     TakeSeats,
     TermEntry,
 )
+from swarm.protocol.soundness import Soundness
 from swarm.simulation.toy_model import (
     Ideal,
     bucket_share,
@@ -129,6 +131,11 @@ class Watch:
         """The decisions that stand, by step; a rollback voids those it goes back over."""
         self._ever_decided: set[Decision] = set()
         self.archived = 0
+        self.stored: set[int] = set()
+        """Checkpoints that the coordinator has heard to be in its archive."""
+        self._soundness = Soundness()
+        self._goes_back = ""
+        """Why, as the coordinator has just told."""
         self.rollbacks = 0
         self.caught_up = 0
         """Steps that were applied from fetched sums."""
@@ -145,6 +152,8 @@ class Watch:
         self._votes: dict[tuple[Actor, int], Actor] = {}
         self._terms: dict[int, Actor] = {}
         """Whose they are, in a group."""
+        self.diverged = False
+        """The run has ended, since its parameters give nothing finite: not all steps are decided."""
         self.disturbed = False
         """Something has happened but that somebody was asked to leave: work and states may be lost."""
         self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
@@ -199,10 +208,19 @@ class Watch:
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """What the peers of `stage` find of their reduced gradient in this pass."""
         term = self.spoilt.get((stage, pass_id.step), -1)
-        if term is not None and term != pass_id.term:
+        if term is not None and term != pass_id.term and not self._diverged(pass_id.version):
             return True
         self.found_nonfinite(pass_id)
         return False
+
+    def _diverged(self, version: int) -> bool:
+        diverging = self._world.diverging
+        return diverging is not None and diverging.is_so(version, self.controls.rate)
+
+    def is_spoilt(self, version: int) -> bool:
+        """Whether parameters and moments of this version are not finite."""
+        diverging = self._world.diverging
+        return diverging is not None and diverging.shows and self._diverged(version)
 
     def found_nonfinite(self, pass_id: PassId) -> None:
         """Something in this pass is not finite."""
@@ -322,8 +340,16 @@ class Watch:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
-        """A process ends as failed: whatever happens in a run is no reason."""
-        raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
+        """A process ends as failed: that the run has diverged is the one reason."""
+        if not (reason.startswith(DIVERGED) and self._may_end_diverged()):
+            raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
+        self.diverged = True
+
+    def _may_end_diverged(self) -> bool:
+        """It diverges, goes back no more, and what is left are decisions that led to a checkpoint that is finite."""
+        section, retreats = self._world.settings.divergence, self.controls.retreats
+        tried = section.action == "stop" or retreats == section.times
+        return self._world.diverging is not None and tried and not self._diverged(len(self.decisions))
 
     def writes(self, decision: Decision) -> None:
         """The coordinator is about to make `decision` durable."""
@@ -396,6 +422,7 @@ class Watch:
         self._check_leaves(decision)
         self.decisions[decision.step] = decision
         self._ever_decided.add(decision)
+        self._soundness = self._soundness.after(decision)
         if decision.skip != (decision.step in self._skipped):
             self._skipped ^= {decision.step}
             self.ideal = self._ideal()
@@ -484,6 +511,8 @@ class Watch:
 
     def emitted(self, event: Any) -> None:
         """An event of the coordinator's log."""
+        if isinstance(event, RolledBack):
+            self._goes_back = event.reason
         if isinstance(event, ControlGiven) and event.number > self.controls.count:
             raise Violation("commands", f"number {event.number} is in force, and not in the record")
         if isinstance(event, StepDecided):
@@ -580,6 +609,9 @@ class Watch:
         version = write.rollback_to
         if version is None:
             return
+        if self._goes_back.startswith(DIVERGED):
+            self._check_retreat(version)
+            return
         if version < self.archived:
             raise Violation("bounded loss", f"rolls back to {version}, but checkpoint {self.archived} is complete")
         if version > self.archived:
@@ -596,9 +628,25 @@ class Watch:
                 return
         raise Violation("bounded loss", f"rolls back to {version} though every stage has a healthy replica")
 
+    def _check_retreat(self, version: int) -> None:
+        """The run has diverged and goes back: to the newest checkpoint that is good, which must be in the archive."""
+        if self._world.diverging is None:
+            raise Violation("progress", f"goes back to {version}, and nothing has diverged: {self._goes_back}")
+        stages = range(self._world.settings.stages)
+        held = [archive for archive in self._world.archives if all((stage, version) in archive for stage in stages)]
+        if version and 2 * len(held) <= len(self._world.archives):
+            raise Violation("bounded loss", f"goes back to {version}, which is not in the archive any more")
+        if version > self._soundness.proven:
+            raise Violation("bounded loss", f"goes back to {version}, good is {self._soundness.proven}")
+        best = max((stored for stored in self.stored if stored <= self._soundness.proven), default=0)
+        if version < best:
+            raise Violation("bounded loss", f"goes back to {version}, though checkpoint {best} is good")
+
     def rolled_back(self, version: int) -> None:
         """The rollback is durable: the decisions it goes back over do not stand any more."""
         self.rollbacks += 1
+        self._soundness = self._soundness.rolled_back(version)
+        self.stored = {stored for stored in self.stored if stored <= version}
         for step in [step for step in self.decisions if step >= version]:
             del self.decisions[step]
         self._contributions = {step: found for step, found in self._contributions.items() if step < version}

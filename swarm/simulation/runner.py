@@ -97,6 +97,7 @@ class Run:
             visits=visits,
             choosing=plan.choosing,
             unlike=plan.unlike,
+            diverging=plan.diverging,
             first_round=plan.first_round,
             piece_s=plan.piece_s,
             spoils=plan.spoils,
@@ -170,6 +171,8 @@ class Run:
             record.rolled_back_in,
             LADDERS if self.plan.choosing else None,
             Controls.of(record.commands),
+            record.soundness,
+            tuple({version for _, version in self.world.archive if version <= (record.archived or 0)}),
         )
         world.watch.archived = record.archived or 0
         coordinator = SimCoordinator(world, _COORDINATOR, core, record)
@@ -253,6 +256,8 @@ class Run:
         world.run(_PATIENCE_S + 60.0, MAX_EVENTS, self._over)
         if not self._over():
             raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
+        if world.watch.diverged:
+            return
         peers = [p for p in world.processes if isinstance(p, SimPeer) and p.lie is None and (p.alive or p.finished)]
         world.watch.at_the_end(peers)
 

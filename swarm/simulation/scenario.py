@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from swarm.manifest import OptimizerSection
+from swarm.manifest import DivergenceSection, OptimizerSection
 from swarm.protocol.settings import Settings
+from swarm.simulation.diverging import Diverging
 from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
 from swarm.simulation.invariants import ENOUGH_TO_LEAVE_S
 from swarm.simulation.lie import DISTURBANCES, Lie
@@ -21,7 +22,7 @@ from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats", "controls", "unlike", "insiders"),
+    *("moves", "audited", "seats", "controls", "unlike", "insiders", "diverging"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -37,7 +38,9 @@ they are missed; `audited`: as mixed, in runs whose every step, or every other o
 `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
 machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
 coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them; `insiders`:
-no faults, but one or two of the peers disturb the others (`lie.py`); otherwise faults of one kind."""
+no faults, but one or two of the peers disturb the others (`lie.py`); `diverging`: every other one as mixed, in runs
+that give nothing finite from some version on, for good or until the rate is lower, every other two with three
+coordinators; otherwise faults of one kind."""
 _MIXED = (
     "mixed",
     "storm",
@@ -53,6 +56,7 @@ _MIXED = (
     "seats",
     "controls",
     "unlike",
+    "diverging",
 )
 
 _FREQUENT = ("forward", "backward", "reduce")
@@ -100,6 +104,7 @@ class Plan:
     """What the organiser commands, one after the other."""
     unlike: bool = False
     """Machines are of several kinds, whose gradients differ."""
+    diverging: Diverging | None = None
 
 
 def plan_of(scenario: str, seed: int) -> Plan:
@@ -119,8 +124,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
     group = scenario == "group" or election or (controls and seed % 2 == 1)
     moves = scenario == "moves"
     unlike = scenario == "unlike"
+    diverges = scenario == "diverging"
+    group = group or (diverges and seed % 4 > 1)
     lasting = delta or averaging or auto or group or unlike  # what one step leaves matters in the next
-    longer = averaging or auto or group or controls or unlike
+    longer = averaging or auto or group or controls or unlike or diverges
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
     if delta or auto or tied or moves or (first is not None and first.role == "last"):
@@ -149,6 +156,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
     elif unlike and rng.random() < 0.7:  # a stage is lost, and with it steps: what is done again comes out otherwise
         lost = [cell for cell in cells if cell.kind == "last replica"]
         faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
+    diverging = None
+    if diverges:
+        faults = faults if seed % 2 else []
+        diverging = Diverging(rng.choice((1, 2, 3, 4, 5)), rng.choice((0.0, 0.3, 0.6)), rng.random() < 0.5)
     flips = first is not None and first.kind == "bit flip"
     if moves:
         spares = rng.choice((2, 3, 4))
@@ -173,6 +184,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
     )
     if scenario == "audited":
         settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode())
+    if diverging is not None:
+        action = rng.choice(("stop", "go_back", "go_back"))
+        section = DivergenceSection(skips=rng.choice((1, 2, 3)), action=action, rate=0.5, times=rng.choice((1, 2)))
+        settings = replace(settings, steps=rng.choice((diverging.version, 8)), divergence=section)
     arrivals: tuple[float, ...] = ()
     if joining and seed % 3 == 1:  # steps in whose midst somebody who has caught up still finds something to do
         settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
@@ -227,6 +242,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         grows=scenario == "seats",
         wishes=wishes,
         unlike=unlike,
+        diverging=diverging,
     )
 
 
@@ -297,6 +313,7 @@ def small_settings(
         ends_share=ends_share,
         averages_compressed=averages_compressed,
         leave_s=leave_s,
+        divergence=DivergenceSection(skips=1000),  # what strikes a step is no reason to end the run
     )
 
 

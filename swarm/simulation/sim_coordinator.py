@@ -10,6 +10,7 @@ from swarm.protocol import actions as act
 from swarm.protocol.coordinator import CoordinatorCore
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Command, Decision, Frame
+from swarm.protocol.soundness import Soundness, to_keep
 from swarm.simulation.invariants import GOODBYE
 from swarm.simulation.timeline import Process
 from swarm.simulation.toy_model import state_digest, tokens_payload
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 WRITE_S = 0.004
 _COLLECT_S, _COLLECT_RETRY_S = 0.04, 0.3
+_KEEP = 2
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Record:
     rolled_back_in: int = 0
     decisions: list[Decision] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
+    soundness: Soundness = field(default_factory=Soundness)
 
     @property
     def last_decision(self) -> Decision | None:
@@ -149,11 +152,13 @@ class SimCoordinator(Process):
             return
         if isinstance(write, act.WriteRecord):
             record.decisions.append(write.decision)
+            record.soundness = record.soundness.after(write.decision)
             self.world.watch.decided(write.decision)
             return
         record.term = write.term
         if write.rollback_to is not None:
             del record.decisions[write.rollback_to :]
+            record.soundness = record.soundness.rolled_back(write.rollback_to)
             record.rolled_back_in = write.term
             self._collecting = -1
             for key in [key for key in self.world.archive if key[1] > write.rollback_to]:
@@ -199,11 +204,21 @@ class SimCoordinator(Process):
         self.world.at(self.world.now + delay, self, (self._stored, action))  # the core may go back meanwhile
 
     def _store(self, action: act.CollectCheckpoint, shards: dict[int, int]) -> None:
-        for stage, state in shards.items():
-            self.world.archive[stage, action.version] = state
+        store(self.world.archive, action, shards)
         self.record.archived = max(self.record.archived or 0, action.version)
 
     def _stored(self, action: act.CollectCheckpoint) -> None:
         if action.term >= self.record.rolled_back_in:
             self.world.watch.archived = max(self.world.watch.archived, action.version)
+            self.world.watch.stored.add(action.version)
         self.feed(act.ArchiveStored(action.version, action.term))
+
+
+def store(archive: dict[tuple[int, int], int], order: act.CollectCheckpoint, shards: dict[int, int]) -> None:
+    """Put the shards of a whole checkpoint into an archive, and prune it as the real one does."""
+    for stage, state in shards.items():
+        archive[stage, order.version] = state
+    versions = sorted({version for _, version in archive})
+    kept = to_keep(versions, _KEEP, order.proven) | {0}  # where version 0 is there, it is imported
+    for key in [key for key in archive if key[1] not in kept]:
+        del archive[key]

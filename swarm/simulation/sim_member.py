@@ -11,7 +11,7 @@ from swarm.protocol.group import FINISHED, GroupMember
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import TermEntry, Vote
 from swarm.simulation.member_disk import MemberDisk
-from swarm.simulation.sim_coordinator import WRITE_S, Record, SimCoordinator
+from swarm.simulation.sim_coordinator import WRITE_S, Record, SimCoordinator, store
 
 if TYPE_CHECKING:
     from swarm.simulation.world import World
@@ -119,9 +119,10 @@ class SimMember(SimCoordinator):
     # ------------------------------------------------------------ the archive
 
     def _store(self, action: act.CollectCheckpoint, shards: dict[int, int]) -> None:
-        for stage, state in shards.items():
-            self.disk.archive[stage, action.version] = state
+        store(self.disk.archive, action, shards)
         self.disk.files[action.version] = action.digests
+        there = {version for _, version in self.disk.archive}
+        self.disk.files = {version: files for version, files in self.disk.files.items() if version in there}
 
     def _stored(self, action: act.CollectCheckpoint) -> None:
         self.feed(act.ArchiveStored(action.version, action.term))

@@ -167,6 +167,7 @@ class SimReduce:
                 finite=peer.world.watch.is_finite(stage, action.attempt.pass_id) and not self._is_spoilt(),
                 shared=shared_digest(ordered[: self.shared(stage)]),
                 state=checksum_of(peer.state),
+                spoilt=peer.world.watch.is_spoilt(action.attempt.pass_id.version),
             )
         )
         if peer.alive:

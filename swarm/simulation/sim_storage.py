@@ -103,6 +103,9 @@ class SimStorage:
 
     def _saved(self, snapshot: tuple[int, int, int]) -> None:
         stage, version, state = snapshot
+        if self._peer.world.watch.is_spoilt(version):
+            self._peer.feed(act.StateSpoilt(version))
+            return
         self.disk.checkpoints[stage, version] = state
         self._peer.feed(act.CheckpointSaved(version, state_digest(stage, version, state)))
 

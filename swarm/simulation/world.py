@@ -8,6 +8,7 @@ from collections.abc import Callable
 from swarm.protocol.actions import AnswerControl
 from swarm.protocol.bases import Visits
 from swarm.protocol.settings import Settings
+from swarm.simulation.diverging import Diverging
 from swarm.simulation.invariants import Watch
 from swarm.simulation.network import Network
 from swarm.simulation.scribe import Scribe
@@ -25,6 +26,7 @@ class World(Timeline):
         visits: Visits | None = None,
         choosing: bool = False,
         unlike: bool = False,
+        diverging: Diverging | None = None,
         first_round: int = 0,
         piece_s: float = 0.02,
         spoils: float = 0.0,
@@ -44,6 +46,7 @@ class World(Timeline):
         """Whether codecs are chosen from step to step."""
         self.unlike = unlike
         """Whether gradients depend on the kind of machine that computes them."""
+        self.diverging = diverging
         self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
         self.answered: Callable[[AnswerControl], None] = lambda answer: None
         self.coordinator: Process | None = None

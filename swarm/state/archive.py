@@ -14,6 +14,7 @@ import numpy as np
 from blake3 import blake3
 
 from swarm.atomic import TEMPORARY, sync_folder, write_whole
+from swarm.protocol.soundness import to_keep
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
 from swarm.state.layout import LENGTH, Shapes, ShardMeta, check_meta, from_metadata, head_length, parse_head
@@ -52,6 +53,8 @@ class Archive:
         self._keep_first = keep_first
         self._limits = tuple(shard_limits)
         self._on_refused = on_refused
+        self.proven: int | None = None
+        """The newest version that has proved its worth (`to_keep`). None: it is not known."""
         self.run_hash = run_hash
         self.stages = stages
         self.directory = directory
@@ -107,13 +110,16 @@ class Archive:
         return None
 
     def prune(self) -> None:
-        """Forget all but the newest `keep` complete versions (and the first, if kept), and incomplete ones older.
+        """Forget all but the newest `keep` complete versions, the one to go back to, and the first if it is kept.
+
+        Incomplete ones that are older go too.
 
         What cannot be removed goes to `on_refused`, and is removed another time.
         """
-        kept = self.complete_versions()[-self._keep :]
+        complete = self.complete_versions()
+        kept, newest = to_keep(complete, self._keep, self.proven), complete[-self._keep :]
         for version in self._folder.versions():
-            if kept and version < kept[0] and not (version == 0 and self._keep_first):
+            if newest and version < newest[0] and version not in kept and not (version == 0 and self._keep_first):
                 self._remove(version, "is old")
 
     def forget_after(self, version: int) -> None:

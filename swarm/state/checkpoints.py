@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from swarm.protocol.soundness import to_keep
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
 from swarm.state.layout import Shapes, ShardMeta
@@ -32,9 +33,11 @@ class CheckpointStore:
         updates: int,
         chain: str,
         subspace_id: str = "",
+        proven: int | None = None,
     ) -> Checkpoint:
-        """Write and commit one shard, then prune. The tensors must not change meanwhile: pass a snapshot.
+        """Write and commit one shard, then prune; the newest up to version `proven` stays.
 
+        The tensors must not change meanwhile: pass a snapshot.
         `updates`, `chain` and `subspace_id` belong to the state (see ShardMeta). The result's `hash` is equal on every
         replica whose state is equal: it is what replicas compare and what the archive is told to expect.
         Raises StateError when the disk is full or fails; checkpoints that were there stay intact. One that is too old,
@@ -52,7 +55,7 @@ class CheckpointStore:
                 f"checkpoint of version {version} not written: {error.strerror}; "
                 "older checkpoints are intact, free some space",
             ) from error
-        self._prune(stage, version)
+        self._prune(stage, version, proven)
         return checkpoint
 
     def versions(self, stage: int) -> list[int]:
@@ -76,11 +79,14 @@ class CheckpointStore:
         except StateError:
             return {}
 
-    def _prune(self, stage: int, saved: int) -> None:
-        """Keep the newest up to the one just saved. Newer ones are of a history that was rolled back."""
-        kept = [version for version in self.versions(stage) if version <= saved][-self._keep :]
+    def _prune(self, stage: int, saved: int, proven: int | None) -> None:
+        """Keep the newest up to the one just saved, and the one to go back to. Newer ones are of a history that was
+        rolled back.
+        """
+        there = [version for version in self.versions(stage) if version <= saved]
+        kept = to_keep(there, self._keep, proven)
         for version in self._folder.versions():
-            if kept[0] <= version <= saved:
+            if version in kept or there[-self._keep :][0] <= version <= saved:
                 continue
             try:
                 self._folder.remove(stage, version)

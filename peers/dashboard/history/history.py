@@ -263,8 +263,10 @@ class History:
 
     def _take_news(self, record: Record, line: Line, state: RunState) -> None:
         kind, store = line.kind, self._store
-        if kind in ("StepDecided", "StepMeasured") and state.work.steps:
-            self._take_step(state.work.steps[-1])
+        if kind in ("StepDecided", "StepMeasured"):
+            self._take_steps(record.get("step"))
+        elif state.run.step > self._last_step:  # told by others than who decided it
+            self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
         self._last_step = state.run.step
@@ -274,6 +276,11 @@ class History:
                 store.add("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)", (each.version, each.at, each.loss))
         if (mark := MARKS.get(kind)) is not None:
             store.add("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (line.at, mark, in_words(record)))
+
+    def _take_steps(self, *numbers: object) -> None:
+        for step in self._state.work.steps:
+            if step.step in numbers:
+                self._take_step(step)
 
     def _take_step(self, step: Step) -> None:
         state = self._state

@@ -634,7 +634,7 @@ class Join(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared", "state")
+    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared", "state", "spoilt")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SQUARED_NORM_FIELD_NUMBER: _ClassVar[int]
@@ -643,6 +643,7 @@ class Prepared(_message.Message):
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    SPOILT_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     digest: str
     squared_norm: float
@@ -651,10 +652,11 @@ class Prepared(_message.Message):
     receipt: Receipt
     shared: str
     state: int
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ...) -> None: ...
+    spoilt: bool
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ..., spoilt: _Optional[bool] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating")
+    __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating", "spoilt")
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -685,6 +687,7 @@ class Status(_message.Message):
     REDUCED_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
     SEATING_FIELD_NUMBER: _ClassVar[int]
+    SPOILT_FIELD_NUMBER: _ClassVar[int]
     actor: int
     stage: int
     version: int
@@ -715,7 +718,8 @@ class Status(_message.Message):
     reduced: int
     awaited: _containers.RepeatedScalarFieldContainer[int]
     seating: Seating
-    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
+    spoilt: bool
+    def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., version: _Optional[int] = ..., pass_id: _Optional[_Union[PassId, _Mapping]] = ..., numbers: _Optional[_Iterable[int]] = ..., done: _Optional[bytes] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., seconds_per_microbatch: _Optional[float] = ..., fenced: _Optional[bool] = ..., queued: _Optional[int] = ..., checkpoint_version: _Optional[int] = ..., checkpoint_digest: _Optional[str] = ..., sequence: _Optional[int] = ..., state_term: _Optional[int] = ..., term: _Optional[int] = ..., uplink: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkRate, _Mapping]]] = ..., leaving: _Optional[bool] = ..., heard: _Optional[_Union[PassId, _Mapping]] = ..., loading: _Optional[int] = ..., lacks: _Optional[int] = ..., fetched: _Optional[int] = ..., capacity: _Optional[float] = ..., memory: _Optional[int] = ..., offered_uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., forwarded: _Optional[bytes] = ..., reduced: _Optional[int] = ..., awaited: _Optional[_Iterable[int]] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ..., spoilt: _Optional[bool] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("pass_id", "number", "microbatches")

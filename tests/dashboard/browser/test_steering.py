@@ -179,3 +179,12 @@ def test_the_line_to_join_with_can_be_copied(
     else:
         page.get_by_text("It is selected").wait_for()
         assert page.evaluate("getSelection().toString()").strip() == line
+
+
+def test_the_printed_address_can_be_opened_where_the_page_is_shown(page: Any, served: Dashboard) -> None:
+    page.goto(f"{served.address}#/controls")
+    page.get_by_role("heading", name="Are you the organiser?").wait_for()
+    page.evaluate("(token) => { location.hash = 'token=' + token }", served.token)
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Controls").click()
+    page.locator(".command").first.wait_for()
+    assert served.token not in page.url and served.token not in page.evaluate("document.body.innerText")
