@@ -280,7 +280,8 @@ class OpenPass:
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
         """A sibling takes over. That it failed is its word alone: it accuses the sender, and who sent it the input."""
         if self.ledger.kind is not PassKind.TRAIN:
-            self._experience.idled(sender.peer)
+            if failed.microbatch is not None:
+                self._experience.idled(sender.peer)
             self.exclude(sender, f"it failed: {failed.reason}")
             return
         accusations = self._experience.accusations
