@@ -322,6 +322,9 @@ class StageEngine:
             self.meter.begin(*_metered(task))
             try:
                 done = self._carry_out(task)
+            except CodecError as error:  # the numbers are at fault, not the program
+                _log.warning("%s failed: %s", type(task).__name__, error)
+                done = failure(task, error)
             except Exception as error:
                 _log.exception("%s failed", type(task).__name__)
                 done = failure(task, error)
