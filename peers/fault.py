@@ -4,7 +4,8 @@
 `stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
 a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
 everything from one and the same frame: numbers that look sound and are wrong. `flip@…` turns over one bit of its
-parameters in memory, as a cosmic ray may. Conditions on fields narrow it:
+parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch. Conditions on fields
+narrow it:
 `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
 before the fault: the log proves where it hit.
 
@@ -27,7 +28,7 @@ from swarm.protocol import messages
 from swarm.protocol.actions import Backward, EncodePart, Feed, Forward, Send, SumBucket
 from swarm.protocol.messages import Payload
 
-KINDS = ("kill", "stop", "daemon", "swallow", "lie", "flip")
+KINDS = ("kill", "stop", "daemon", "swallow", "lie", "flip", "starve")
 
 _FLUSH_S = 0.5
 """How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
@@ -43,7 +44,7 @@ class FaultError(ValueError):
 class Fault:
     """An event-log listener, and by `watch` one of actions.
 
-    `daemon_pid` is asked for when `daemon` strikes, `flip_bit` is called when `flip` does.
+    `daemon_pid` is asked for when `daemon` strikes, `flip_bit` and `starve` are called when `flip` and `starve` do.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Fault:
     fields: dict[str, str]
     daemon_pid: Callable[[], int] | None = None
     flip_bit: Callable[[], None] | None = None
+    starve: Callable[[], None] | None = None
     seen: int = 0
     _muted: bool = False
     _swallows: bool = False
@@ -74,7 +76,7 @@ class Fault:
                 f"--fault {text!r}: write {'|'.join(KINDS)}@EVENT[:COUNT][,field=value], "
                 "such as kill@MicrobatchForwarded:3,pass_id=1:0; EVENT is one of `swarm-peer events`, or a message"
             )
-        if kind in ("swallow", "lie", "flip") and not computes:
+        if kind in ("swallow", "lie", "flip", "starve") and not computes:
             raise FaultError(f"--fault {text!r}: a coordinator computes nothing; give it to a peer (swarm-peer join)")
         return cls(kind, moment, int(count or "1"), {key: value for key, _, value in pairs})
 
@@ -127,6 +129,9 @@ class Fault:
         elif self.kind == "flip":
             if self.flip_bit is not None:
                 self.flip_bit()
+        elif self.kind == "starve":
+            if self.starve is not None:
+                self.starve()
         elif self.daemon_pid is not None:
             os.kill(self.daemon_pid(), signal.SIGKILL)
 

@@ -69,5 +69,5 @@ def test_who_swallows_computes_nothing_from_then_on_and_still_speaks() -> None:
     ["", "kill", "kill@Nothing", "burn@StepApplied", "kill@StepApplied:x", "kill@StepApplied,stop=1", "kill@Event"],
 )
 def test_what_cannot_be_understood_is_shown_with_the_form(text: str) -> None:
-    with pytest.raises(FaultError, match=r"write kill\|stop\|daemon\|swallow\|lie\|flip@EVENT"):
+    with pytest.raises(FaultError, match=r"write kill\|stop\|daemon\|swallow\|lie\|flip\|starve@EVENT"):
         Fault.parse(text)
