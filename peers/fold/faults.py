@@ -26,7 +26,7 @@ class Fault:
     id: int
     at: float
     kind: str
-    """fenced, lost, slow, aborted, rolled back, expelled, waiting, restart or failover."""
+    """fenced, lost, slow, aborted, rolled back, expelled, waiting, diverged, out of memory, restart or failover."""
     actor: str
     """Empty: it was no peer's."""
     stage: int | None
@@ -221,6 +221,20 @@ def aborted(state: RunState, record: Record, at: float, source: str) -> None:
         if fault is not None and fault.pass_id == pass_id:
             return
     _pend(faults, faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason)))
+
+
+def diverged(state: RunState, record: Record, at: float, source: str) -> None:
+    """What it costs is told by the way back, which follows at once."""
+    step, reason = reading.count(record, "step", least=-1), reading.text(record, "reason")
+    if source != state.run.voice and state.run.coordinated:
+        return  # told by who led before, too
+    state.faults.add(state, Fault(0, at, "diverged", "", None, step, "", reason, recovered_at=at))
+
+
+def out_of_memory(state: RunState, record: Record, at: float, source: str) -> None:
+    """In a peer's own log: it does its work again."""
+    actor, what = reading.name(record, "actor"), reading.text(record, "what")
+    state.faults.add(state, Fault(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at))
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
