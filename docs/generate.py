@@ -79,6 +79,8 @@ EVENTS: dict[str, str] = {
     "StateDrifted": "Replicas computed a step with unlike states: it is done again, and those in `reload` load anew.",
     "CheckpointsDiffer": "Replicas have saved unlike states of one version: by digest, whose copy it is.",
     "RolledBack": "All stages went back to a checkpoint: a stage's last copy was lost, or the run has diverged.",
+    "OutOfMemory": "A peer had no memory for `what`. It gives up all graphs, keeps `now` of them at once instead of "
+    "`before`, and does the work again; the second time it leaves (`leaves`).",
     "RunDiverged": "Steps are skipped one after the other, or parameters are not finite. The history goes back to "
     "`version`, with `rate` times the schedule; without a rate the run stops there.",
     "RecordOutdated": "Peers have heard of terms that the decision record does not know: it is an older copy. "

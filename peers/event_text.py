@@ -217,6 +217,11 @@ def _describe(event: e.Event) -> str:
             if event.rate is None:
                 return f"the run has diverged: {event.reason}; it stops, and {where}, is kept"
             return f"the run has diverged: {event.reason}; it goes back to {where}, with {event.rate:g} times the rate"
+        case e.OutOfMemory():
+            if event.leaves:
+                return f"{event.actor} is out of memory again, and leaves: {event.what}"
+            less = f"keeps {event.now} graphs instead of {event.before} from now on"
+            return f"{event.actor} is out of memory: {event.what}; it {less}, and does the work again"
         case e.RecordOutdated():
             return (
                 f"peers have heard of later terms than {event.term}, the last one in the decision record: it is an "

@@ -5,7 +5,8 @@
 a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
 everything from one and the same frame: numbers that look sound and are wrong. `fail@…` makes it fail on whatever it
 is to compute, and say so; `mute@…` makes it train and ignore evaluations and samples. `flip@…` turns over one bit of
-its parameters in memory, as a cosmic ray may. Conditions on fields narrow it:
+its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch. Conditions on
+fields narrow it:
 `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
 before the fault: the log proves where it hit.
 
@@ -29,8 +30,8 @@ from swarm.protocol.actions import Backward, EncodePart, Feed, Forward, Send, Su
 from swarm.protocol.ids import PassKind
 from swarm.protocol.messages import Payload
 
-KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip")
-COMPUTING = ("swallow", "lie", "fail", "mute", "flip")
+KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve")
+COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve")
 """Of who has something to compute."""
 
 _FLUSH_S = 0.5
@@ -47,7 +48,7 @@ class FaultError(ValueError):
 class Fault:
     """An event-log listener, and by `watch` one of actions.
 
-    `daemon_pid` is asked for when `daemon` strikes, `flip_bit` is called when `flip` does.
+    `daemon_pid` is asked for when `daemon` strikes, `flip_bit` and `starve` are called when `flip` and `starve` do.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Fault:
     fields: dict[str, str]
     daemon_pid: Callable[[], int] | None = None
     flip_bit: Callable[[], None] | None = None
+    starve: Callable[[], None] | None = None
     seen: int = 0
     _muted: bool = False
     _does: str = ""
@@ -136,6 +138,9 @@ class Fault:
         elif self.kind == "flip":
             if self.flip_bit is not None:
                 self.flip_bit()
+        elif self.kind == "starve":
+            if self.starve is not None:
+                self.starve()
         elif self.daemon_pid is not None:
             os.kill(self.daemon_pid(), signal.SIGKILL)
 

@@ -580,6 +580,18 @@ class RunDiverged(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfMemory(Event):
+    """A peer had no memory for something. It does it again with less; the second time it leaves."""
+
+    actor: str
+    what: str
+    before: int
+    """Graphs that it kept between forward and backward."""
+    now: int
+    leaves: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOutdated(Event):
     """Peers have heard of terms that the decision record does not know: it is an older copy of itself."""
 

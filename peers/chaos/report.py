@@ -33,6 +33,7 @@ _ANSWERS = (
     e.PeerRefused,
     e.RolledBack,
     e.RunDiverged,
+    e.OutOfMemory,
     e.RouteChanged,
     e.RecordOutdated,
     e.RunPaused,

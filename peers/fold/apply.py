@@ -56,6 +56,8 @@ HANDLERS: dict[str, tuple[Handler, ...]] = {
     "PeerWorked": (work.peer_worked,),
     "TrafficMeasured": (links.traffic_measured,),
     "PeerExpelled": (faults.expelled,),
+    "RunDiverged": (faults.diverged,),
+    "OutOfMemory": (faults.out_of_memory,),
     "RolledBack": (faults.rolled_back, work.rolled_back, samples.rolled_back, run.rolled_back),
     "FaultCosted": (faults.costed,),
     "FrameRecovered": (faults.frame_recovered,),

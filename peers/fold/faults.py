@@ -26,8 +26,8 @@ class Fault:
     id: int
     at: float
     kind: str
-    """fenced, lost, slow, aborted, rolled back, expelled, dropped (an evaluation), waiting, restart or
-    failover."""
+    """fenced, lost, slow, aborted, rolled back, expelled, dropped (an evaluation), waiting, diverged, out of memory,
+    restart or failover."""
     actor: str
     """Empty: it was no peer's."""
     stage: int | None
@@ -231,6 +231,20 @@ def evaluation_dropped(state: RunState, record: Record, at: float, source: str) 
     stage = state.members.stage_of(actor) if actor else None
     fault = Fault(0, at, "dropped", actor, stage, version, "", reading.text(record, "reason"), recovered_at=at)
     state.faults.add(state, fault)
+
+
+def diverged(state: RunState, record: Record, at: float, source: str) -> None:
+    """What it costs is told by the way back, which follows at once."""
+    step, reason = reading.count(record, "step", least=-1), reading.text(record, "reason")
+    if source != state.run.voice and state.run.coordinated:
+        return  # told by who led before, too
+    state.faults.add(state, Fault(0, at, "diverged", "", None, step, "", reason, recovered_at=at))
+
+
+def out_of_memory(state: RunState, record: Record, at: float, source: str) -> None:
+    """In a peer's own log: it does its work again."""
+    actor, what = reading.name(record, "actor"), reading.text(record, "what")
+    state.faults.add(state, Fault(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at))
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:

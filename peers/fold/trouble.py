@@ -16,6 +16,7 @@ TROUBLE: tuple[type[e.Event], ...] = (
     e.PeerExpelled,
     e.RolledBack,
     e.RunDiverged,
+    e.OutOfMemory,
     e.RecordOutdated,
     e.RoundsOtherwise,
     e.StateDrifted,

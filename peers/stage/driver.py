@@ -14,6 +14,7 @@ from peers.stage.resources import measure
 from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
 from swarm.compute.body import FrameError
+from swarm.compute.shortage import out_of_memory
 from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
 from swarm.protocol.actions import (
     Apply,
@@ -27,6 +28,7 @@ from swarm.protocol.actions import (
     ForwardDone,
     Lend,
     LoadState,
+    MemoryShort,
     OpenSeats,
     PeerAction,
     PeerInput,
@@ -191,7 +193,11 @@ class StageDriver:
         assert self._keeper is not None
         try:
             engine = await self._keeper.load(action)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError | MemoryError):
+                if not out_of_memory(error):
+                    raise
+                self.loop.post(MemoryShort(f"the state of stage {action.stage}: {error}"))
             self._log.append(
                 CheckpointRefused(f"state of stage {action.stage} at version {action.version}", str(error))
             )
@@ -234,6 +240,12 @@ class StageDriver:
         assert self._keeper is not None
         try:
             digest = await self._keeper.save(version, proven)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            self._log.append(CheckpointRefused("this stage's state", f"no memory for a copy: {error}"))
+            self.loop.post(MemoryShort(f"a checkpoint of version {version}: {error}"))
+            return
         except NotFinite as error:
             self._log.append(CheckpointRefused("this stage's state", str(error)))
             self.loop.post(StateSpoilt(version))

@@ -127,6 +127,11 @@ class Keeper:
         if self.engine is not None:
             self.engine.flip_bit()
 
+    def starve(self) -> None:
+        """There is no memory for the next microbatch: for rehearsals too."""
+        if self.engine is not None:
+            self.engine.starve()
+
     async def load(self, action: LoadState) -> StageEngine:
         """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""
         self._indices.clear()  # after a rollback the same steps may be decided again, and their sums be right

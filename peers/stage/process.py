@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from peers.core_loop import RunFailed
 from peers.directory import Directory
 from peers.dry_run import dry_run
 from peers.fault import Fault
@@ -204,6 +205,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         )
         for fault in options.faults:
             fault.flip_bit = keeper.flip_bit
+            fault.starve = keeper.starve
         driver = StageDriver(core, log, retention, options.machine.more, options.faults)
 
         def meter() -> Meter | None:
@@ -284,6 +286,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             reason = await driver.run()
             if patience.exhausted:
                 raise CoordinatorGone(reason)
+            if core.short:
+                raise RunFailed(core.short)
             return reason
         finally:
             _log_traffic(network, log)

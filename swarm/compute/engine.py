@@ -7,6 +7,7 @@ first, then backward, then forward. An exception is posted as ComputeFailed and 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from swarm.compute.body import BodyFormat, Buffer, FrameError
 from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, REDUCING, Meter
 from swarm.compute.optimizer import StageState
 from swarm.compute.reduction import Buckets
+from swarm.compute.shortage import out_of_memory
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.compute.turns import Turns
@@ -41,6 +43,7 @@ from swarm.protocol.actions import (
     EncodePart,
     Forward,
     ForwardDone,
+    MemoryShort,
     PartEncoded,
     PeerInput,
     SettleBases,
@@ -104,6 +107,9 @@ class StageEngine:
         self._stage: Stage | None = None
         self._waited_s = 0.0
         """How long the task in hand waited for its turn."""
+        self._relieved = False
+        """There was no memory once, and what could be given up has been."""
+        self._starved = 0
         self._coming: Stage | None = None
         """Tensors for a state that is on its way."""
         self.meter = Meter()
@@ -167,6 +173,10 @@ class StageEngine:
     def written(self, attempt: Attempt) -> Future[list[bytes]]:
         """The reduced sums of an attempt, uncompressed. Asked for before the step is applied."""
         return self._call(lambda: self._held().reduction.written(attempt))
+
+    def starve(self) -> None:
+        """The next microbatch finds no memory: a rehearsal."""
+        self._starved += 1
 
     def flip_bit(self) -> None:
         """The first parameter changes its sign, at once: a rehearsal of memory that does so by itself."""
@@ -320,11 +330,7 @@ class StageEngine:
                 continue
             self._waited_s = 0.0
             self.meter.begin(*_metered(task))
-            try:
-                done = self._carry_out(task)
-            except Exception as error:
-                _log.exception("%s failed", type(task).__name__)
-                done = failure(task, error)
+            done = self._done(task)
             self.meter.end(self._waited_s, 0.0 if self._stage is None else self._stage.turned_at)
             if done is not None:
                 try:
@@ -332,8 +338,59 @@ class StageEngine:
                 except Exception:
                     _log.exception("posting %s failed", type(done).__name__)
 
+    def _done(self, task: ComputeAction) -> PeerInput | None:
+        """What comes of it. Where there was no memory for it, it is done again with less, once in an engine's life."""
+        done, error = self._attempt(task)
+        if error is not None and out_of_memory(error):
+            again = self._relieve(task, error) and not self._void(task)
+            if again:
+                done, error = self._attempt(task)
+                if error is not None and out_of_memory(error):
+                    self._relieve(task, error)
+        return done if error is None else failure(task, error)
+
+    def _attempt(self, task: ComputeAction) -> tuple[PeerInput | None, Exception | None]:
+        """What came of it, or why nothing did: without the frames of before, which hold on to memory."""
+        try:
+            return self._carry_out(task), None
+        except CodecError as error:  # the numbers are at fault, not the program
+            _log.warning("%s failed: %s", type(task).__name__, error)
+            return None, error.with_traceback(None)
+        except Exception as error:
+            if out_of_memory(error):
+                _log.warning("%s failed: %s", type(task).__name__, _first_line(error))
+            else:
+                _log.exception("%s failed", type(task).__name__)
+            return None, error.with_traceback(None)
+
+    def _relieve(self, task: ComputeAction, error: Exception) -> bool:
+        """Give up what can be. Whether this is the first time."""
+        first, self._relieved = not self._relieved, True
+        before, now = (0, 0) if self._stage is None else self._stage.relieve()
+        gc.collect()
+        if self._device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        _, microbatch = _subject(task)
+        where = "" if microbatch is None else f" at microbatch {microbatch}"
+        what = f"{type(task).__name__}{where}: {_first_line(error)}"
+        self._post(MemoryShort(what, before, now))
+        return first
+
+    def _void(self, task: ComputeAction) -> bool:
+        """Whether half of it may be done: then this peer has no part in the pass any more, or loads its state anew."""
+        match task:
+            case Forward() | Backward():
+                return self._stage is None or not self._stage.intact
+            case EncodePart() | SumBucket() | StoreSum() | Assemble():
+                return self._manifest.sums.compresses  # what that loses is remembered on the way
+            case _:
+                return True
+
     def _carry_out(self, action: ComputeAction) -> PeerInput | None:
         stage = self._held()
+        if self._starved and isinstance(action, Forward | Backward):
+            self._starved -= 1
+            raise MemoryError("a rehearsal: no memory is left")
         match action:
             case Begin():
                 stage.begin(action.codecs, action.nonfinite)
@@ -406,6 +463,10 @@ class _Call:
                 self.future.set_result(self._run())
             except Exception as error:
                 self.future.set_exception(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _metered(task: ComputeAction) -> tuple[int, int]:

@@ -49,6 +49,8 @@ class Stage:
         layout = Layout.of(self.parameters, with_loss=self._module.last, shared=self._module.shared)
         self._accumulator = Accumulator(layout, manifest.sums, device)
         self._graphs = _GraphStash(graph_budget_bytes)
+        self._adding = False
+        """Something is half in the sums."""
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
         self.sent: dict[Microbatch, Buffer] = {}
         """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
@@ -72,6 +74,7 @@ class Stage:
         """
         self._format = self._format.of_pass(chosen, nonfinite)
         self._accumulator.zero()
+        self._adding = False
         self._graphs.clear()
         self._received.clear()
         self.sent.clear()
@@ -80,6 +83,18 @@ class Stage:
     def limit_graphs(self, budget_bytes: int) -> None:
         """From any thread: of those that are kept already none is given up."""
         self._graphs.budget_bytes = budget_bytes
+
+    def relieve(self) -> tuple[int, int]:
+        """No memory is left: give up all graphs, whose forwards are computed again, and keep half as many from now on.
+
+        Returns how many were, and may be, kept.
+        """
+        return self._graphs.halve()
+
+    @property
+    def intact(self) -> bool:
+        """Whether a forward or backward that has failed can be done again: nothing of it is in the sums."""
+        return not self._adding
 
     def discard(self, action: Discard) -> None:
         microbatch = action.microbatch
@@ -109,14 +124,17 @@ class Stage:
 
     def backward(self, action: Backward) -> BackwardDone:
         """Add a forwarded microbatch to the sums. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
-        graph = self._graphs.pop(action.microbatch)
-        if graph is None:
+        kept = self._graphs.get(action.microbatch)
+        if kept is None:
             raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
-        if not isinstance(graph, Graph):  # only what it is computed from was kept
-            graph = self._run(self._unpacked(graph))
-        sent = self.sent.pop(action.microbatch, None)
+        graph = kept.graph or self._run(self._unpacked(kept.order))
+        kept.graph = None  # it is used up, whatever comes of it
+        sent = self.sent.get(action.microbatch)
         gradient = self._format.unpack_backward(self._index + 1, action.payload, sent)  # type: ignore[arg-type]
-        return self._accumulate(action, graph, gradient.to(self._device), None)
+        done = self._accumulate(action, graph, gradient.to(self._device), None)
+        self._graphs.pop(action.microbatch)
+        self.sent.pop(action.microbatch, None)
+        return done
 
     def apply(self, action: Apply) -> AppliedStep:
         """Raises ValueError when the reduced sums or the version are not those of the decision."""
@@ -185,9 +203,12 @@ class Stage:
     ) -> BackwardDone:
         sources = () if graph.source is None else (graph.source,)
         gradients = torch.autograd.grad(graph.output, (*sources, *self.parameters.values()), gradient)
-        received = self._received.pop(action.microbatch, None)
+        received = self._received.get(action.microbatch)
         payload = self._format.pack_backward(self._index, gradients[0], received) if sources else None
+        self._adding = True
         self._accumulator.add(gradients[len(sources) :], loss, step=action.pass_id.step)
+        self._adding = False
+        self._received.pop(action.microbatch, None)
         crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
         return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed)
 
@@ -201,13 +222,24 @@ class Graph:
     output: Tensor
 
 
+@dataclass(slots=True)
+class _Kept:
+    order: Forward
+    """What it is computed from."""
+    graph: Graph | None
+
+
 class _GraphStash:
-    """What microbatches in flight keep: their graph while `budget_bytes` lasts, else their order."""
+    """What microbatches in flight keep: their order, and their graph while `budget_bytes` lasts."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
+        self._usual = 0
+        """Graphs that were kept at once, at most."""
         self._graph_bytes: int | None = None  # of one graph: all microbatches of a run have one shape
-        self._kept: dict[Microbatch, Graph | Forward] = {}
+        self._most: int | None = None
+        """As many graphs are kept at most, since there was no memory for more. None: as many as fit."""
+        self._kept: dict[Microbatch, _Kept] = {}
 
     def measured(self, run: Callable[[], Graph], parameters: Iterable[Tensor]) -> tuple[Graph, int]:
         """The graph that `run` makes, and the bytes it holds beyond the parameters. Only the first is measured."""
@@ -218,13 +250,29 @@ class _GraphStash:
 
     def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> bool:
         """Whether there is room for the graph."""
-        graphs = sum(isinstance(kept, Graph) for kept in self._kept.values())
-        fits = (graphs + 1) * nbytes <= self.budget_bytes
-        self._kept[microbatch] = graph if fits else action
+        graphs = self._count
+        fits = (graphs + 1) * nbytes <= self.budget_bytes and (self._most is None or graphs < self._most)
+        self._kept[microbatch] = _Kept(action, graph if fits else None)
+        self._usual = max(self._usual, graphs + fits)
         return fits
 
-    def pop(self, microbatch: Microbatch) -> Graph | Forward | None:
-        return self._kept.pop(microbatch, None)
+    def halve(self) -> tuple[int, int]:
+        """Give up all graphs. Returns how many were kept at once, and half of that: the most from now on."""
+        for kept in self._kept.values():
+            kept.graph = None
+        before, self._most = self._usual, self._usual // 2
+        self._usual = 0
+        return before, self._most
+
+    @property
+    def _count(self) -> int:
+        return sum(kept.graph is not None for kept in self._kept.values())
+
+    def get(self, microbatch: Microbatch) -> _Kept | None:
+        return self._kept.get(microbatch)
+
+    def pop(self, microbatch: Microbatch) -> None:
+        self._kept.pop(microbatch, None)
 
     def clear(self) -> None:
         self._kept.clear()

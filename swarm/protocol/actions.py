@@ -162,6 +162,18 @@ class ComputeFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryShort:
+    """There was no memory for something. What can be given up is; after the second time this peer leaves."""
+
+    what: str
+    """What failed, and how."""
+    before: int = 0
+    """Graphs that were kept between forward and backward."""
+    now: int = 0
+    """As many as are kept from now on: of the others the forward is computed again."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartEncoded:
     attempt: Attempt
     bucket: int
@@ -331,6 +343,7 @@ PeerInput = (
     | BackwardDone
     | ResultDone
     | ComputeFailed
+    | MemoryShort
     | PartEncoded
     | BucketSummed
     | Assembled

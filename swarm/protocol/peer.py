@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from swarm.events import LeaderFollowed, PeerJoined, StepApplied
+from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, StepApplied
 from swarm.protocol.actions import (
     AppliedStep,
     Apply,
@@ -28,6 +28,7 @@ from swarm.protocol.actions import (
     LinkUp,
     LoadState,
     MeansChanged,
+    MemoryShort,
     OpenSeats,
     PartEncoded,
     PeerAction,
@@ -135,6 +136,9 @@ class PeerCore:
         self._bases = Bases(visits, settings.steps, base_capacity)
         self._carry: Carry | None = None
         """The residuals of the last step applied, in a run that averages compressed gradients."""
+        self._shortages = 0
+        self.short = ""
+        """Why this peer leaves by itself: it has run out of memory twice."""
         self.finished = False
         """The run is: all its steps are decided, and this peer was told so."""
         self._farewell = Farewell(actor, self.allegiance.group, settings.leave_s, self._out)
@@ -194,6 +198,8 @@ class PeerCore:
                     self.stint.on_computed(event, now)
                 if isinstance(event, ComputeFailed):
                     self._on_failed(event)
+            case MemoryShort():
+                self._on_memory_short(event, now)
             case PartEncoded() | BucketSummed() | Assembled():
                 if isinstance(event, Assembled):
                     self._on_restored(event)
@@ -583,6 +589,18 @@ class PeerCore:
             self._catching_up.failed(event)
             if reason := self._catching_up.spoilt():
                 self._start_again(reason)
+
+    def _on_memory_short(self, event: MemoryShort, now: float) -> None:
+        """The first time less is kept. Who runs out again would do so for ever, and each time others wait for it."""
+        self._shortages += 1
+        leaves = self._shortages > 1
+        self._out.emit(OutOfMemory(str(self.actor), event.what, event.before, event.now, leaves))
+        if leaves and not self.short:
+            self.short = (
+                f"out of memory again, {event.what}: give this peer more (--max-memory, another --device), or ask the "
+                "organiser for smaller stages"
+            )
+            self._leave(self.short, now)
 
     def _start_again(self, reason: str) -> None:
         """What this peer holds or loads cannot go on: it is told in the next pass what to load."""

@@ -422,6 +422,8 @@ class Watch:
         self._check_leaves(decision)
         self.decisions[decision.step] = decision
         self._ever_decided.add(decision)
+        if self._soundness.skipped >= self._world.settings.divergence.skips:
+            raise Violation("progress", f"step {decision.step} comes after {self._soundness.skipped} that were skipped")
         self._soundness = self._soundness.after(decision)
         if decision.skip != (decision.step in self._skipped):
             self._skipped ^= {decision.step}

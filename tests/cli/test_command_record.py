@@ -15,6 +15,7 @@ from swarm.protocol.actions import WriteGroup
 from swarm.protocol.controls import Controls
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import Command, CommandEntry, Decision, StageOutcome, TermEntry
+from swarm.protocol.soundness import Soundness
 
 RUN = "ab" * 32
 PAUSE = Command(1, "pause", "", "Ann", "a “reason”", "r1")
@@ -70,4 +71,25 @@ def test_a_member_of_a_group_has_them_in_its_log_and_for_readers_once_they_stand
     assert stored.standing.controls == Controls.of([PAUSE]) and stored.tail == (CommandEntry(1, RATE),)
     record.write_group(WriteGroup(2, 2, "", 3, (dataclasses.replace(entries[2], ballot=2),), 3))
     assert record.commands == [PAUSE, RATE]
+    record.close()
+
+
+def test_the_record_knows_which_checkpoints_are_good(tmp_path: Path) -> None:
+    """Also after it went back to one of them, and then to one that nothing has proved."""
+    record = DecisionRecord(Home(tmp_path).decisions, RUN)
+    assert record.soundness == Soundness(0, 0)
+    for step in range(4):
+        record.write_decision(decision(step))
+    for step in (4, 5):
+        record.write_decision(dataclasses.replace(decision(step), scale=0.0))
+    assert record.soundness == Soundness(3, 2)
+    record.write_term(2, rollback_to=3)
+    assert record.soundness == Soundness(3, 0), "step 3 had started from there, and was finite"
+    record.write_decision(dataclasses.replace(decision(3), scale=0.0))
+    assert record.soundness == Soundness(3, 1)
+    record.write_term(3, rollback_to=2)
+    record.write_decision(decision(2))
+    record.write_decision(dataclasses.replace(decision(3), scale=0.0))
+    record.write_term(4, rollback_to=4)
+    assert record.soundness == Soundness(2, 0), "what was skipped before is forgiven, and nothing has proved version 4"
     record.close()

@@ -17,8 +17,8 @@ from peers.core_loop import CoreFault, exit_code
 from peers.stage.driver import StageDriver
 from peers.stage.retention import Retention
 from swarm.events import EventLog, ProcessStopped, read_log
-from swarm.protocol.actions import Stop, WriteTerm
-from swarm.protocol.ids import Term
+from swarm.protocol.actions import LoadState, MemoryShort, SaveCheckpoint, StateFailed, Stop, Tick, WriteTerm
+from swarm.protocol.ids import StageIndex, Term
 from swarm.state.error import StateError
 
 
@@ -100,3 +100,32 @@ def test_an_error_that_escapes_a_core_is_a_bug_of_ours_not_the_users(tmp_path: P
     with pytest.raises(CoreFault, match="StateError at Tick: a shard: is torn") as caught:
         asyncio.run(process())
     assert not is_user_error(caught.value)
+
+
+@pytest.mark.parametrize("order", [LoadState(StageIndex(0), 3, None, True), SaveCheckpoint(3)])
+async def test_no_memory_for_a_state_does_not_end_the_process(
+    order: LoadState | SaveCheckpoint, tmp_path: Path
+) -> None:
+    """The core hears of it, and so does the coordinator; an error that is not of memory is a bug, and is shown."""
+
+    async def starved(*args: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: …")
+
+    heard: list[object] = []
+
+    class Core:
+        def handle(self, event: object, now: float) -> list[object]:
+            heard.append(event)
+            done = isinstance(event, MemoryShort if isinstance(order, SaveCheckpoint) else StateFailed)
+            return [Stop("told")] if done else [order] if isinstance(event, Tick) else []
+
+        def next_wakeup(self) -> float:
+            return 0.0 if not heard else 1e9
+
+    log = EventLog(tmp_path / "events.jsonl", lambda: 0.0)
+    driver = StageDriver(Core(), log, Retention(tmp_path / "retention", 1 << 20))  # type: ignore[arg-type]
+    driver.attach(SimpleNamespace(), SimpleNamespace(load=starved, save=starved, close=lambda: None))  # type: ignore[arg-type]
+    assert await driver.run() == "told"
+    (short,) = [event for event in heard if isinstance(event, MemoryShort)]
+    assert "DefaultCPUAllocator" in short.what
+    log.close()

@@ -110,6 +110,17 @@ def test_a_coordinator_that_died_cost_the_time_until_the_next_step():
     assert stopped.faults == []
 
 
+def test_a_run_that_diverges_and_a_peer_without_memory_are_faults():
+    story = Story().steps(0, 4).tell(e.RunDiverged(3, "3 steps in a row were skipped", 2, 0.5))
+    story.tell(e.OutOfMemory("one.1", "Forward at microbatch 2: none", 6, 3, False))
+    rows = views.faults_view(story.state)["faults"][:2]
+    assert [(row["kind"], row["actor"], row["reason"]) for row in rows] == [
+        ("out of memory", "one.1", "Forward at microbatch 2: none"),
+        ("diverged", None, "3 steps in a row were skipped"),
+    ]
+    assert all(row["recovered_at"] is not None and row["word"] != row["kind"] for row in rows)
+
+
 def test_a_rollback_costs_the_steps_that_are_undone():
     story = Story().steps(0, 4).tell(e.RolledBack(2, 2, "stage 1 has no state"))
     (fault,) = story.faults

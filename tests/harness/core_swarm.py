@@ -132,6 +132,9 @@ class Peer:
             case act.LoadState():
                 return self._load(action)
             case act.SaveCheckpoint(version):
+                assert self.engine is not None
+                if self.engine.snapshot().result(WAIT_S).spoilt:
+                    return act.StateSpoilt(version)
                 return act.CheckpointSaved(version, f"version {version}")
             case act.Emit() | act.Stop():
                 return None

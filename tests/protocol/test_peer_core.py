@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.events import LeaderFollowed, PeerFenced, ReduceStarted, RouteChanged
+from swarm.events import LeaderFollowed, OutOfMemory, PeerFenced, ReduceStarted, RouteChanged
 from swarm.protocol import early
 from swarm.protocol import messages as m
 from swarm.protocol.actions import (
@@ -19,6 +19,7 @@ from swarm.protocol.actions import (
     ForwardDone,
     LinkLost,
     LinkUp,
+    MemoryShort,
     PeerInput,
     Received,
     SaveCheckpoint,
@@ -79,6 +80,17 @@ def test_a_peer_obeys_the_coordinator_of_the_highest_term() -> None:
     core.handle(StateLoaded(StageIndex(0), 0, 1), 0.04)
     assert not [a for a in told(OTHER, m.Halt("I am no coordinator", Term(9)), 0.05) if isinstance(a, Stop)]
     assert [a for a in told(group[0], m.Halt("it failed", Term(5)), 0.06) if isinstance(a, Stop)]
+
+
+def test_a_peer_that_runs_out_of_memory_again_leaves() -> None:
+    core = PeerCore(ME, COORDINATOR, small_settings(stages=1, microbatches=2, steps=2, replicas=2))
+    core.handle(Received(COORDINATOR, m.Assign(Term(1), StageIndex(0), 0)), 0.0)
+    core.handle(StateLoaded(StageIndex(0), 0, 1), 0.1)
+    first = core.handle(MemoryShort("Forward at microbatch 1: none", 6, 3), 0.2)
+    assert Emit(OutOfMemory(str(ME), "Forward at microbatch 1: none", 6, 3, leaves=False)) in first
+    assert not core.leaving and not core.short, "it has less to do it with from now on"
+    core.handle(MemoryShort("Backward at microbatch 0: none", 3, 1), 0.3)
+    assert core.leaving and "Backward at microbatch 0" in core.short and "--max-memory" in core.short
 
 
 def test_halt_ends_a_peer_as_failed_if_the_coordinator_says_so() -> None:

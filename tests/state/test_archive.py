@@ -44,6 +44,17 @@ def files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
+def test_the_newest_version_that_is_good_stays_beside_the_newest(tmp_path: Path) -> None:
+    archive = Archive(tmp_path, RUN, stages=1, keep=1)
+    archive.proven = 15
+    for version in (5, 10, 20, 30):
+        put(archive, 0, version)
+    assert archive.complete_versions() == [10, 30]
+    archive.proven = 35
+    put(archive, 0, 40)
+    assert archive.complete_versions() == [30, 40]
+
+
 def test_complete_means_every_stage(tmp_path: Path) -> None:
     archive = Archive(tmp_path, RUN, stages=2, keep=2)
     put(archive, 0, 10, 0.5)

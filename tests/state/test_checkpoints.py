@@ -229,3 +229,12 @@ def test_a_full_disk_leaves_older_checkpoints_intact(tmp_path: Path, room: int) 
     assert done.returncode == 0, done.stderr
     assert "checkpoint of version 20 not written: File too large; older checkpoints are intact" in done.stdout
     assert not list(tmp_path.glob("**/*.tmp"))
+
+
+def test_the_newest_that_is_good_stays_beside_the_newest(tmp_path: Path) -> None:
+    checkpoints, _ = store(tmp_path, keep=1)
+    for version, proven in ((5, 0), (10, 5), (20, 15), (30, 15)):
+        checkpoints.save(0, version, state(1), "ef" * 32, updates=version, chain="cd" * 32, proven=proven)
+    assert checkpoints.versions(0) == [10, 30]
+    checkpoints.save(0, 40, state(1), "ef" * 32, updates=40, chain="cd" * 32, proven=35)
+    assert checkpoints.versions(0) == [30, 40]

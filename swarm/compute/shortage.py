@@ -1,0 +1,18 @@
+"""Out of memory: which errors say so."""
+
+from __future__ import annotations
+
+_SIGNS = (
+    "out of memory",  # CUDA, and torch.OutOfMemoryError of any device
+    "DefaultCPUAllocator",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the machine, or the device, has no memory left for what was to be done."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
