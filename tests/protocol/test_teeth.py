@@ -8,15 +8,61 @@ from swarm.simulation.mutants import MUTANTS, Mutant
 from swarm.simulation.runner import run_seed
 
 SEEDS = 500
+KNOWN = {
+    "no fencing": 0,
+    "replay without dedup": 0,
+    "decide without all stages": 223,
+    "late amendment accepted": 57,
+    "late open accepted": 93,
+    "cursor shifted on resume": 2,
+    "reduce attempt without id": 60,
+    "release without hand-shake": 21,
+    "poll after crash": 190,
+    "set digests unchecked": 0,
+    "done taken for completeness": 80,
+    "told before durable": 0,
+    "no retention": 0,
+    "base unchecked": 0,
+    "copies mixed": 1069,
+    "own copy kept": 7,
+    "choice unrecorded": 0,
+    "chosen while open": 0,
+    "partner's table unchecked": 89,
+    "other stage left out": 0,
+    "rounds at once": 2,
+    "residuals ungranted": 30,
+    "residuals settled early": 86,
+    "residuals of another term": 2,
+    "sums unchecked": 7,
+    "step left out": 1,
+    "in the roster too early": 0,
+    "copied too late": 1,
+    "let go at once": 9,
+    "last copy let go": 68,
+    "taken from a leaver": 9,
+    "last replica moved": 0,
+    "moves at once": 19,
+    "moved before drained": 0,
+    "seat given up at once": 2,
+    "two votes": 0,
+    "one disk is enough": 25,
+    "shorter log wins": 13,
+    "vote forgotten": 2,
+    "older leader obeyed": 92,
+    "own copy is enough": 0,
+    "rate of the decision": 4,
+    "in force before it is written": 0,
+    "every request is new": 3,
+    "expulsion forgotten": 111,
+}
+"""The seed that caught each mutant last: looked at first. `-rP` prints those that catch them now."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_broken_protocol_is_caught(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    seeds = (*([KNOWN[mutant.name]] if mutant.name in KNOWN else []), *range(mutant.first, mutant.first + SEEDS))
     with mutant.planted():
-        caught = next(
-            (o for seed in range(mutant.first, mutant.first + SEEDS) if not (o := run_seed(mutant.scenario, seed)).ok),
-            None,
-        )
+        caught = next((o for seed in seeds if not (o := run_seed(mutant.scenario, seed)).ok), None)
     assert caught is not None, f"{mutant.name}: {SEEDS} seeds did not notice that {mutant.rule!r} is broken"
     print(f"{mutant.name}: seed {caught.seed}, {caught.invariant}: {caught.detail}")
     record_property("seed", caught.seed)
