@@ -250,7 +250,8 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     for actor in actors[:64]:
         if actor not in known and (actor in state.members.here or actor in state.members.gone):
             stage = state.members.stage_of(actor)
-            slow = Fault(0, at, "slow", actor, stage, step, pass_id, reason, recovered_at=at, decided=True)
+            why = _own_part(reason, actor, actors)
+            slow = Fault(0, at, "slow", actor, stage, step, pass_id, why, recovered_at=at, decided=True)
             found.append(faults.add(state, slow))
     if not found:
         found = [faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason, recovered_at=at))]
@@ -262,6 +263,15 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     for position, fault in enumerate(found):
         faults.charge(fault, seconds / len(found), each + (position < rest))
     faults.unpaid = []
+
+
+def _own_part(reason: str, actor: str, actors: list[str]) -> str:
+    """Of "one: why; two: why", what is said of `actor`; all of it, if nothing is."""
+    mark = f"{actor}: "
+    _, found, rest = reason.partition(mark) if reason.startswith(mark) else reason.partition(f"; {mark}")
+    for other in actors[:64]:
+        rest = rest.partition(f"; {other}: ")[0]
+    return rest if found and rest else reason
 
 
 def frame_recovered(state: RunState, record: Record, at: float, source: str) -> None:

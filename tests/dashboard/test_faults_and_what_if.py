@@ -58,6 +58,17 @@ def test_several_incidents_of_a_step_divide_its_cost_and_lose_nothing_of_it():
     assert sum(fault["seconds"] for fault in story.faults) == pytest.approx(3.0)
 
 
+def test_of_several_slow_peers_each_has_its_own_reason():
+    story = Story().open(0)
+    told = "a.1: it was slow; it released 1; b.1: it was slow and released 2"
+    story.tell(e.FaultCosted("1:0", 0, ["a.1", "b.1", "c.1"], 0, 3.0, 4.0, 999, told)).decide(0)
+    assert [fault["reason"] for fault in story.faults] == [
+        "it was slow; it released 1",
+        "it was slow and released 2",
+        told,
+    ]
+
+
 def test_an_aborted_attempt_is_an_incident_of_its_own_only_if_nobody_is_to_blame():
     story = Story().open(0).tell(e.StepAborted("1:0", 2, "stage 1 gave up")).wait(1)
     story.open(0, term=2).tell(cost(0, [], 9, 5.0, 700, term=2)).decide(0)
