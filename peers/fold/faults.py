@@ -166,9 +166,6 @@ def fenced(state: RunState, record: Record, at: float, source: str) -> None:
     unfinished = len(reading.listing(record, "unfinished", MOST_ROSTER))
     reason, step = reading.text(record, "reason"), reading.step_of(pass_id)
     faults = state.faults
-    opened = state.pipeline.open
-    if opened is not None and opened.pass_id == pass_id and opened.kind != "train":
-        return  # nothing of an evaluation is kept: it is only done again
     fault = faults.open_of(actor)
     if fault is None:
         fault = faults.add(state, Fault(0, at, "fenced", actor, stage, step, pass_id, reason))
@@ -244,8 +241,15 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     faults = state.faults
     numbers = {*faults.unpaid, *faults.pending}  # it is told just before the decision, or just after it
     found = [fault for number in sorted(numbers) if (fault := faults.get(number)) is not None]
-    found = [fault for fault in found if fault.step == step and fault.kind != "rolled back" and not fault.costed]
-    found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
+    found = [fault for fault in found if fault.kind != "rolled back" and not fault.costed]
+    if "+" in pass_id:  # an evaluation: it is over with this, and what else is open is of the next step
+        found = [fault for fault in found if fault.actor in actors]
+        for fault in found:
+            fault.step, fault.recovered_at, fault.decided = step, at, True
+        faults.pending = [number for number in faults.pending if number not in {fault.id for fault in found}]
+    else:
+        found = [fault for fault in found if fault.step == step or "+" in fault.pass_id]
+        found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
     known = {fault.actor for fault in found}
     for actor in actors[:64]:
         if actor not in known and (actor in state.members.here or actor in state.members.gone):
