@@ -51,7 +51,7 @@ EVENTS: dict[str, str] = {
     "RoundsOtherwise": "This device fails the self-test at the start: the processor makes the optimizer's steps.",
     "PeerWorked": "Where a peer's time went in one pass, with its largest spans, its use of the machine and its links.",
     "PlannerLooked": "The planner's view: rates by stage, the slowest one, and the move it plans, if any.",
-    "FaultCosted": "What a disturbed step cost: seconds above the usual, tokens, microbatches done again.",
+    "FaultCosted": "What a disturbed step or evaluation cost: seconds above the usual, tokens, microbatches again.",
     "ControlGiven": "A command of the organiser, recorded durably before it takes effect.",
     "ControlRefused": "A command that cannot be carried out, and why.",
     "MicrobatchForwarded": "A peer has computed the forward of a microbatch.",

@@ -362,7 +362,10 @@ class PlannerLooked(Event):
 
 @dataclass(frozen=True, slots=True)
 class FaultCosted(Event):
-    """A step in which something went wrong is decided: what that cost."""
+    """A step or an evaluation in which something went wrong is over: what that cost.
+
+    Of an evaluation (`pass_id` with a `+`) `step` is the last that was decided, and `usual_s` what evaluations take.
+    """
 
     pass_id: str
     step: int

@@ -23,6 +23,7 @@ from peers.coordinator.mirror import Mirror
 from peers.coordinator.record import DecisionRecord
 from peers.coordinator.steward import Steward
 from peers.coordinator.twins import Twins
+from peers.coordinator.untold import untold
 from peers.core_loop import INTERRUPTED
 from peers.directory import Directory
 from peers.fault import Fault
@@ -58,6 +59,7 @@ from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Buffer
+from swarm.protocol import commanding
 from swarm.protocol.actions import LeaveRequested
 from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator import CoordinatorCore, Phase
@@ -131,6 +133,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     key = organiser_key(home)
     check_archive(home.archive, run_hash)
     record = GroupRecord(home.decisions, run_hash) if several else DecisionRecord(home.decisions, run_hash)
+    missing = await asyncio.to_thread(untold, record.commands, (home.events, *sorted(home.mirrors.glob("*.jsonl"))))
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
     describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
@@ -247,6 +250,8 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
         for number in leaving_signals():
             loop.add_signal_handler(number, lambda: driver.loop.post(LeaveRequested(INTERRUPTED)))
         log.append(ProcessStarted("coordinator", str(me), run_hash, version("swarm-peer"), options.max_rate))
+        for command in missing:
+            log.append(commanding.given(command))
         addresses = tuple(await host.addresses())
         fingerprint = key_fingerprint(signed.public_key)
 

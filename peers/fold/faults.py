@@ -167,9 +167,6 @@ def fenced(state: RunState, record: Record, at: float, source: str) -> None:
     unfinished = len(reading.listing(record, "unfinished", MOST_ROSTER))
     reason, step = reading.text(record, "reason"), reading.step_of(pass_id)
     faults = state.faults
-    opened = state.pipeline.open
-    if opened is not None and opened.pass_id == pass_id and opened.kind != "train":
-        return  # nothing of an evaluation is kept: it is only done again
     fault = faults.open_of(actor)
     if fault is None:
         fault = faults.add(state, Fault(0, at, "fenced", actor, stage, step, pass_id, reason))
@@ -268,13 +265,21 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     faults = state.faults
     numbers = {*faults.unpaid, *faults.pending}  # it is told just before the decision, or just after it
     found = [fault for number in sorted(numbers) if (fault := faults.get(number)) is not None]
-    found = [fault for fault in found if fault.step == step and fault.kind != "rolled back" and not fault.costed]
-    found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
+    found = [fault for fault in found if fault.kind != "rolled back" and not fault.costed]
+    if "+" in pass_id:  # an evaluation: it is over with this, and what else is open is of the next step
+        found = [fault for fault in found if fault.actor in actors]
+        for fault in found:
+            fault.step, fault.recovered_at, fault.decided = step, at, True
+        faults.pending = [number for number in faults.pending if number not in {fault.id for fault in found}]
+    else:
+        found = [fault for fault in found if fault.step == step or "+" in fault.pass_id]
+        found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
     known = {fault.actor for fault in found}
     for actor in actors[:64]:
         if actor not in known and (actor in state.members.here or actor in state.members.gone):
             stage = state.members.stage_of(actor)
-            slow = Fault(0, at, "slow", actor, stage, step, pass_id, reason, recovered_at=at, decided=True)
+            why = _own_part(reason, actor, actors)
+            slow = Fault(0, at, "slow", actor, stage, step, pass_id, why, recovered_at=at, decided=True)
             found.append(faults.add(state, slow))
     if not found:
         found = [faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason, recovered_at=at))]
@@ -286,6 +291,15 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     for position, fault in enumerate(found):
         faults.charge(fault, seconds / len(found), each + (position < rest))
     faults.unpaid = []
+
+
+def _own_part(reason: str, actor: str, actors: list[str]) -> str:
+    """Of "one: why; two: why", what is said of `actor`; all of it, if nothing is."""
+    mark = f"{actor}: "
+    _, found, rest = reason.partition(mark) if reason.startswith(mark) else reason.partition(f"; {mark}")
+    for other in actors[:64]:
+        rest = rest.partition(f"; {other}: ")[0]
+    return rest if found and rest else reason
 
 
 def frame_recovered(state: RunState, record: Record, at: float, source: str) -> None:

@@ -14,6 +14,7 @@ from swarm.events import (
     CoordinatorStarted,
     Evaluated,
     EvaluationDropped,
+    FaultCosted,
     PeerExpelled,
     PeerGone,
     PeerJoined,
@@ -196,6 +197,10 @@ class CoordinatorCore:
         self._tables_told = TablesTold(self.members, capacities, self._out)
         self._progress_told = ProgressTold(self._out)
         self._costs = FaultCosts(settings)
+        self._costs_of = {
+            PassKind.TRAIN: self._costs,
+            PassKind.EVALUATE: FaultCosts(settings, lambda: self._costs.usual_s),
+        }
         self._reported_work = ReportedWork(actor, settings, self.history, self.members, self._out)
         self._state = ("", "")
         """As last told."""
@@ -427,6 +432,7 @@ class CoordinatorCore:
         if request.rollback_to is not None:
             undone = self.history.version - request.rollback_to
             self._costs.rolled_back(undone, f"rolled back to version {request.rollback_to}")
+            self._costs.take_over(self._costs_of[PassKind.EVALUATE])  # it comes again after other steps
             self.history.rolled_back(request.rollback_to)
             self._collection.rolled_back(request.rollback_to)
             self._audits.forget()
@@ -461,9 +467,12 @@ class CoordinatorCore:
                 if ledger.has_work(actor):
                     self._experience.probation.worked(actor.peer, ledger.pass_id)
         self.open_pass.report(decided, now)
-        if (costed := self._costs.decided(ledger, decided.without, now)) is not None:
-            self._out.emit(costed)
+        self._tell_cost(self._costs.decided(ledger, decided.without, now))
         self._pass_closed(now)
+
+    def _tell_cost(self, costed: FaultCosted | None) -> None:
+        if costed is not None:
+            self._out.emit(costed)
 
     def _pass_closed(self, now: float) -> None:
         self.phase = Phase.BETWEEN
@@ -580,8 +589,9 @@ class CoordinatorCore:
         ledger.listen(self._audience.of(ledger.pass_id, [table.roster for table in ledger.tables], now))
         self.phase = Phase.OPEN
         self._placement.pass_opened(ledger.actors, now)
+        if kind in self._costs_of:
+            self._costs_of[kind].opened(now)
         if kind is PassKind.TRAIN:
-            self._costs.opened(now)
             self._experience.opened(_everybody(survey))
         told = kind is not PassKind.GENERATE or not self._agenda.samples
         self.open_pass = OpenPass(
@@ -619,13 +629,15 @@ class CoordinatorCore:
                     targets = self.settings.targets_per_step // self.settings.microbatches
                     targets *= self.settings.evaluate_microbatches
                     self._out.emit(Evaluated(self.history.version, loss_sum / targets, targets))
+                    self._tell_cost(self._costs_of[ledger.kind].decided(ledger, frozenset(), now))
                 self._pass_closed(now)
             case GiveUp(reason):
                 self._experience.aborts += 1
-                if self._agenda.aborted(ledger.kind):
-                    self._tell_dropped(reason, ())
-                if ledger.kind is PassKind.TRAIN:
-                    self._costs.aborted(ledger, reason)
+                dropped = self._agenda.aborted(ledger.kind)
+                if ledger.kind in self._costs_of:
+                    self._costs_of[ledger.kind].aborted(ledger, reason)
+                if dropped:
+                    self._tell_dropped(ledger, reason, (), now)
                 self._audits.gave_up(ledger)
                 self._abort(ledger, reason)
             case Drifted(drifts):
@@ -637,11 +649,16 @@ class CoordinatorCore:
                 self._abort(ledger, what)
             case Dropped(reason, who):
                 self._agenda.dropped()
-                self._tell_dropped(reason, who)
+                if ledger.kind in self._costs_of:
+                    self._costs_of[ledger.kind].aborted(ledger, reason)
+                self._tell_dropped(ledger, reason, who, now)
                 self._pass_closed(now)
 
-    def _tell_dropped(self, reason: str, who: tuple[Actor, ...]) -> None:
+    def _tell_dropped(self, ledger: Ledger, reason: str, who: tuple[Actor, ...], now: float) -> None:
+        """An evaluation, or a sample, is not done; and what was lost with it."""
         self._out.emit(EvaluationDropped(self.history.version, reason, [str(actor) for actor in who]))
+        if ledger.kind is PassKind.EVALUATE:
+            self._tell_cost(self._costs_of[ledger.kind].given_up(ledger, now))
 
     def _reload(self, ledger: Ledger, drifts: tuple[Drift, ...]) -> None:
         """Do the step again without those whose state is not what their siblings hold: they load it anew."""

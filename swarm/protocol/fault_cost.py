@@ -2,12 +2,14 @@
 
 It counts from the opening of the first attempt at the step, or from a loss while no step was open, to the decision.
 What is usual is the median of the last steps in which nothing went wrong; a step that was computed twice for an audit
-is neither. A rollback costs the steps that are done again as well.
+is neither. A rollback costs the steps that are done again as well. Evaluations are looked at by themselves, against
+other evaluations: each costs what steps could have been trained in that time.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from statistics import median
 
 from swarm.events import FaultCosted
@@ -21,10 +23,15 @@ MOST_REASONS = 4
 
 
 class FaultCosts:
-    """Told of a step by `opened`, `aborted` and `decided`, of what goes wrong between steps by the others."""
+    """Told of a step by `opened`, `aborted` and `decided`, of what goes wrong between steps by the others.
 
-    def __init__(self, settings: Settings) -> None:
+    The same of evaluations, in an object of their own, which are `given_up` when they were aborted too often.
+    """
+
+    def __init__(self, settings: Settings, step_s: Callable[[], float] | None = None) -> None:
+        """`step_s`: what a step takes, where it is evaluations that are looked at; 0: not known."""
         self._settings = settings
+        self._step_s = step_s
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         """Seconds of the last undisturbed steps."""
         self._since: float | None = None
@@ -82,8 +89,33 @@ class FaultCosts:
         for actor in sorted(without):
             self._blame(str(actor), "lost after all others were prepared")
         self._take(ledger)
+        return self._told(ledger, now)
+
+    def given_up(self, ledger: Ledger, now: float) -> FaultCosted | None:
+        """What was `aborted` is not tried again."""
+        return self._told(ledger, now)
+
+    def take_over(self, other: FaultCosts) -> None:
+        """What `other` has begun is not finished: what went wrong in it counts here."""
+        if other._reasons:
+            self._since = other._since if self._since is None else self._since
+            self._actors += [actor for actor in other._actors if actor not in self._reasons]
+            self._reasons = other._reasons | self._reasons
+            self._again += other._again
+        other.forget()
+
+    def forget(self) -> None:
+        """What was begun is of no interest any more."""
+        self._since = None
+        self._reasons = {}
+        self._actors = []
+        self._again = self._steps_again = 0
+        self._twice = False
+
+    def _told(self, ledger: Ledger, now: float) -> FaultCosted | None:
         took = now - (ledger.opened_at if self._since is None else self._since)
         usual = self.usual_s
+        step_s = usual if self._step_s is None else self._step_s()
         costed = None
         if self._reasons:
             lost = 0.0 if not usual else max(0.0, took - usual) + self._steps_again * usual
@@ -94,12 +126,12 @@ class FaultCosts:
                 microbatches=self._again,
                 seconds=lost,
                 usual_s=usual,
-                tokens=round(lost * self._settings.tokens_per_step / usual) if usual else 0,
+                tokens=round(lost * self._settings.tokens_per_step / step_s) if step_s else 0,
                 reason=self._words(),
             )
         elif not self._twice:
             self._usual.append(took)
-        self._forget()
+        self.forget()
         return costed
 
     def _take(self, ledger: Ledger) -> None:
@@ -116,10 +148,3 @@ class FaultCosts:
         told = [f"{actor}: {why}" if actor else why for actor, why in list(self._reasons.items())[:MOST_REASONS]]
         more = len(self._reasons) - len(told)
         return "; ".join(told) + (f"; and {more} more" if more else "")
-
-    def _forget(self) -> None:
-        self._since = None
-        self._reasons.clear()
-        self._actors.clear()
-        self._again = self._steps_again = 0
-        self._twice = False

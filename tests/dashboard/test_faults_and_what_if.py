@@ -58,6 +58,17 @@ def test_several_incidents_of_a_step_divide_its_cost_and_lose_nothing_of_it():
     assert sum(fault["seconds"] for fault in story.faults) == pytest.approx(3.0)
 
 
+def test_of_several_slow_peers_each_has_its_own_reason():
+    story = Story().open(0)
+    told = "a.1: it was slow; it released 1; b.1: it was slow and released 2"
+    story.tell(e.FaultCosted("1:0", 0, ["a.1", "b.1", "c.1"], 0, 3.0, 4.0, 999, told)).decide(0)
+    assert [fault["reason"] for fault in story.faults] == [
+        "it was slow; it released 1",
+        "it was slow and released 2",
+        told,
+    ]
+
+
 def test_an_aborted_attempt_is_an_incident_of_its_own_only_if_nobody_is_to_blame():
     story = Story().open(0).tell(e.StepAborted("1:0", 2, "stage 1 gave up")).wait(1)
     story.open(0, term=2).tell(cost(0, [], 9, 5.0, 700, term=2)).decide(0)
@@ -65,6 +76,40 @@ def test_an_aborted_attempt_is_an_incident_of_its_own_only_if_nobody_is_to_blame
     blamed.open(0, term=2).tell(cost(0, ["b.1"], 9, 5.0, 700, term=2)).decide(0)
     assert [(f["kind"], f["seconds"], f["microbatches"]) for f in story.faults] == [("aborted", 5.0, 9)]
     assert [(f["kind"], f["seconds"], f["microbatches"]) for f in blamed.faults] == [("fenced", 5.0, 9)]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_fault_in_an_evaluation_has_its_cost_and_is_over_with_it(lost: bool):
+    story = Story().steps(0, 3).tell(e.PassOpened("1:3+1", "evaluate", [2, 1], 4)).wait(1)
+    if lost:
+        story.tell(e.PeerLost("b.1", 0, "its connection broke"))
+    story.tell(e.PeerFenced("b.1", 0, "1:3+1", [0], [1], "its connection broke")).wait(2)
+    story.tell(e.Evaluated(4, 3.0, 100), e.FaultCosted("1:3+1", 3, ["b.1"], 1, 2.0, 1.0, 400, "b.1: it broke"))
+    over = story.at
+    (fault,) = story.faults
+    assert (fault["kind"], fault["step"], fault["pass_id"]) == ("lost" if lost else "fenced", 3, "1:3+1")
+    assert fault["word"] == ("lost in the evaluation" if lost else "taken out of the evaluation")
+    assert (fault["seconds"], fault["tokens"], fault["recovered_at"]) == (2.0, 400, over)
+    story.steps(4, 4)
+    assert story.faults == [fault] and story.lost == {"seconds": 2.0, "tokens": 400}
+    story.open(5).tell(e.PeerFenced("a.1", 0, "1:5", [], [], "silent")).tell(cost(5, ["a.1"], 0, 1.0, 200)).decide(5)
+    assert [fault["seconds"] for fault in story.faults] == [2.0, 1.0]
+
+
+def test_a_fault_in_an_evaluation_that_leads_to_a_rollback_is_charged_with_the_step():
+    story = Story().steps(0, 3).tell(e.PassOpened("1:3+1", "evaluate", [2, 1], 4)).wait(1)
+    story.tell(e.PeerLost("c.1", 1, "broke"), e.PeerFenced("c.1", 1, "1:3+1", [], [0], "broke"))
+    story.tell(e.StepAborted("1:3+1", 2, "gave up"), e.RolledBack(2, 2, "stage 1 has no state")).wait(3)
+    story.open(2, term=2).wait(4).tell(cost(2, ["c.1"], 8, 7.0, 900, term=2)).decide(2)
+    assert [fault["kind"] for fault in story.faults] == ["lost", "rolled back"]
+    assert story.faults[0]["seconds"] == 7.0 and story.faults[0]["costed"]
+
+
+def test_an_evaluation_that_is_given_up_is_told():
+    story = Story().steps(0, 3).tell(e.PassOpened("1:3+1", "evaluate", [2, 1], 4)).wait(1)
+    story.tell(e.StepAborted("1:3+1", 2, "gave up"), e.FaultCosted("1:3+1", 3, [], 2, 5.0, 1.0, 900, "gave up"))
+    (fault,) = story.faults
+    assert (fault["word"], fault["seconds"], fault["step"]) == ("evaluation begun anew", 5.0, 3)
 
 
 def test_who_says_goodbye_is_no_fault_and_who_stands_by_costs_nothing():

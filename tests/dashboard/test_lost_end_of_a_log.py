@@ -127,3 +127,19 @@ def test_the_curve_of_the_history_has_no_gap(tmp_path: Path) -> None:
     assert history.series("loss", *history.span, 1000)["last"] == [loss for _, loss in WHOLE]
     assert [step["step"] for step in history.timeline(0, 9)["steps"]] == [0, 1, 2, 3, 4]
     history.close()
+
+
+def test_a_command_that_two_coordinators_tell_of_is_one_mark(tmp_path: Path) -> None:
+    """One that died before it could say so says it when it is there again, and meanwhile another one has."""
+    group = Group()
+    group.tell(LEADER, e.ControlGiven(1, "rate", "0.5", "Ann", ""))
+    group.tell(FOLLOWER, e.ControlGiven(1, "rate", "0.5", "Ann", ""), e.ControlGiven(2, "rate", "1", "Ann", ""))
+    (tmp_path / "mirrors").mkdir()
+    for name, actor in (("events.jsonl", FOLLOWER), ("mirrors/k.jsonl", LEADER)):
+        lines = (json.dumps(record, separators=(",", ":")) for record in group.logs[actor])
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    history = History([tmp_path], tmp_path / "history.sqlite")
+    while history.follow():
+        pass
+    assert [mark["kind"] for mark in history.marks(0.0, 1e9, 100)].count("control") == 2
+    history.close()

@@ -105,6 +105,75 @@ def test_a_step_that_is_audited_is_no_fault_and_not_usual() -> None:
     assert costs.usual_s == 2.0
 
 
+def evaluation(now: float, term: int = 1) -> Ledger:
+    table = StageTable(0, (ONE, TWO), (0, 1))
+    pass_id = PassId(Term(term), StepNumber(3), 1)
+    weights = {ONE: 1.0, TWO: 1.0}
+    return Ledger(pass_id=pass_id, kind=PassKind.EVALUATE, tables=(table,), weights=weights, decision=None, now=now)
+
+
+def evaluations(*seconds: float) -> FaultCosts:
+    """A step takes 4 s; so many undisturbed evaluations have been."""
+    costs = FaultCosts(SETTINGS, lambda: 4.0)
+    for took in seconds:
+        costs.opened(0.0)
+        assert costs.decided(evaluation(0.0), NOBODY, took) is None
+    return costs
+
+
+def test_an_evaluation_costs_what_it_took_more_than_others_in_tokens_of_steps() -> None:
+    costs = evaluations(1.0, 1.0, 1.2)
+    costs.opened(0.0)
+    ledger = evaluation(0.0)
+    ledger.disturbers[TWO] = "its connection broke"
+    ledger.done_again = 1
+    costed = costs.decided(ledger, NOBODY, 3.0)
+    assert costed is not None and (costed.pass_id, costed.step, costed.actors) == ("1:3+1", 3, [str(TWO)])
+    assert (costed.usual_s, costed.seconds, costed.microbatches) == (1.0, 2.0, 1)
+    assert costed.tokens == TOKENS // 2
+
+
+def test_an_evaluation_that_is_given_up_has_cost_its_time() -> None:
+    costs = evaluations(1.0)
+    costs.opened(0.0)
+    costs.aborted(evaluation(0.0), "stage 0 lost its last replica")
+    costs.opened(2.0)
+    last = evaluation(2.0, term=2)
+    costs.aborted(last, "stage 0 lost its last replica")
+    costed = costs.given_up(last, 4.0)
+    assert costed is not None and (costed.pass_id, costed.seconds) == ("2:3+1", 3.0)
+
+
+def test_what_an_evaluation_before_a_rollback_has_cost_is_told_with_the_step() -> None:
+    steps, costs = FaultCosts(SETTINGS), evaluations(1.0)
+    now = usual_steps(steps, 2.0, 2.0)
+    costs.opened(now)
+    ledger = evaluation(now)
+    ledger.disturbers[TWO] = "its connection broke"
+    costs.aborted(ledger, "stage 0 lost its last replica")
+    steps.rolled_back(1, "rolled back to version 1")
+    steps.take_over(costs)
+    steps.opened(now + 5.0)
+    costed = steps.decided(opened(1, now + 5.0, term=2), NOBODY, now + 7.0)
+    assert costed is not None and costed.actors == [str(TWO)] and "its connection broke" in costed.reason
+    assert abs(costed.seconds - (5.0 + 2.0)) < 1e-9
+    costs.opened(50.0)
+    assert costs.decided(evaluation(50.0), NOBODY, 51.0) is None, "the next one is undisturbed"
+    costs.opened(60.0)
+    steps.take_over(costs)
+    steps.opened(70.0)
+    assert steps.decided(opened(2, 70.0), NOBODY, 72.0) is None, "nothing had gone wrong"
+
+
+def test_without_a_usual_step_an_evaluation_costs_no_tokens() -> None:
+    costs = FaultCosts(SETTINGS, lambda: 0.0)
+    costs.opened(0.0)
+    ledger = evaluation(0.0)
+    ledger.disturbers[TWO] = "slow"
+    costed = costs.decided(ledger, NOBODY, 9.0)
+    assert costed is not None and (costed.seconds, costed.tokens) == (0.0, 0)
+
+
 def test_who_is_lost_before_the_first_step_costs_nothing() -> None:
     costs = FaultCosts(SETTINGS)
     costs.lost(ONE, "its connection broke", 0.0)

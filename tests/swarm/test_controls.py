@@ -17,6 +17,7 @@ from conftest import MakeGroup, MakeSwarm
 from swarm_processes import Process, Swarm
 
 from peers.control_client import NoCoordinator, Refused, Reply, send
+from peers.home import Home
 from peers.verdict import archived_digests
 from swarm.events import (
     CheckpointArchived,
@@ -144,6 +145,31 @@ def test_who_is_expelled_stays_out_and_who_is_dismissed_goes_politely(make_swarm
     organiser.wait_for(RunFinished)
     assert len(organiser.of(PeerExpelled)) == 1
     ends_at(swarm, organiser.of(RunFinished)[-1].step + 1)
+
+
+def test_who_dies_between_writing_a_command_and_logging_it_says_it_in_the_next_life(make_swarm: MakeSwarm) -> None:
+    swarm = make_swarm("none", "run.steps=6", "swarm.replicas=1")
+    swarm.coordinate()
+    organiser = swarm.coordinator
+    told(organiser, "rate", "0.5")
+    told(organiser, "rate", "0.25")
+    organiser.kill()
+    organiser.wait_end()
+    log = Home(organiser.home).events
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"number":2' not in line))  # as if it had not come to that
+    swarm.coordinate()
+    organiser.wait(lambda: len(controls_in(log)) == 2, "what was not said")
+    assert [each["value"] for each in controls_in(log)] == ["0.5", "0.25"]
+    again(swarm)
+    swarm.join_stages(tuple(TWO))
+    swarm.finish()
+    assert [each["number"] for each in controls_in(log)] == [1, 2], "and once"
+
+
+def controls_in(log: Path) -> list[dict[str, object]]:
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    return [record for record in records if record["kind"] == "ControlGiven"]
 
 
 def test_without_a_coordinator_it_says_so(tmp_path: Path) -> None:

@@ -274,6 +274,8 @@ class History:
             each = state.results.evaluations[-1]
             if each.at == line.at:
                 store.add("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)", (each.version, each.at, each.loss))
+        if kind == "ControlGiven" and not (state.run.controls and state.run.controls[-1].at == line.at):
+            return  # another coordinator of the group has told of it
         if (mark := MARKS.get(kind)) is not None:
             store.add("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (line.at, mark, in_words(record)))
 

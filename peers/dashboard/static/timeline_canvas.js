@@ -212,7 +212,8 @@ function draw(canvas, { data, rows, faults, from, to, zero, height, picked }) {
     pen.fillStyle = colour("--lost");
     pen.fillRect(left - 1, TOP - 18, 2, height - TOP + 18);
     pen.font = "bold 13px system-ui, sans-serif";
-    pen.fillText("✕ " + fault.word, left + 4, TOP - 11);
+    const wide = pen.measureText("✕ " + fault.word).width;
+    pen.fillText("✕ " + fault.word, left + 4 + wide > width ? left - 4 - wide : left + 4, TOP - 11);
   }
   if (picked?.box) {
     const { actor, start, length } = picked.box;
@@ -230,7 +231,8 @@ function drawScale(pen, { x, from, to, width, colour }) {
   pen.fillStyle = colour("--muted");
   for (let second = Math.ceil(from / every) * every; second < to; second += every) {
     pen.fillRect(x(second), TOP - 24, 1, 4);
-    pen.fillText(duration(Number(second.toPrecision(6))), x(second) + 3, TOP - 30);
+    const label = duration(Number(second.toPrecision(6)));
+    if (x(second) + 3 + pen.measureText(label).width < width) pen.fillText(label, x(second) + 3, TOP - 30);
   }
 }
 

@@ -40,6 +40,8 @@ def fault_row(fault: Fault) -> dict[str, Any]:
     word = WORDS.get(fault.kind, fault.kind)
     if fault.kind == "lost" and not fault.pass_id:
         word = "lost, with no part in a step"
+    if "+" in fault.pass_id:
+        word = word.replace("step", "evaluation")
     return {
         "id": fault.id,
         "at": fault.at,

@@ -21,7 +21,7 @@ export function FaultsPage() {
     { label: "what", cell: (f) => html`<b>${f.word}</b> <span class="quiet">${stageName(f.stage)}</span>` },
     { label: "reason", cell: (f) => html`<${Foreign} text=${f.reason} />` },
     { label: "in step", number: true, cell: (f) => html`<a href=${faultPlace(f)} title="See it in the timeline">${step(f.step)} <span aria-hidden="true">↗</span></a>` },
-    { label: "done again", number: true, help: "Microbatches that had to be computed again, over all stages", cell: (f) => (Number.isFinite(f.microbatches) ? html`${f.microbatches} <span class="quiet">mb</span>` : NONE) },
+    { label: "done again", number: true, help: "Microbatches that had to be computed again, over all stages", cell: (f) => count(f.microbatches) },
     { label: "cost", number: true, help: "Seconds that the step took beyond the usual: the median of the undisturbed steps before", cell: (f) => (f.costed ? html`<b>${duration(f.seconds)}</b> <${Meter} share=${f.seconds / dearest} kind="cost" label="compared with the dearest fault" />` : html`<span class="quiet">${Number.isFinite(f.recovered_at) ? "not told" : "step not decided yet"}</span>`) },
     { label: "tokens", number: true, help: "That would have been trained in those seconds", cell: (f) => (f.costed ? count(f.tokens) : NONE) },
     { label: "recovered", number: true, help: "From the fault to the decision of its step", cell: (f) => (Number.isFinite(f.recovered_at) ? (f.recovered_at > f.at ? html`after ${duration(f.recovered_at - f.at)}` : "in the same step") : html`<span class="quiet">not yet</span>`) },

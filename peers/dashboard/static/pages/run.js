@@ -1,6 +1,7 @@
 // The first page: what the run does, how far it is, how fast against what these peers could do, and what went wrong.
 import { tools, useValue } from "../view.js";
 import { href, moment } from "../address.js";
+import { embedded } from "../embedded.js";
 import { useAnswer } from "../answers.js";
 import { Chart } from "../chart.js";
 import { bytes, count, duration, NONE, percent, plain, step } from "../format.js";
@@ -46,16 +47,18 @@ export function RunPage() {
 const newest = (samples, most) => samples.slice().sort((a, b) => b.version - a.version).slice(0, most);
 
 function Headline({ run }) {
+  const at = useValue(moment);
   const look = STATES[run.state.word] ?? { symbol: "○", kind: "idle" };
   const done = run.step === null || run.step < 0 ? 0 : run.step + 1;
   return html`<section class="headline" aria-label="State of the run">
     <p class=${"big-state " + look.kind}><span class="symbol" aria-hidden="true">${look.symbol}</span> <b>${run.state.word}</b>
       ${run.state.reason && html` <span class="reason"><${Foreign} text=${run.state.reason} /></span>`}
       ${!run.finished && Number.isFinite(run.state.since) && html` <span class="quiet"><${Since} at=${run.state.since} /></span>`}</p>
+    ${!run.live && !run.finished && at === null && embedded === null && html`<p class="quiet">Nothing is running in this home now: that is the last its log says.</p>`}
     <div class="progress">
       <${Meter} share=${run.finished ? 1 : run.steps ? done / run.steps : 0} kind="thick" label=${`Step ${done} of ${run.steps}`} />
       <p class="num"><b>step ${done.toLocaleString("en-GB")}</b>${run.steps ? " of " + run.steps.toLocaleString("en-GB") : ""} · ${count(run.tokens)} tokens
-        ${run.finished ? " · finished" : Number.isFinite(run.eta_s) ? html` · <b>${duration(run.eta_s)}</b> left at the speed of the last steps` : ""}</p>
+        ${run.finished ? " · finished" : Number.isFinite(run.eta_s) && (run.live || at !== null) ? html` · <b>${duration(run.eta_s)}</b> left at the speed of the last steps` : ""}</p>
     </div>
   </section>`;
 }

@@ -1,0 +1,45 @@
+"""Untold: commands that are in the decision record, and that no event log tells of.
+
+A command counts from when it is in the record, and the log is written after that: a coordinator that is killed in
+between has said nothing. It says so when it starts again, since whoever reads the log alone (the dashboard, a replay)
+would see what the command has done and not why.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from swarm.events import ControlGiven
+from swarm.protocol.messages import Command
+
+_MARK = f'"kind":"{ControlGiven.__name__}"'.encode()
+"""As logs have it. In a text of a peer the quotes would be escaped."""
+
+
+def untold(commands: Sequence[Command], logs: Iterable[Path]) -> list[Command]:
+    """Those that are in none of the logs, in order. Reads these as they are, torn lines and all; raises OSError."""
+    if not commands:
+        return []
+    told = {number for path in logs for number in _numbers(path)}
+    return [command for command in commands if command.number not in told]
+
+
+def _numbers(path: Path) -> set[int]:
+    """Of the commands that a log tells of. A log may have gigabytes: it is looked through without taking its lines."""
+    found: set[int] = set()
+    if not path.exists() or not path.stat().st_size:
+        return found
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
+        at = log.find(_MARK)
+        while at >= 0:
+            start, end = log.rfind(b"\n", 0, at) + 1, log.find(b"\n", at)
+            try:
+                record = json.loads(log[start : end if end >= 0 else len(log)])
+                found.add(int(record["number"]))
+            except (ValueError, TypeError, KeyError):
+                pass  # half of a line, or no event
+            at = log.find(_MARK, at + 1)
+    return found
