@@ -113,6 +113,10 @@ def _row(folder: Path, shape: Shape, live_s: float) -> dict[str, Any]:
         growing.over = True
         memory = process.memory_info().rss
         again = _first_paint(port)
+        span = _get(port, "/api/v1/run")
+        began = time.monotonic()
+        _get(port, f"/api/v1/pipeline?at={(span['first_at'] + span['last_at']) / 2}")
+        past_s, memory_past = time.monotonic() - began, process.memory_info().rss
     database = home / "dashboard.sqlite"
     return {
         "log_bytes": log.stat().st_size,
@@ -124,6 +128,8 @@ def _row(folder: Path, shape: Shape, live_s: float) -> dict[str, Any]:
         "snapshot_unpacked_bytes": snapshot.unpacked_bytes,
         "bytes_per_s_a_viewer": round(max(rates)),
         "memory_bytes": memory,
+        "past_moment_s": round(past_s, 2),
+        "memory_with_a_past_moment_bytes": memory_past,
         "cpu_share_no_viewer": round(alone, 4),
         f"cpu_share_{VIEWERS}_viewers": round(watched, 4),
         "events_written_live": growing.written,

@@ -300,4 +300,16 @@ ROWS = (
         lambda r, hours: max(r["longest_gap_s"], hours["longest_gap_s"]) <= 30,
         "[below](#two-hours-of-spawn-and-kill)",
     ),
+    Row(
+        19,
+        "unlike machines; a bit that turns over in a replica's memory",
+        "replicas equal after every step, every checkpoint archived; the bit found and repaired within two steps",
+        tell=lambda: (
+            "one replica of each stage without vector instructions, one of them killed: equal after every step, all "
+            "checkpoints archived; of three replicas the odd one is named at the next step, loads anew, and nothing of "
+            "the bit is in the result"
+        ),
+        beside="`test_unlike_machines.py` (CI), real processes; `test_machine_kinds.py`: three instruction sets × two "
+        "numbers of threads; in the simulator: scenario `unlike`",
+    ),
 )

@@ -97,6 +97,7 @@ EVENTS: dict[str, str] = {
     "CheckpointArchived": "Every stage of this version is verified in the coordinator's archive.",
     "CheckpointRefused": "A torn or damaged shard. The one before it is used.",
     "Evaluated": "Held-out loss, nats per token, of this version.",
+    "EvaluationDropped": "An evaluation, or the sample after it, took too long or failed: the training goes on.",
     "Sampled": "Text generated through the pipeline.",
     "StepMeasured": "Figures of a finished step.",
     "TrafficMeasured": "Bytes by channel since the process started, headers included; bytes a second of links.",

@@ -273,6 +273,9 @@ def _describe(event: e.Event) -> str:
             return f"checkpoint {event.path} refused: {event.reason}"
         case e.Evaluated():
             return f"held-out loss {event.loss:.4f} at version {event.version} ({event.targets:,} predictions)"
+        case e.EvaluationDropped():
+            late = f"; {', '.join(event.who)} had work at hand" if event.who else ""
+            return f"the evaluation of version {event.version} is given up, training goes on: {event.reason}{late}"
         case e.Sampled():
             return f"sample at version {event.version}: {event.prompt}{event.text}"
         case e.StepMeasured():

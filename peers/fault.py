@@ -3,8 +3,9 @@
 `--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event;
 `stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
 a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
-everything from one and the same frame: numbers that look sound and are wrong. `flip@…` turns over one bit of its
-parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch. Conditions on fields
+everything from one and the same frame: numbers that look sound and are wrong. `fail@…` makes it fail on whatever it
+is to compute, and say so; `mute@…` makes it train and ignore evaluations and samples. `flip@…` turns over one bit of
+its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch. Conditions on fields
 narrow it:
 `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
 before the fault: the log proves where it hit.
@@ -26,9 +27,12 @@ from swarm import events
 from swarm.events import Event
 from swarm.protocol import messages
 from swarm.protocol.actions import Backward, EncodePart, Feed, Forward, Send, SumBucket
+from swarm.protocol.ids import PassKind
 from swarm.protocol.messages import Payload
 
-KINDS = ("kill", "stop", "daemon", "swallow", "lie", "flip", "starve")
+KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve")
+COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve")
+"""Of who has something to compute."""
 
 _FLUSH_S = 0.5
 """How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
@@ -57,8 +61,8 @@ class Fault:
     starve: Callable[[], None] | None = None
     seen: int = 0
     _muted: bool = False
-    _swallows: bool = False
-    _lies: bool = False
+    _does: str = ""
+    """The kind of what it does wrong from now on: one of COMPUTING."""
     _frames: dict[type, Payload] = field(default_factory=dict)
     """What it lies with, for forwards and for backwards."""
 
@@ -76,7 +80,7 @@ class Fault:
                 f"--fault {text!r}: write {'|'.join(KINDS)}@EVENT[:COUNT][,field=value], "
                 "such as kill@MicrobatchForwarded:3,pass_id=1:0; EVENT is one of `swarm-peer events`, or a message"
             )
-        if kind in ("swallow", "lie", "flip", "starve") and not computes:
+        if kind in COMPUTING and not computes:
             raise FaultError(f"--fault {text!r}: a coordinator computes nothing; give it to a peer (swarm-peer join)")
         return cls(kind, moment, int(count or "1"), {key: value for key, _, value in pairs})
 
@@ -87,14 +91,16 @@ class Fault:
     def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
         """`carry_out`, until the message is sent that strikes; after that nothing is carried out any more.
 
-        But of who swallows, only what is to be computed. Who lies computes with what it has once received.
+        But of who swallows, only what is to be computed; of who is mute, what is to be computed without gradients. Who
+        lies computes with what it has once received, who fails with what nobody can.
         """
 
         def guarded(action: Action) -> None:
-            if self._muted or (self._swallows and isinstance(action, Forward | Backward | EncodePart | SumBucket)):
+            if self._muted or self._ignores(action):
                 return
-            if self._lies and isinstance(action, Forward | Backward):
-                carry_out(replace(action, payload=self._frames.setdefault(type(action), action.payload)))
+            if self._does in ("lie", "fail") and isinstance(action, Forward | Backward):
+                lie = b"" if self._does == "fail" else self._frames.setdefault(type(action), action.payload)
+                carry_out(replace(action, payload=lie))
                 return
             carry_out(action)
             if isinstance(action, Send | Feed) and self._hit(_sent(action)):
@@ -105,6 +111,11 @@ class Fault:
                     self._strike()
 
         return guarded
+
+    def _ignores(self, action: object) -> bool:
+        if self._does == "mute":
+            return isinstance(action, Forward) and action.kind is not PassKind.TRAIN
+        return self._does == "swallow" and isinstance(action, Forward | Backward | EncodePart | SumBucket)
 
     def _hit(self, what: object) -> bool:
         if type(what).__name__ != self.moment or self.count == 0:
@@ -122,10 +133,8 @@ class Fault:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif self.kind == "swallow":
-            self._swallows = True
-        elif self.kind == "lie":
-            self._lies = True
+        elif self.kind in ("swallow", "lie", "fail", "mute"):
+            self._does = self.kind
         elif self.kind == "flip":
             if self.flip_bit is not None:
                 self.flip_bit()

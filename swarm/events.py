@@ -171,7 +171,8 @@ class PeerDescribed(Event):
 
     actor: str
     machine: dict[str, str | float]
-    """Flat: `device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`.
+    """Flat: `device`, `processor`, `cores`, `threads`, `memory` (bytes), `gpu_memory` (bytes), `system`, `release`,
+    `process` (random, the same for all peers of one process).
 
     Keys that the peer cannot read are missing. Texts come from the peer: at most 80 characters each.
     """
@@ -722,11 +723,19 @@ class MajorityMissing(Event):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecorded(Event):
-    """A coordinator that does not lead has a decision on its disk."""
+    """A coordinator that does not lead has a decision on its disk.
+
+    What it says of the step stands in StepDecided too, but the log of a leader that dies may be lost with its end.
+    """
 
     term: int
     step: int
     leader: str
+    scale: float = 1.0
+    loss: float | None = None
+    gradient_norm: float | None = None
+    tokens: int = 0
+    rate: float = 1.0
 
 
 # ---------------------------------------------------------------- results
@@ -759,6 +768,16 @@ class Evaluated(Event):
     """Nats per target."""
     targets: int
     """Tokens, or images, that were predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDropped(Event):
+    """An evaluation, or the sample after it, is not waited for any longer: the training goes on."""
+
+    version: int
+    reason: str
+    who: list[str]
+    """Who had something to do in it at the end, and finished nothing."""
 
 
 @dataclass(frozen=True, slots=True)

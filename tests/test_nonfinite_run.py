@@ -75,7 +75,8 @@ def test_a_step_that_overflows_at_a_boundary_is_skipped_by_all_and_by_the_refere
     struck = [torch.equal(sample_of(of, step, 1), sample_of(of, AT, 1)) for step in range(STEPS)]
     assert skips(swarm) == struck and True in struck and False in struck
     assert not [event for event in swarm.events if isinstance(event, RunPaused)]
-    assert len([event for event in swarm.events if isinstance(event, StepAborted)]) == sum(struck), "one attempt more"
+    aborted = len([event for event in swarm.events if isinstance(event, StepAborted)])
+    assert sum(struck) <= aborted <= replicas * sum(struck), "one attempt more, two where others could have sent it"
     assert swarm.digests() == swarm.reference() == swarm.plain()
 
 
@@ -135,26 +136,31 @@ def test_a_broken_replica_is_fenced_and_nothing_is_skipped(run) -> None:
     assert swarm.digests() == swarm.reference()
 
 
-def test_an_overflow_of_sums_ends_the_run_of_single_replicas(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is finite, so it is no reason to skip; and whoever adds it up finds the same."""
+def test_an_overflow_of_sums_makes_a_run_of_single_replicas_wait_and_say_why(run, monkeypatch) -> None:
+    """It is finite, so it is no reason to skip; and whoever adds it up finds the same. Nobody is sent home for it."""
     of = manifest("none", 2, STEPS, replicas=1)
     forward, sample = LlamaStage.forward, sample_of(of, AT, 1)
+    grows = [True]
 
     def growing(self: LlamaStage, x: Tensor, tokens: Tensor | None = None) -> Tensor:
         out = forward(self, x, tokens)
-        return _Growing.apply(out, 1e25) if self.first and torch.equal(x, sample) else out
+        return _Growing.apply(out, 1e25) if grows and self.first and torch.equal(x, sample) else out
 
     halts: list[str] = []
 
     def hook(swarm: Swarm, actor, action) -> None:
         if isinstance(action, act.Send) and isinstance(action.message, Halt):
             halts.append(action.message.reason)
+        if isinstance(action, act.Emit) and isinstance(action.event, RunPaused) and "10 times" in action.event.reason:
+            grows.clear()  # as if another machine had come
 
     monkeypatch.setattr(LlamaStage, "forward", growing)
     swarm = run(of, hook=hook)
+    assert sorted(swarm.decisions) == list(range(STEPS)) and not halts and not any(skips(swarm))
+    reasons = [event.reason for event in swarm.events if isinstance(event, RunPaused)]
     first = next(step for step in range(STEPS) if torch.equal(sample_of(of, step, 1), sample))
-    assert sorted(swarm.decisions) == list(range(first))
-    assert "sums.grid_bits" in halts[0] and f"step {first} was tried 8 times" in halts[0]
+    assert f"step {first} has failed 10 times with the peers that are here. It is not skipped" in reasons[-1]
+    assert "sums.grid_bits" in reasons[-1] and "of stage 0 failed on microbatch 1, which" in reasons[-1]
 
 
 def test_an_evaluation_whose_activations_overflow_is_given_up(run, monkeypatch: pytest.MonkeyPatch) -> None:

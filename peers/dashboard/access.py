@@ -101,11 +101,11 @@ class Gate:
         return access
 
     def _by_token(self, request: Request, token: str) -> Access:
+        access = self._tokens.access(token[:_LONGEST_TOKEN])
+        if access is not Access.NONE:  # whatever others at this address have tried: they share it, on one machine
+            return max(access, self._opening.to_all)
         client = request.client.host if request.client is not None else ""
         if wait := self._attempts.wait_s(client):
-            raise Denied(429, "too many wrong tokens: wait a little", wait)
-        access = self._tokens.access(token[:_LONGEST_TOKEN])
-        if access is Access.NONE:
-            self._attempts.failed(client)
-            raise Denied(401, "this token is not the one of this dashboard")
-        return max(access, self._opening.to_all)
+            raise Denied(429, "this token is wrong too, like many before it: wait a little", wait)
+        self._attempts.failed(client)
+        raise Denied(401, "this token is not the one of this dashboard")

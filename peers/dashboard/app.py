@@ -77,7 +77,7 @@ def application(parts: Parts) -> ASGIApp:
     app = Starlette(
         routes=[
             *(get(f"/api/v1/{name}", routes.topic(name)) for name in NAMES if name not in ("peer", "trace")),
-            get("/api/v1/peers/{actor}", routes.peer),
+            get("/api/v1/peers/{actor:path}", routes.peer),
             get("/api/v1/trace", routes.trace),
             get("/api/v1/join", routes.join),
             get("/api/v1/session", routes.session),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from pathlib import Path
@@ -11,13 +12,40 @@ DATABASE = "dashboard.sqlite"
 
 
 class Keep:
-    """In the home; if that cannot be written (a copy on a read-only disk), in a folder that goes with the process."""
+    """In the home; if that cannot be written (a copy on a read-only disk), in a folder that goes with the process.
+
+    The database is one process's: another dashboard of the same home makes one of its own, which goes with it.
+    """
 
     def __init__(self, home: Path, database: Path | None, token_file: Path | None) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        folder = home
-        if (database is None or token_file is None) and not os.access(home, os.W_OK):
+        writable = os.access(home, os.W_OK)
+        self.database = database or (home if writable else self._own_folder()) / DATABASE
+        self.token_file = token_file or (home if writable else self._own_folder()) / TOKEN_FILE
+        self._lock = self._claim()
+
+    def _claim(self) -> int | None:
+        """Held as long as the process lives. Deleting `dashboard.sqlite*` does not let go of it.
+
+        Where no lock can be had at all, as on some network disks, there is none.
+        """
+        try:
+            self.database.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.database.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            self.database = self._own_folder() / DATABASE
+            return None
+        except OSError:
+            os.close(lock)
+            return None
+        return lock
+
+    def _own_folder(self) -> Path:
+        if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="swarm-dashboard-")
-            folder = Path(self._temporary.name)
-        self.database = database or folder / DATABASE
-        self.token_file = token_file or folder / TOKEN_FILE
+        return Path(self._temporary.name)

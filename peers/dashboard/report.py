@@ -67,7 +67,7 @@ def _answers(history: History, topics: Topics) -> dict[str, Any]:
     return found
 
 
-_WHOLE = ("run", "pipeline", "peers", "links", "faults", "people", "checkpoints", "samples", "marks")
+_WHOLE = ("run", "pipeline", "peers", "links", "faults", "people", "checkpoints", "samples")
 
 
 def _steps_of_interest(faults: dict[str, Any]) -> Query:

@@ -111,7 +111,8 @@ class Cell(_Answer):
     done: float | int | None
     left: float | int | None
     seconds_per_microbatch: float | None
-    seat_of: str | None
+    out: bool = Field(description="It fell out of the open step: it was fenced, is gone, or serves another stage")
+    seat_of: str | None = Field(description="What the seats of one process have in common; of no meaning otherwise")
     usage: dict[str, float]
 
 
@@ -204,10 +205,18 @@ class Pair(_Answer):
     bytes: dict[str, int]
 
 
+class Seat(_Answer):
+    actor: str
+    name: str
+    stage: int | None
+
+
 class WhatIf(_Answer):
     tokens_per_second_before: float | None
+    together: list[Seat] = Field(description="Other seats of its process, which leave with it")
     after: float | None
     seconds_again: float | None
+    step_later_s: float | None = Field(description="By how much the open step would be decided later")
     microbatches_again: int
     stage_lost: bool
     text: str

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from swarm.atomic import atomic_file, write_whole
 
-_LEAST_LENGTH = 16
+_LEAST_LENGTH = 32
+"""Long enough that it cannot be guessed, however often somebody tries: a right one is taken at any time."""
 SESSION_S = 7 * 86_400.0
 
 
@@ -86,7 +87,11 @@ class Sessions:
 
 
 class Attempts:
-    """How often a client may give a wrong token: ten times, and then once in six seconds."""
+    """How often a client is told that its token is wrong: ten times, and then once in six seconds.
+
+    In between it is told to wait, as a program does that has an old token. A right one never waits: all users of a
+    machine are one client, and so is everybody behind a proxy.
+    """
 
     _MOST, _EVERY_S, _CLIENTS = 10.0, 6.0, 1024
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class Topics:
         )
 
     def peer(self, history: History, query: Query) -> dict[str, Any]:
-        answer = views.peer_view(_state(history, query), self.facts, query.actor)
+        answer = views.peer_view(_state(history, query), self.facts, query.actor, query.at or time.time())
         if answer is None:
             raise Denied(404, "this run has no such peer")
         return answer | {"steps": history.steps_of(answer["actor"])}

@@ -26,7 +26,8 @@ class Fault:
     id: int
     at: float
     kind: str
-    """fenced, lost, slow, aborted, rolled back, expelled, waiting, diverged, out of memory, restart or failover."""
+    """fenced, lost, slow, aborted, rolled back, expelled, dropped (an evaluation), waiting, diverged, out of memory,
+    restart or failover."""
     actor: str
     """Empty: it was no peer's."""
     stage: int | None
@@ -235,6 +236,15 @@ def out_of_memory(state: RunState, record: Record, at: float, source: str) -> No
     """In a peer's own log: it does its work again."""
     actor, what = reading.name(record, "actor"), reading.text(record, "what")
     state.faults.add(state, Fault(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at))
+
+
+def evaluation_dropped(state: RunState, record: Record, at: float, source: str) -> None:
+    """It is over with that: no step is done again for it."""
+    version, who = reading.count(record, "version"), reading.names(record, "who", MOST_ROSTER)
+    actor = who[0] if len(who) == 1 else ""
+    stage = state.members.stage_of(actor) if actor else None
+    fault = Fault(0, at, "dropped", actor, stage, version, "", reading.text(record, "reason"), recovered_at=at)
+    state.faults.add(state, fault)
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:

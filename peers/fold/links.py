@@ -58,10 +58,14 @@ class Links:
 
 
 def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
-    """What a peer says of its links in `PeerWorked.links`; returns the bytes it has sent, by kind. Raises Malformed."""
+    """What a peer says of its links in `PeerWorked.links`; returns the bytes it has sent, by kind. Raises Malformed.
+
+    Most of a week's log are such lists: this is written for speed.
+    """
     for link in links:
         _check(link)
     store, here, everybody = state.links, state.members.here, not state.run.coordinated
+    people, by_peer = state.people, state.people.by_peer
     totals: dict[str, int] = {}
     of_sender = store.pairs.get(sender)
     if of_sender is None:
@@ -72,25 +76,33 @@ def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
         if pair is None and store.number < MOST_PAIRS and (receiver is not None or everybody):
             pair = of_sender[receiver.actor if receiver is not None else other] = Pair(sender, other)
             store.number += 1
-        subtotal = 0
-        for kind, nbytes in (link.get("sent") or {}).items():
-            if (known := KINDS.get(kind)) is not None:
-                subtotal += nbytes
-                totals[known] = totals.get(known, 0) + nbytes
-                if pair is not None:
-                    pair.sent[known] = pair.sent.get(known, 0) + nbytes
-        if receiver is not None:
-            state.people.of(receiver.peer).received += subtotal
+        sent = link.get("sent")
+        if sent:
+            add(totals, sent)
+            if pair is not None:
+                add(pair.sent, sent)
+            if receiver is not None:
+                person = by_peer.get(receiver.peer) or people.of(receiver.peer)
+                for kind in sent:
+                    if kind in KINDS:
+                        person.received += sent[kind]
         if pair is not None:
-            pair.rate, pair.rtt_s = link.get("rate"), link.get("rtt_s")
-            pair.via = link.get("via") or None
-    for kind, nbytes in totals.items():
-        store.sent[kind] = store.sent.get(kind, 0) + nbytes
+            pair.rate, pair.rtt_s, pair.via = link.get("rate"), link.get("rtt_s"), link.get("via") or None
+    add(store.sent, totals)
     if len(of_sender) > len(links) and not everybody:
         for other in [other for other in of_sender if other not in here]:
             del of_sender[other]
             store.number -= 1
     return totals
+
+
+def add(totals: dict[str, int], sent: dict[str, int]) -> None:
+    """To the bytes by kind. Kinds that are none of ours are passed over."""
+    for kind in sent:
+        if kind in totals:
+            totals[kind] += sent[kind]
+        elif kind in KINDS:
+            totals[KINDS[kind]] = sent[kind]
 
 
 def _check(link: Any) -> None:
@@ -101,9 +113,11 @@ def _check(link: Any) -> None:
         raise Malformed("other")
     if via is not None and (type(via) is not str or len(via) > MOST_NAME):
         raise Malformed("via")
-    for value in (link.get("rate"), link.get("rtt_s")):
-        if value is not None:
-            a_number(value)
+    rate, rtt_s = link.get("rate"), link.get("rtt_s")
+    if rate is not None:
+        a_number(rate)
+    if rtt_s is not None:
+        a_number(rtt_s)
     if sent:
         if type(sent) is not dict or len(sent) > 64:
             raise Malformed("sent")

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from peers.fold.state import RunState
 
 MOST_CODEC_NAME = 40
+MOST_OUT = 256
+"""Of a stage, members that fell out of one step and are shown."""
 
 
 @dataclass(slots=True)
@@ -33,6 +35,8 @@ class Stage:
     backward: str = ""
     reduce: str = ""
     """What its reduce does, as far as logs of its peers tell."""
+    out: list[str] = field(default_factory=list)
+    """Who was in its table in the open step and is not any more: fenced, gone, or sent elsewhere."""
 
     @property
     def rate(self) -> float | None:
@@ -85,7 +89,7 @@ class Pipeline:
 
     def forget(self) -> None:
         """Another life of the coordinator begins: it will tell all tables."""
-        self.close()
+        self.decided()
         for stage in self.stages:
             stage.roster, stage.weights, stage.rates = [], [], []
 
@@ -95,6 +99,12 @@ class Pipeline:
         for stage in self.stages:
             stage.told, stage.shares, stage.reduce = [], [], ""
 
+    def decided(self) -> None:
+        """The step is over, for good or for bad: who fell out of it belongs to the past."""
+        self.close()
+        for stage in self.stages:
+            stage.out = []
+
 
 def pass_opened(state: RunState, record: Record, at: float, source: str) -> None:
     pass_id, kind = reading.name(record, "pass_id"), reading.name(record, "pass_kind")
@@ -102,7 +112,8 @@ def pass_opened(state: RunState, record: Record, at: float, source: str) -> None
     microbatches = reading.count(record, "microbatches") if "microbatches" in record else 0
     step = reading.step_of(pass_id)
     pipeline = state.pipeline
-    pipeline.close()
+    again = kind == "train" and step == state.work.opening_step  # another attempt: it has lost who the first one lost
+    pipeline.close() if again else pipeline.decided()
     if replicas:
         pipeline.stage(len(replicas) - 1)
         del pipeline.stages[len(replicas) :]
@@ -128,6 +139,10 @@ def table_changed(state: RunState, record: Record, at: float, source: str) -> No
         raise Malformed("stage")
     state.work.spend(state, at)
     stage = state.pipeline.stage(index)
+    if state.work.opening_step > state.run.step:  # else it is of a step that is about to open: nobody fell out of it
+        kept = set(roster)
+        stage.out = [*dict.fromkeys(actor for actor in (*stage.out, *stage.roster) if actor not in kept)]
+        del stage.out[:-MOST_OUT]
     stage.number, stage.roster, stage.weights, stage.rates = number, roster, weights, rates
     stage.reason, stage.at, stage.shares = reason, at, []
     if state.pipeline.open is not None:

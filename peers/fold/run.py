@@ -150,6 +150,7 @@ def coordinator_started(state: RunState, record: Record, at: float, source: str)
         run.voice = source
     if decided < run.step:
         back_to(state, decided + 1)
+    state.work.fill(state, decided)
     run.step = max(run.step, decided)
     state.pipeline.close()
     if source == run.source:
@@ -256,7 +257,7 @@ def run_finished(state: RunState, record: Record, at: float, source: str) -> Non
     state.work.spend(state, at)
     run.finished, run.finished_at = True, at
     run.seems("finished", reason, at)
-    state.pipeline.close()
+    state.pipeline.decided()
     state.faults.deliberate()
     if source == run.source:
         run.doing = f"finished after step {step + 1}: {reason}"
@@ -265,7 +266,7 @@ def run_finished(state: RunState, record: Record, at: float, source: str) -> Non
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
     version, reason = reading.count(record, "version"), reading.text(record, "reason")
     term = reading.count(record, "term")
-    state.pipeline.close()
+    state.pipeline.decided()
     if source == state.run.source:
         state.run.doing = f"rolled back to version {version}, term {term}: {reason}"
 

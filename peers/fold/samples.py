@@ -68,7 +68,7 @@ def evaluated(state: RunState, record: Record, at: float, source: str) -> None:
     version, loss = reading.count(record, "version"), reading.loss(record, "loss")
     state.results.evaluations.append(Evaluation(version, at, loss, reading.count(record, "targets")))
     del state.results.evaluations[:-MOST_SAMPLES]
-    state.pipeline.close()
+    state.pipeline.decided()
 
 
 def sampled(state: RunState, record: Record, at: float, source: str) -> None:
@@ -76,7 +76,7 @@ def sampled(state: RunState, record: Record, at: float, source: str) -> None:
     prompt, text = reading.text(record, "prompt"), reading.text(record, "text", MOST_SAMPLE_TEXT)
     state.results.samples.append(Sample(version, at, prompt, text))
     del state.results.samples[:-MOST_SAMPLES]
-    state.pipeline.close()
+    state.pipeline.decided()
 
 
 def checkpoint_written(state: RunState, record: Record, at: float, source: str) -> None:

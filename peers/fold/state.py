@@ -16,7 +16,7 @@ from peers.fold.run import Run
 from peers.fold.samples import Results
 from peers.fold.work import Work
 
-FORMAT = 2
+FORMAT = 3
 """Of the JSON. Raised when fields change: snapshots of another format are made anew from the log."""
 
 

@@ -33,6 +33,7 @@ TROUBLE: tuple[type[e.Event], ...] = (
     e.CheckpointRefused,
     e.LoopBlocked,
     e.FaultCosted,
+    e.EvaluationDropped,
     e.ControlRefused,
 )
 TROUBLE_KINDS = frozenset(kind.__name__ for kind in TROUBLE)

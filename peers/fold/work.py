@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peers.fold import reading
-from peers.fold.links import told
+from peers.fold.links import add, told
 from peers.fold.members import USAGE_KEYS, own_report
 from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
 
@@ -106,6 +106,8 @@ class Work:
     opening_step: int = -1
     opening_at: float = 0.0
     """When the first attempt of that step began."""
+    recorded: list[Step] = field(default_factory=list)
+    """What those who do not lead say of steps that the leader's log has not told yet. It may die before it does."""
 
     def opened(self, pass_id: str, step: int, at: float) -> None:
         if step != self.opening_step:
@@ -122,6 +124,26 @@ class Work:
         self.possible += possible
         self.minute.add(since, at, 0.0, possible)
         self.hour.add(since, at, 0.0, possible)
+
+    def fill(self, state: RunState, decided: int) -> None:
+        """Steps up to `decided` stand, whoever has told of them: nobody else will."""
+        for step in self.recorded:
+            if state.run.step < step.step <= decided:
+                self.put(step)
+                state.run.step = step.step
+        self.recorded = []
+
+    def put(self, step: Step) -> None:
+        """In its place, if nothing is known of it yet."""
+        place = len(self.steps)
+        while place and self.steps[place - 1].step >= step.step:
+            place -= 1
+            if self.steps[place].step == step.step:
+                return
+        self.steps.insert(place, step)
+        del self.steps[:-MOST_STEPS]
+        self.tokens += step.tokens
+        self.tokens_per_step = step.tokens
 
     def undo(self, version: int) -> int:
         """Forget the steps from `version` on; returns their tokens."""
@@ -148,6 +170,11 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     assignments = reading.listing(record, "assignments", MOST_STAGES) if "assignments" in record else []
     added = [_shares(each) for each in assignments]
     work, run = state.work, state.run
+    if _led_before(state, record, source):
+        if step <= run.step:  # the end of its log has come late: it changes nothing of what came after
+            work.put(Step(step, "", None, at, tokens, loss, norm, rate, skipped=scale == 0.0, without=without))
+        return
+    work.recorded = [each for each in work.recorded if each.step > step]
     if step <= run.step:
         back_to(state, step)
     work.tokens_per_step = tokens
@@ -182,7 +209,24 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     run.step = step
     _credit(state, tokens, added)
     state.faults.decided(state, step, at)
-    state.pipeline.close()
+    state.pipeline.decided()
+
+
+def recorded(state: RunState, record: Record, at: float, source: str) -> None:
+    """A coordinator that does not lead has the decision. The leader's own log says more, where it is read too."""
+    step, leader = reading.count(record, "step"), reading.name(record, "leader")
+    tokens = reading.count(record, "tokens") if "tokens" in record else 0
+    work, run = state.work, state.run
+    if not tokens or step <= run.step or any(each.step == step for each in work.recorded):
+        return  # an older log, or it is known
+    loss, norm = (None if record.get(key) is None else reading.loss(record, key) for key in ("loss", "gradient_norm"))
+    skipped = reading.loss(record, "scale") == 0.0
+    told = Step(step, "", None, at, tokens, loss, norm, reading.number(record, "rate"), skipped=skipped)
+    if leader in run.coordinators:
+        work.recorded = [*work.recorded[-MOST_STEPS + 1 :], told]
+    else:
+        work.put(told)
+        run.step = step
 
 
 def step_measured(state: RunState, record: Record, at: float, source: str) -> None:
@@ -225,8 +269,7 @@ def peer_worked(state: RunState, record: Record, at: float, source: str) -> None
     if links and (sent := told(state, actor, links)):
         member.sent += sum(sent.values())
         totals = state.people.of(member.peer).sent
-        for kind, nbytes in sent.items():
-            totals[kind] = totals.get(kind, 0) + nbytes
+        add(totals, sent)
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
@@ -245,6 +288,13 @@ def back_to(state: RunState, version: int) -> None:
     work.tokens = max(0, work.tokens - undone)
     state.people.undone += undone
     run.step = version - 1
+
+
+def _led_before(state: RunState, record: Record, source: str) -> bool:
+    """Whether somebody speaks who leads no more, of a term that is over."""
+    run = state.run
+    term = reading.count(record, "term") if "term" in record else run.term
+    return source.startswith("coordinator") and source != run.voice != "" and term < run.term
 
 
 def _shares(assignment: object) -> dict[int, int]:

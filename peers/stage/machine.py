@@ -7,6 +7,7 @@ whole: who gives out the stages knows what each needs. A limited uplink is one f
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Machine:
         self.max_rate = max_rate
         self.uplink = None if max_rate is None else Uplink(max_rate)
         self.more = more
+        self.process = secrets.token_hex(6)
+        """A name for this process that says nothing of it: by it people see which peers go down together."""
         self.measuring = asyncio.Lock()
         """Held by who finds out what the machine can do: the others use what it has found."""
         self._seats: list[Seat] = []

@@ -242,7 +242,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             coordinators=manifest.coordinator.group,
             link_up=lambda actor: reports.link_up(actor),
         )
-        traits = machine_traits(options.device, options.threads, options.machine.budgets.memory)
+        machine = options.machine
+        traits = machine_traits(options.device, options.threads, machine.budgets.memory, machine.process)
         usage = Usage(options.device)
         reports = driver.reports = Reports(core, network, meter, usage, traits, log)
 

@@ -60,8 +60,8 @@ class Usage:
 _OF_PROCESSORS = ("coretemp", "k10temp", "cpu_thermal", "zenpower", "acpitz")
 
 
-def machine_traits(device: str, threads: int, memory: int) -> tuple[Trait, ...]:
-    """Of this machine. `memory`: bytes that it plans with."""
+def machine_traits(device: str, threads: int, memory: int, process: str) -> tuple[Trait, ...]:
+    """Of this machine. `memory`: bytes that it plans with. `process`: by which its peers are known to be together."""
     traits = [
         Trait("device", device),
         Trait("processor", _processor()),
@@ -70,6 +70,7 @@ def machine_traits(device: str, threads: int, memory: int) -> tuple[Trait, ...]:
         Trait("memory", "", float(memory)),
         Trait("system", f"{platform.system()} {platform.release()}"),
         Trait("release", version("swarm-peer")),
+        Trait("process", process),
     ]
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)

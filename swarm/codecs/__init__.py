@@ -10,40 +10,33 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 
+from swarm.codecs.channel_uniform import ChannelUniform
 from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
 from swarm.codecs.delta import Change, Delta
 from swarm.codecs.error_feedback import ErrorFeedback, MixedErrorFeedback
 from swarm.codecs.huffman import Huffman
 from swarm.codecs.int2 import Int2
-from swarm.codecs.int4 import Int4
-from swarm.codecs.int4_channel import Int4Channel
-from swarm.codecs.int5 import Int5
-from swarm.codecs.int5_channel import Int5Channel
-from swarm.codecs.int6 import Int6
-from swarm.codecs.int6_channel import Int6Channel
-from swarm.codecs.int8 import Int8
-from swarm.codecs.int8_channel import Int8Channel
 from swarm.codecs.log4 import Log4
 from swarm.codecs.log4_channel import Log4Channel
 from swarm.codecs.raw import BFloat16, Raw
 from swarm.codecs.remembering import Remembering
-from swarm.codecs.residual import Residual
 from swarm.codecs.topk import TopK, TopKIndependent, TopKShared, fraction_of
+from swarm.codecs.uniform import Uniform
 from swarm.manifest import AUTO
 
 _ROWS: tuple[Codec, ...] = (
     Raw(),
     BFloat16(),
-    Int8(),
-    Int6(),
-    Int5(),
-    Int4(),
+    Uniform("int8", 3, bits=8),
+    Uniform("int6", 17, bits=6),
+    Uniform("int5", 16, bits=5),
+    Uniform("int4", 4, bits=4),
     Int2(),
     Log4(),
-    Int8Channel(),
-    Int6Channel(),
-    Int5Channel(),
-    Int4Channel(),
+    ChannelUniform("int8-channel", 20, bits=8),
+    ChannelUniform("int6-channel", 19, bits=6),
+    ChannelUniform("int5-channel", 18, bits=5),
+    ChannelUniform("int4-channel", 22, bits=4),
     Log4Channel(),
 )
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
@@ -51,7 +44,6 @@ _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
     MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_stateless(inner)),
     Huffman.family: lambda inner: Huffman(_stateless(inner)),
-    Residual.family: lambda both: Residual(*(_stateless(name) for name in _two(both))),
     TopK.family: lambda fraction: TopK(fraction_of(fraction)),
     TopKIndependent.family: lambda fraction: TopKIndependent(fraction_of(fraction)),
 }
@@ -67,11 +59,6 @@ _PARAMETERS = {
         "for whatever values",
     ),
     Huffman.family: ("CODEC", "write huffman:int4-channel, or another with -channel, or huffman:log4"),
-    Residual.family: (
-        "CODEC+CODEC",
-        "write residual:int4+int4, or two others that keep no state, code every value and take the same bytes for "
-        "whatever values",
-    ),
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
@@ -86,9 +73,7 @@ _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
 """Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
-_IDS = [
-    codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, Residual, TopK, TopKIndependent, TopKShared)
-]
+_IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))
@@ -121,6 +106,8 @@ def get(name: str) -> Codec:
     if name in _BY_NAME:
         return _BY_NAME[name]
     family, _, parameter = name.partition(":")
+    if family == "residual":
+        raise UnknownCodec(f'codec {name!r} is gone: it gained nothing over one codec of as many bits. Write "int8"')
     if family in _FAMILIES:
         try:
             return _FAMILIES[family](parameter)
@@ -178,14 +165,6 @@ def _stateless(name: str) -> Codec:
     if inner is None or isinstance(inner, Remembering):
         raise ValueError
     return inner
-
-
-def _two(names: str) -> list[str]:
-    """Raises ValueError, without a text, unless there is one + in it."""
-    both = names.split("+")
-    if len(both) != 2:
-        raise ValueError
-    return both
 
 
 def _of_changes(change: str) -> Codec:

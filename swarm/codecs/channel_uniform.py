@@ -28,6 +28,14 @@ class ChannelUniform(Levels):
     Values beyond ±3.3e38 saturate there; a channel 2^29 times smaller than the largest becomes zero.
     """
 
+    version = 1
+
+    def __init__(self, name: str, codec_id: int, bits: int) -> None:
+        """`bits`: 8, 6, 5 or 4 a value."""
+        self.name = name
+        self.codec_id = codec_id
+        self.bits = bits
+
     @property
     def levels(self) -> int:
         """On either side of zero."""

@@ -75,7 +75,7 @@ class Codec(abc.ABC):
 
     name: str
     """As manifests name it, parameter included."""
-    codec_id: ClassVar[int]
+    codec_id: int
     """On the wire, 1 … 255; never reused for another codec."""
     version: ClassVar[int]
     """On the wire; raised whenever the payload of equal input changes."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_by
 class Levels(Codec):
     """A subclass gives `bits` and three methods. It sees a head of the right length, and codes below 2^bits."""
 
-    bits: ClassVar[int]
+    bits: int
 
     @abc.abstractmethod
     def head_bytes(self, shape: Sequence[int]) -> int:

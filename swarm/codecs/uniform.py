@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 
@@ -36,8 +35,13 @@ class Uniform(Codec):
     Values beyond ±3.3e38 saturate there.
     """
 
-    bits: ClassVar[int]
-    """8, 6, 5 or 4."""
+    version = 1
+
+    def __init__(self, name: str, codec_id: int, bits: int) -> None:
+        """`bits`: 8, 6, 5 or 4 a value."""
+        self.name = name
+        self.codec_id = codec_id
+        self.bits = bits
 
     @property
     def levels(self) -> int:

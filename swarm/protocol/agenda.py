@@ -51,6 +51,10 @@ class Agenda:
         """The newest version that was evaluated, or whose evaluation was given up."""
         self._sampled = 0
         """Tokens generated after that evaluation."""
+        self._sample_since = 0.0
+        """When the first of them was begun."""
+        self._opened = -1
+        """The newest version of which an evaluation was begun."""
 
     def due(self) -> PassKind | None:
         """None: all steps are decided, evaluated and sampled."""
@@ -95,9 +99,22 @@ class Agenda:
                     member.prepared = None  # what it prepared before this pass is of no use any more
         else:
             self._index += 1
+            if kind is PassKind.EVALUATE and self._opened != version:
+                self._opened = version
+                experience.next_evaluation()
+            if kind is PassKind.EVALUATE or not self._sampled:
+                self._sample_since = now
             pass_id = PassId(self._history.term, StepNumber(version - 1), self._index)
         probed = frozenset(actor for actor in weights if experience.probation.is_tried(actor.peer))
-        tables = wire(rosters, weights, microbatches, experience.blocked(version), experience.nonfinite, probed)
+        idle: list[list[Actor]] = [[] for _ in rosters]
+        if kind is not PassKind.TRAIN:
+            rosters, idle = self._without_idle(rosters)
+            probed = probed.union(*idle)
+        turns = experience.turns if kind is PassKind.TRAIN else experience.nonfinite
+        tables = wire(rosters, weights, microbatches, experience.blocked(version), turns, probed)
+        tables = tuple(
+            replace(table, roster=(*table.roster, *others)) for table, others in zip(tables, idle, strict=True)
+        )
         if kind is PassKind.TRAIN and self._settings.averages_compressed:
             tables = tuple(
                 replace(table, carried=self._rosters.carried(pass_id, stage, table.roster))
@@ -126,9 +143,15 @@ class Agenda:
             rate=self._history.controls.rate,
             save=self._history.is_asked,
             steps=self._history.controls.steps or 0,
+            since=None if kind is PassKind.TRAIN else self._sample_since,
         )
         ledger.entering = frozenset(entering)
         return ledger
+
+    def _without_idle(self, rosters: list[list[Actor]]) -> tuple[list[list[Actor]], list[list[Actor]]]:
+        """By stage: who is given work in a forward-only pass, and who is not, since it has held up others."""
+        busy = [[a for a in roster if not self._experience.is_idle(a.peer)] or roster for roster in rosters]
+        return busy, [[a for a in roster if a not in those] for roster, those in zip(rosters, busy, strict=True)]
 
     def weight(self, actor: Actor, ledger: Ledger, stage: StageIndex) -> float | None:
         """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
@@ -149,12 +172,17 @@ class Agenda:
         else:
             self._sampled += 1
 
-    def aborted(self, kind: PassKind) -> None:
-        """A sample is given up at once, an evaluation at the third time; a step is tried for ever."""
-        if kind is PassKind.EVALUATE and self._experience.aborts > 2:
-            self._evaluated, self._sampled = self._history.version, 0
-        if kind is PassKind.GENERATE:
-            self._sampled = self._settings.sample_tokens
+    def aborted(self, kind: PassKind) -> bool:
+        """A sample is given up at once, an evaluation at the third time; a step is tried for ever. Whether it is."""
+        if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._experience.aborts <= 2):
+            return False
+        self.dropped()
+        return True
+
+    def dropped(self) -> None:
+        """The evaluation that is due, or the sample after it, is not done: the next one is when it is due."""
+        self._evaluated = self._history.version
+        self._sampled = self._settings.sample_tokens
 
     def new_term(self) -> None:
         """Passes are counted anew; after a rollback, later evaluations are to be done again."""

@@ -13,6 +13,7 @@ from typing import cast
 from swarm.events import (
     CoordinatorStarted,
     Evaluated,
+    EvaluationDropped,
     PeerExpelled,
     PeerGone,
     PeerJoined,
@@ -85,7 +86,7 @@ from swarm.protocol.messages import (
     Unreachable,
     Want,
 )
-from swarm.protocol.open_pass import Completed, Decided, Drifted, OpenPass, Spoilt, Unworkable
+from swarm.protocol.open_pass import Completed, Decided, Drifted, Dropped, OpenPass, Spoilt
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.placement import NewTerm, Placement, Survey
 from swarm.protocol.progress_told import ProgressTold
@@ -373,7 +374,7 @@ class CoordinatorCore:
             return
         if member.enters_from > self.history.version or self._experience.probation.strikes(actor.peer):
             return
-        if self._audits.comparing:
+        if self._audits.comparing or member.benched:
             return
         full = len(step.ledger.tables[stage].roster) >= self._placement.rebalancing.most
         if full or not step.entering.has_room(stage, now):
@@ -449,6 +450,8 @@ class CoordinatorCore:
         self._rosters.decided(decision, self.open_pass.ledger.tables, decided.without)
         ledger = self.open_pass.ledger
         self._experience.decided()
+        workers = [a for a in ledger.actors if a not in decided.without and ledger.has_work(a)]
+        self._experience.settle(workers, ledger.pass_id)
         sealed = max(ledger.sealed_at.values()) if ledger.sealed_at else None
         self._placement.rebalancing.decided(now - ledger.opened_at, None if sealed is None else now - sealed)
         self._placement.decided([listener.actor for listener in ledger.listeners])
@@ -534,8 +537,8 @@ class CoordinatorCore:
             self._pause(signed("paused", paused))
             if (self.history.archived or 0) < self.history.controls.checkpoint:
                 self._placement.ask_to_save(now)
-        elif survey.ready and now < self._experience.rest_until:
-            self._pause(f"step {version} failed {self._experience.failed_attempts} times: the next attempt waits")
+        elif survey.ready and self._rests(survey, now):
+            self._pause(self._experience.why_rests(_everybody(survey), version))
         elif survey.ready:
             self._paused = ""
             kind = self._agenda.due()
@@ -547,6 +550,12 @@ class CoordinatorCore:
             self._finish(now)  # all is decided and archived, and peers that were told so have left
         elif survey.waiting:
             self._pause(survey.waiting)
+
+    def _rests(self, survey: Survey, now: float) -> bool:
+        """Whether a step has failed with all who are here, and is not tried again yet."""
+        if self._agenda.due() is not PassKind.TRAIN:
+            return False
+        return now < self._experience.rest_until(_everybody(survey), self.settings.heartbeat_s)
 
     def _pause(self, reason: str) -> None:
         """Say why nothing goes on, once."""
@@ -573,6 +582,7 @@ class CoordinatorCore:
         self._placement.pass_opened(ledger.actors, now)
         if kind is PassKind.TRAIN:
             self._costs.opened(now)
+            self._experience.opened(_everybody(survey))
         told = kind is not PassKind.GENERATE or not self._agenda.samples
         self.open_pass = OpenPass(
             ledger, self.members, self.settings, self._experience, self._tables_told, self._out, now, told=told
@@ -604,6 +614,7 @@ class CoordinatorCore:
             case Completed(loss_sum, token):
                 self._out.add(PassClosed(ledger.pass_id, ledger.kind, loss_sum, token))
                 self._agenda.completed(ledger.kind)
+                self._experience.did_its_part([a.peer for a in ledger.actors if ledger.has_work(a)])
                 if ledger.kind is PassKind.EVALUATE:
                     targets = self.settings.targets_per_step // self.settings.microbatches
                     targets *= self.settings.evaluate_microbatches
@@ -611,7 +622,8 @@ class CoordinatorCore:
                 self._pass_closed(now)
             case GiveUp(reason):
                 self._experience.aborts += 1
-                self._agenda.aborted(ledger.kind)
+                if self._agenda.aborted(ledger.kind):
+                    self._tell_dropped(reason, ())
                 if ledger.kind is PassKind.TRAIN:
                     self._costs.aborted(ledger, reason)
                 self._audits.gave_up(ledger)
@@ -623,9 +635,13 @@ class CoordinatorCore:
                 self._agenda.aborted(ledger.kind)
                 self._audits.gave_up(ledger)
                 self._abort(ledger, what)
-            case Unworkable(reason):
-                self._out.emit(RunPaused(reason))
-                self._end(Halt(reason, self.history.term), now)
+            case Dropped(reason, who):
+                self._agenda.dropped()
+                self._tell_dropped(reason, who)
+                self._pass_closed(now)
+
+    def _tell_dropped(self, reason: str, who: tuple[Actor, ...]) -> None:
+        self._out.emit(EvaluationDropped(self.history.version, reason, [str(actor) for actor in who]))
 
     def _reload(self, ledger: Ledger, drifts: tuple[Drift, ...]) -> None:
         """Do the step again without those whose state is not what their siblings hold: they load it anew."""
@@ -789,3 +805,7 @@ class CoordinatorCore:
                 halted = self._last_word if isinstance(self._last_word, Halt) else None
                 self._out.add(Stop(halted.reason, failed=True) if halted else Stop("the run is finished"))
             self._say_last_word()
+
+
+def _everybody(survey: Survey) -> list[Actor]:
+    return [actor for roster in survey.rosters for actor in roster]

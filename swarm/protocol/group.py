@@ -61,6 +61,7 @@ from swarm.protocol.messages import (
     ArchivedEntry,
     Canvass,
     CommandEntry,
+    Decision,
     DecisionEntry,
     Halt,
     Join,
@@ -402,8 +403,7 @@ class GroupMember:
                 if mine:
                     self._tell_core(RecordWritten(decision), now)
                 else:
-                    leader = "" if self.leader is None else str(self.leader)
-                    self._emit(DecisionRecorded(decision.term, decision.step, leader))
+                    self._emit(recorded(decision, self.leader))
             case ArchivedEntry(version=version, term=term):
                 if mine:
                     self._tell_core(ArchiveStored(version, term), now)
@@ -511,3 +511,17 @@ class GroupMember:
 
     def _emit(self, event: Event) -> None:
         self._out.append(Emit(event))
+
+
+def recorded(decision: Decision, leader: Actor | None) -> DecisionRecorded:
+    """What the log of one who does not lead says of a decision."""
+    return DecisionRecorded(
+        decision.term,
+        decision.step,
+        "" if leader is None else str(leader),
+        decision.scale,
+        decision.loss_sum / decision.tokens,
+        decision.gradient_norm,
+        decision.tokens,
+        decision.rate,
+    )

@@ -60,6 +60,7 @@ class Ledger:
         rate: float = 1.0,
         save: bool = False,
         steps: int = 0,
+        since: float | None = None,
         partner: Callable[[int], StageIndex | None] = lambda stage: None,
     ) -> None:
         """`partner`: of a stage, the one that holds some of the same parameters (`Settings.partner`)."""
@@ -96,6 +97,8 @@ class Ledger:
         self.opened_at = now
         self._entered_at: dict[Actor, float] = {}
         """When it came into the open pass, of who did."""
+        self.since = now if since is None else since
+        """As `opened_at`, but of a sample's pass: when the sample was begun."""
         self.judged_from = now
         """As `opened_at`, but later by the time in which the coordinator itself stood still."""
         self.fences = 0
@@ -131,6 +134,8 @@ class Ledger:
         self._reduce_moved_at: dict[int, float] = {}
         """By stage, when one of its roster last said that its reduce has got on."""
         self.services = Observed()
+        self._before: dict[tuple[int, int], list[Actor]] = {}
+        """(stage, microbatch) → whose it was before it was moved."""
         self._microbatches = len(tables[0].assignment)
         self._partner = partner
         self._fed: set[Microbatch] = set()
@@ -191,6 +196,19 @@ class Ledger:
         """Whether microbatch `m` is `actor`'s in `stage`. `m` may be any number that somebody sent."""
         return 0 <= m < self._microbatches and self.tables[stage].assignee(m) == actor
 
+    def senders(self, actor: Actor, m: Microbatch) -> list[Actor]:
+        """Who sends an actor what it computes its microbatch `m` from: for the backward, if it says that it is there.
+
+        Else for either, since it may not have said so yet. Also who had that before in this pass, and may have sent it.
+        """
+        stage = self._stage_of[actor]
+        forward, backward = range(max(0, stage - 1), stage), range(stage + 1, min(stage + 2, len(self.tables)))
+        if self._forwarded.get(actor, 0) >> m & 1:
+            forward = range(0)
+        near = (*forward, *backward)
+        before = [who for stage in near for who in self._before.get((stage, m), ())]
+        return [*(self.tables[stage].assignee(m) for stage in near), *before]
+
     def attempt(self, stage: int) -> Attempt:
         """What a stage reduces under the tables as they are now."""
         return attempt_under(self.tables, self.pass_id, StageIndex(stage), self._partner(stage))
@@ -227,6 +245,12 @@ class Ledger:
     def unfinished(self, actor: Actor) -> list[Microbatch]:
         done = self.done_of(actor)
         return [m for m in self.assigned_to(actor) if not done >> m & 1]
+
+    def lacks_result_of(self, actor: Actor) -> bool:
+        """Whether the last stage's result of a microbatch of its own has not come. In a forward-only pass."""
+        return self.stage_of(actor) == len(self.tables) - 1 and any(
+            m not in self.results for m in self.assigned_to(actor)
+        )
 
     def progress_of(self, actor: Actor) -> tuple[int, int]:
         """Of what is assigned to it: how much it has accumulated, and forwarded, as it says."""
@@ -287,6 +311,10 @@ class Ledger:
         """Whether what `actor` needs for the forward or the backward of its microbatch `m` is there to be had."""
         if self.done_of(actor) >> m & 1:
             return False
+        if self.kind is not PassKind.TRAIN:
+            if stage == 0:
+                return m in self._fed and actor in self._begun
+            return bool(self.done_of(self.tables[stage - 1].assignee(m)) >> m & 1)
         if stage + 1 < len(self.tables) and self.done_of(self.tables[stage + 1].assignee(m)) >> m & 1:
             return True
         if self._forwarded.get(actor, 0) >> m & 1:
@@ -349,6 +377,8 @@ class Ledger:
             self.given.pop(actor, None)
             self.entrants.pop(actor, None)
         moved = [m for m in range(self._microbatches) if before.assignee(m) != table.assignee(m)]
+        for m in moved:
+            self._before.setdefault((stage, m), []).append(before.assignee(m))
         return [Microbatch(m) for m in moved]
 
     def sealed_since(self, stage: int) -> float | None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
 from swarm.protocol.entering import Entering
+from swarm.protocol.experience import Experience
 from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Member, Members
 from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
-from swarm.protocol.suspicion import Strikes, Suspicion
+from swarm.protocol.suspicion import Suspicion
 from swarm.protocol.tables_told import TablesTold
 from swarm.protocol.wiring import amend, enlarge
 
@@ -38,6 +39,15 @@ class GiveUp:
     """Run the step again under a new term; a forward-only pass is dropped."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A forward-only pass has taken longer than it is worth."""
+
+    reason: str
+    who: tuple[Actor, ...]
+    """Who could have got on with it."""
 
 
 class Mending:
@@ -236,12 +246,13 @@ class Mending:
 
     # ------------------------------------------------------------ once a heartbeat
 
-    def tick(self, aborts: int, strikes: Strikes, unheard: frozenset[Actor], now: float) -> Suspect | GiveUp | None:
+    def tick(self, experience: Experience, unheard: frozenset[Actor], now: float) -> Suspect | GiveUp | TooLong | None:
         """Repeat what was not heard, take work from the slow, name who is stuck.
 
-        `aborts`: of this step so far. `unheard`: of whom nothing has been heard, perhaps by our own fault.
+        `unheard`: of whom nothing has been heard, perhaps by our own fault.
         """
         ledger = self._ledger
+        trains = ledger.kind is PassKind.TRAIN
         for actor in ledger.actors:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone", at_fault=False)
@@ -253,22 +264,24 @@ class Mending:
                 self._tell_again(member, now)
         if (late := self._too_late()) is not None:
             late.came_late(ledger.pass_id.version)
-            return Suspect(late.actor, "it has not caught up, and its siblings have nothing left to do")
-        if self._suspicion.overrun(ledger, aborts, now):
+            return Suspect(
+                late.actor, "it has not caught up, and its siblings have nothing left to do", at_fault=trains
+            )
+        if trains and self._suspicion.overrun(ledger, experience.aborts, now):
             return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
-        if ledger.kind is PassKind.TRAIN:
-            for stage in sorted({at for actor in ledger.given if (at := ledger.stage_of(actor)) is not None}):
-                self._hand_on(stage, now)
-            for actor, microbatches in self._suspicion.to_release(self._members, ledger, unheard, now):
-                ledger.releasing[actor] = microbatches
+        if not trains and (reason := self._suspicion.outlasts(ledger, now)):
+            return TooLong(reason, tuple(self._suspicion.dawdlers(self._members, ledger, unheard, now)))
+        for stage in sorted({at for actor in ledger.given if (at := ledger.stage_of(actor)) is not None}):
+            self._hand_on(stage, now)
+        for actor, microbatches in self._suspicion.to_release(self._members, ledger, unheard, now):
+            ledger.releasing[actor] = microbatches
         for actor, microbatches in ledger.releasing.items():
             if (at := ledger.stage_of(actor)) is not None:
                 self._out.send(actor, Release(ledger.pass_id, ledger.tables[at].number, microbatches))
-        if ledger.kind is not PassKind.TRAIN:
-            return None
+        strikes = experience.probation.strikes if trains else experience.idle_strikes
         for actor, reason in self._suspicion.stalled(self._members, ledger, strikes, unheard, now):
             return Suspect(actor, reason)
-        if unheard:
+        if unheard or not trains:
             return None  # reduces that would wait for them could have got on
         for stage in self._suspicion.stuck_reduces(ledger, now):
             if (found := self._reduce_stuck(stage)) is not None:

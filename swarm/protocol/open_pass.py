@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from swarm.events import PassOpened, StepDecided, StepMeasured
+from swarm.protocol.accusations import Failure
 from swarm.protocol.actions import Feed
 from swarm.protocol.drift import Drift
 from swarm.protocol.entering import Entering
@@ -17,7 +18,7 @@ from swarm.protocol.experience import Experience
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassKind, StageIndex
 from swarm.protocol.ledger import Ledger
 from swarm.protocol.members import Members
-from swarm.protocol.mending import GiveUp, Mending, Suspect
+from swarm.protocol.mending import GiveUp, Mending, Suspect, TooLong
 from swarm.protocol.messages import (
     Decision,
     Failed,
@@ -53,10 +54,12 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unworkable:
-    """A step has failed on two peers, or again and again: it would on others too, and another time."""
+class Dropped:
+    """A forward-only pass takes too long: it is not worth holding up the training for."""
 
     reason: str
+    who: tuple[Actor, ...]
+    """Who had something to do in it at the end, and finished nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Spoilt:
     what: str
 
 
-Outcome = Decided | Completed | GiveUp | Drifted | Spoilt | Unworkable
+Outcome = Decided | Completed | GiveUp | Drifted | Dropped | Spoilt
 PassMessage = Want | Prepared | Result | Released | Failed
 
 
@@ -140,7 +143,7 @@ class OpenPass:
             return
         self.ledger.on_status(status, now)
         if status.fenced:
-            self._exclude_failed(status.actor, "it fenced itself", now)
+            self._on_failed(status.actor, Failed(status.pass_id, None, "it fenced itself"), now)
         elif status.prepared is not None:
             self._on_prepared(status.actor, status.prepared)
 
@@ -179,8 +182,7 @@ class OpenPass:
         if self.outcome is None:
             for actor in silence.back:
                 self.ledger.is_back(actor, now)
-            aborts, strikes = self._experience.aborts, self._experience.probation.strikes
-            self._resolve(self._mending.tick(aborts, strikes, silence.waited_for, now))
+            self._resolve(self._mending.tick(self._experience, silence.waited_for, now))
         self.drain(now)
 
     def drain(self, now: float) -> None:
@@ -206,10 +208,10 @@ class OpenPass:
         if ledger.kind is PassKind.TRAIN or not ledger.is_assigned(sender, len(ledger.tables) - 1, result.microbatch):
             return
         if not math.isfinite(result.loss_sum):
-            self.outcome = GiveUp(f"{sender} finds the loss {result.loss_sum} for microbatch {result.microbatch}")
+            self._refuse(sender, f"it finds the loss {result.loss_sum} for microbatch {result.microbatch}")
             return
         if ledger.kind is PassKind.GENERATE and not 0 <= result.token < self._settings.vocabulary:
-            self.outcome = GiveUp(f"{sender} finds the token {result.token} of {self._settings.vocabulary}")
+            self._refuse(sender, f"it finds the token {result.token} of {self._settings.vocabulary}")
             return
         results.setdefault(result.microbatch, result)
         if len(results) < len(ledger.tables[0].assignment):
@@ -218,6 +220,11 @@ class OpenPass:
         for m in sorted(results):  # in order: the same sum whoever computed it
             loss_sum += results[m].loss_sum
         self.outcome = Completed(loss_sum, results[Microbatch(0)].token)
+
+    def _refuse(self, sender: Actor, reason: str) -> None:
+        """A result that is none: a sibling may find another."""
+        self._experience.idled(sender.peer)
+        self.exclude(sender, reason)
 
     def _on_prepared(self, sender: Actor, prepared: Prepared) -> None:
         ledger, attempt = self.ledger, prepared.attempt
@@ -256,6 +263,12 @@ class OpenPass:
             step = self.ledger.pass_id.step - 1
             self.outcome = Spoilt(f"parameters or moments of stage {names} are not finite after step {step}")
             return
+        rosters = [[a for a in table.roster if a not in without] for table in self.ledger.tables]
+        audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
+        if decision.skip and not audited and self._experience.leaves_half_out(rosters, decision.step):
+            self._experience.not_finite()
+            self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
+            return
         if (decision.skip or stages) and self._experience.nonfinite == 0:
             self._experience.not_finite()
             self.outcome = GiveUp(
@@ -265,54 +278,97 @@ class OpenPass:
         self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
-        """A sibling takes over. If there is none, or it has failed on the same microbatch, the pass cannot go on."""
-        m, reason = failed.microbatch, failed.reason
-        twice = m is not None and self._failed_before(sender, m)
-        what = f"microbatch {m} of step {self.ledger.pass_id.step}"
-        if failed.nonfinite and self._experience.nonfinite == 0 and self.ledger.kind is PassKind.TRAIN:
-            if not twice:
-                self.exclude(sender, f"it failed: {reason}")
-            if twice or isinstance(self.outcome, GiveUp):
-                self._experience.not_finite()
-                self.outcome = GiveUp(f"{what} is not finite: run again to be skipped if that is so. {reason}")
-        elif not twice:
-            if m is not None:
-                self._experience.probation.strike(sender.peer, self.ledger.pass_id)
-            self._exclude_failed(sender, f"it failed: {reason}", now)
-        elif self.ledger.kind is PassKind.TRAIN:
-            self.outcome = Unworkable(f"{what} has failed on two peers: {reason}")
-        else:
-            self.outcome = GiveUp(f"microbatch {m} has failed on two peers: {reason}")
+        """A sibling takes over. That it failed is its word alone: it accuses the sender, and who sent it the input."""
+        if self.ledger.kind is not PassKind.TRAIN:
+            self._experience.idled(sender.peer)
+            self.exclude(sender, f"it failed: {failed.reason}")
+            return
+        accusations = self._experience.accusations
+        failure = self._failure(sender, failed)
+        accusations.note(failure)
+        m, again = failure.microbatch, self._experience.turns > 0
+        if failure.nonfinite and m is not None and self._irreplaceable(accusations.common(failure.stage, m)):
+            self._not_finite(failure)
+            return
+        self._exclude_failed(sender, f"it failed: {failed.reason}", now)
+        if failure.nonfinite and again and isinstance(self.outcome, GiveUp):
+            if self._irreplaceable(accusations.common_to_nonfinite):
+                self._not_finite(failure)
+            return
+        for actor in self._neighbours(sender, failure):
+            if self.outcome is None and self._is_suspect(actor, sender):
+                self.exclude(actor, f"what it sends fails: at {accusations.against(actor.peer)} peers in this step")
+
+    def _failure(self, sender: Actor, failed: Failed) -> Failure:
+        """What it says, as far as it may: of a microbatch that is its own."""
+        stage = self.ledger.stage_of(sender)
+        assert stage is not None
+        m = failed.microbatch
+        if m is None or not self.ledger.is_assigned(sender, stage, m):
+            return Failure(stage, None, sender.peer, frozenset(), failed.reason)
+        senders = frozenset(actor.peer for actor in self.ledger.senders(sender, m)) - {sender.peer}
+        nonfinite = failed.nonfinite and self._experience.nonfinite == 0
+        return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite)
+
+    def _not_finite(self, failure: Failure) -> None:
+        """Whoever has computed it, and whoever has sent what it is made from: nobody else is left to try it with."""
+        self._experience.not_finite()
+        what = f"microbatch {failure.microbatch} of step {self.ledger.pass_id.step}"
+        self.outcome = GiveUp(f"{what} is not finite: run again to be skipped if that is so. {failure.reason}")
+
+    def _irreplaceable(self, peers: frozenset[str]) -> bool:
+        """Whether there is nobody among these whose place another one could take."""
+        version = self.ledger.pass_id.version
+        for stage in range(len(self.ledger.tables)):
+            holders = {
+                m.actor.peer for m in self._members.of_stage(stage) if m.lost_at is None and m.version == version
+            }
+            if len(holders) > 1 and not peers.isdisjoint(holders):
+                return False
+        return True
+
+    def _neighbours(self, actor: Actor, failure: Failure) -> list[Actor]:
+        """Who has a part in the pass, and is accused beside the one that failed."""
+        return [a for a in self.ledger.actors if a != actor and a.peer in failure.senders]
+
+    def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
+        """Whether more fail on what it sent than on what a sibling did, which could take its place.
+
+        More than one; or one, if it was at fault more often of late than that one.
+        """
+        stage, against = self.ledger.stage_of(actor), self._experience.accusations.against
+        strikes = self._experience.probation.strikes
+        if stage is None or (against(actor.peer) < 2 and strikes(actor.peer) <= strikes(victim.peer)):
+            return False
+        return any(against(other.peer) < against(actor.peer) for other in self.ledger.tables[stage].roster)
 
     def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
-        """Go on without it. A step that must be run again for that reason is so a few times, later and later."""
+        """Go on without it. A step that must be run again for that reason is so later and later, or with others."""
         self.exclude(actor, reason)
-        if not isinstance(self.outcome, GiveUp) or self.ledger.kind is not PassKind.TRAIN:
-            return
-        why = self.outcome.reason
-        if not self._experience.attempt_failed(now, self._settings.heartbeat_s):
-            times, step = self._experience.failed_attempts, self.ledger.pass_id.step
-            self.outcome = Unworkable(f"step {step} was tried {times} times and failed each time: {why}")
+        if isinstance(self.outcome, GiveUp) and self.ledger.kind is PassKind.TRAIN:
+            self._experience.attempt_failed(self.outcome.reason, now)
 
-    def _failed_before(self, sender: Actor, m: Microbatch) -> bool:
-        """Whether `m`, the sender's own, has failed on another peer of its stage too."""
-        stage = self.ledger.stage_of(sender)
-        if stage is None or not self.ledger.is_assigned(sender, stage, m):
-            return False
-        return self._experience.failed(self.ledger.pass_id, stage, m, sender)
-
-    def _resolve(self, found: Suspect | GiveUp | None) -> None:
+    def _resolve(self, found: Suspect | GiveUp | TooLong | None) -> None:
         """Act on what mending cannot do alone."""
         match found:
             case Suspect(actor, reason, at_fault, accused):
-                probation, pass_id = self._experience.probation, self.ledger.pass_id
                 if at_fault:
-                    probation.strike(actor.peer, pass_id)
+                    self._strike(actor)
                 for other in accused:  # nobody knows which of them it is: they are not to come back together
-                    probation.strike(other.peer, pass_id, 2)
+                    self._strike(other, 2)
                 self.exclude(actor, reason)
+            case TooLong(reason, who):
+                for actor in who:
+                    self._strike(actor)
+                self.outcome = Dropped(reason, who)
             case GiveUp():
                 self.outcome = found
+
+    def _strike(self, actor: Actor, strikes: int = 1) -> None:
+        if self.ledger.kind is PassKind.TRAIN:
+            self._experience.probation.strike(actor.peer, self.ledger.pass_id, strikes)
+        else:
+            self._experience.idled(actor.peer)
 
     # ------------------------------------------------------------ afterwards
 

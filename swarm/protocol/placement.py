@@ -147,7 +147,9 @@ class Placement:
         """Leave out who is on probation, where a stage has somebody else that holds the version.
 
         But nobody in a step of which an attempt came to nothing: who was found at fault may have waited for the one who
-        is left, and steps that are not decided would never bring them back.
+        is left, and steps that are not decided would never bring them back. Left out of it are those whom more failures
+        of that step accuse than a sibling: as soon as it has failed with that one too, they are back. And half of all,
+        where it came out not finite (`halves`).
         """
         history = self._history
         probation, in_vain = self._experience.probation, self._experience.aborts > 0
@@ -155,6 +157,9 @@ class Placement:
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
             late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
             there = [m for m in crew if self._has(m)]
+            against = {m.actor: self._experience.accusations.against(m.actor.peer) for m in crew}
+            late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
+            late.update(m.actor for m in crew if m.actor.peer in self._experience.halves.left_out)
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             for member in crew:
                 member.benched = spared and member.actor in late

@@ -18,6 +18,13 @@ from swarm.protocol.members import Member, Members
 from swarm.protocol.relief import SLOWER, Busy, Idle, relief
 from swarm.protocol.settings import Settings
 
+WORTH_STEPS = 2
+"""Usual steps that a forward-only pass may take, if it has no more microbatches than a step."""
+WORTH_OF_SAMPLE = 5
+"""Times as long as one of its passes a whole sample may take."""
+WORTH_BEATS = 10
+"""Heartbeats that it may take however short steps are: who does what is heard of with these."""
+
 Strikes = Callable[[str], int]
 """Of a peer: how often it has failed by its own fault (`Probation`)."""
 
@@ -30,6 +37,40 @@ class Suspicion:
         """The total cap: progress counts, but not for ever. Doubles with each abort and grows with each fence."""
         cap = self._settings.step_budget_s * (2 + ledger.fences) * float(2 ** min(aborts, 6))
         return now - ledger.judged_from > cap
+
+    def worth_s(self, ledger: Ledger) -> float:
+        """So long a forward-only pass may hold up the training: two usual steps, or as many as it has the work of.
+
+        A step budget while no step is known.
+        """
+        settings = self._settings
+        if not ledger.step_s:
+            return settings.step_budget_s
+        microbatches = len(ledger.tables[0].assignment)
+        steps = WORTH_STEPS * max(1.0, microbatches / settings.microbatches)
+        return max(steps * ledger.step_s, WORTH_BEATS * settings.heartbeat_s)
+
+    def outlasts(self, ledger: Ledger, now: float) -> str:
+        """How a forward-only pass, or the sample that it is of, has taken too long. Empty: it has not."""
+        allowed = self.worth_s(ledger)
+        for began, limit in ((ledger.judged_from, allowed), (ledger.since, WORTH_OF_SAMPLE * allowed)):
+            if now - began > limit:
+                return f"not complete after {now - began:.1f} s (deadline {limit:.1f} s)"
+        return ""
+
+    def dawdlers(self, members: Members, ledger: Ledger, unheard: Collection[Actor], now: float) -> list[Actor]:
+        """Who of a forward-only pass has had something to do for a while, and has finished nothing."""
+        while_s = self._a_while_s(ledger)
+        found = []
+        for actor in ledger.actors:
+            member = members.get(actor)
+            if member is not None and actor not in unheard and self._why_stalled(member, ledger, while_s, now):
+                found.append(actor)
+        return found
+
+    def _a_while_s(self, ledger: Ledger) -> float:
+        """In which a peer finishes at least one microbatch of a forward-only pass: in half of what that may take."""
+        return self.worth_s(ledger) / 2
 
     def to_release(
         self, members: Members, ledger: Ledger, unheard: Collection[Actor], now: float
@@ -116,8 +157,14 @@ class Suspicion:
     def _why_stalled(self, member: Member, ledger: Ledger, allowed: float, now: float) -> str:
         """Why a member counts as stalled that may be at work on one thing for so long; empty: it does not."""
         actor, line_s = member.actor, self._settings.step_budget_s / 8
+        if ledger.kind is not PassKind.TRAIN:
+            line_s = min(line_s, self._a_while_s(ledger))
         answer = max(allowed, line_s)
         if not ledger.unfinished(actor):
+            if ledger.kind is not PassKind.TRAIN:
+                waited = now - ledger.moved_at.get(actor, ledger.judged_from)
+                late = ledger.lacks_result_of(actor) and waited > answer
+                return f"it says that it is done, and its result has not come for {waited:.1f} s" if late else ""
             reducing = ledger.reduces_since(actor) if _holds_up_itself(member, ledger) else None
             if reducing is None or now - reducing <= answer:
                 return ""
@@ -141,8 +188,8 @@ class Suspicion:
         probed = member.actor in ledger.probed
         allowed = stall_deadline(seconds, ledger.services, budget, settings.heartbeat_s, ledger.fences, probed)
         if seconds is None:
-            return max(allowed, min(allowed * 2.0 ** min(strikes, 16), budget / 2))
-        return allowed
+            allowed = max(allowed, min(allowed * 2.0 ** min(strikes, 16), budget / 2))
+        return allowed if ledger.kind is PassKind.TRAIN else min(allowed, self._a_while_s(ledger))
 
     def stuck_reduces(self, ledger: Ledger, now: float) -> list[int]:
         """Stages all sealed, of whose reduce nothing was made and nothing has come for too long."""

@@ -28,14 +28,15 @@ def wire(
     """The table of every stage, number 0.
 
     `weights`: relative speed, > 0. `blocked`: pairs that cannot reach each other; they are not made neighbours for a
-    microbatch unless there is no other choice. `offset` turns the rosters, so that a step which is run again after a
-    non-finite gradient gives each microbatch to another replica. `probed`: who is given one microbatch and no more, if
-    its stage has others.
+    microbatch unless there is no other choice. `offset` turns the rosters, so that a step which is run again gives each
+    microbatch to another replica; from 2 on also to one that is sent it by another one. `probed`: who is given one
+    microbatch and no more, if its stage has others.
     """
     tables: list[StageTable] = []
     before: list[Actor] | None = None
-    for roster in rosters:
-        turned = [roster[(i + offset) % len(roster)] for i in range(len(roster))]
+    for stage, roster in enumerate(rosters):
+        by = offset + offset // 2 * stage
+        turned = [roster[(i + by) % len(roster)] for i in range(len(roster))]
         queue = _turns(turned, weights, microbatches, probed)
         chosen: list[Actor] = []
         if before is None or not blocked:

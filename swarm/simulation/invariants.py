@@ -141,10 +141,6 @@ class Watch:
         """Steps that were applied from fetched sums."""
         self.moves = 0
         """Peers that were told to leave their stage for another one."""
-        self.paused = ""
-        """Why the run stands still, when it rightly does: a microbatch that has killed two assignees."""
-        self._raised: dict[tuple[int, bool, int], dict[Actor, bool]] = defaultdict(dict)
-        """{(step, trains, microbatch): {who: because it was not finite}}"""
         self._passes: dict[int, PassId] = {}
         self._attempts: dict[int, Attempt] = {}
         self._tables: dict[tuple[PassId, int], StageTable] = {}
@@ -156,6 +152,8 @@ class Watch:
         self._votes: dict[tuple[Actor, int], Actor] = {}
         self._terms: dict[int, Actor] = {}
         """Whose they are, in a group."""
+        self.diverged = False
+        """The run has ended, since its parameters give nothing finite: not all steps are decided."""
         self.disturbed = False
         """Something has happened but that somebody was asked to leave: work and states may be lost."""
         self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
@@ -287,10 +285,6 @@ class Watch:
         if peer.state != states[peer.stage]:
             raise Violation("replicas agree", f"{peer.label} holds a wrong state of version {peer.version}")
 
-    def raised(self, peer: SimPeer, pass_id: PassId, microbatch: int, nonfinite: bool) -> None:
-        """A computation of `microbatch` raised an exception at `peer`."""
-        self._raised[pass_id.step, pass_id.index == 0, microbatch][peer.actor] = nonfinite
-
     # ------------------------------------------------------------ leaving
 
     @property
@@ -337,21 +331,19 @@ class Watch:
     # ------------------------------------------------------------ coordinator
 
     def coordinator_stops(self, stop: Stop) -> None:
-        """The coordinator ends the run: because it is done, or because a microbatch has killed two assignees."""
+        """The coordinator ends the run: because it is done, and for nothing else."""
         if stop.reason.startswith(GOODBYE):
             return  # asked to, and it comes back
         if stop.failed:
             self.gives_up("the coordinator", stop.reason)
-            self.paused = stop.reason
         elif len(self.decisions) != self.steps:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
-        """A process ends as failed: since a microbatch has killed two assignees, or the run has diverged."""
-        if reason.startswith(DIVERGED) and self._may_end_diverged():
-            return
-        if not any(len(by) > 1 and not all(by.values()) for by in self._raised.values()):
+        """A process ends as failed: that the run has diverged is the one reason."""
+        if not (reason.startswith(DIVERGED) and self._may_end_diverged()):
             raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
+        self.diverged = True
 
     def _may_end_diverged(self) -> bool:
         """It diverges, goes back no more, and what is left are decisions that led to a checkpoint that is finite."""

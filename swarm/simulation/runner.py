@@ -108,6 +108,7 @@ class Run:
         self._disks: dict[str, Disk] = {}
         """Of who is taken on, by name."""
         self.world.network.weather = plan.weather
+        self.world.watch.disturbed = any(lie is not None for lie in plan.lies)
         self.injector = Injector(self.world, plan.faults, self.respawn)
         record = Record()
         if plan.settings.imported:
@@ -255,7 +256,7 @@ class Run:
         world.run(_PATIENCE_S + 60.0, MAX_EVENTS, self._over)
         if not self._over():
             raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
-        if world.watch.paused:
+        if world.watch.diverged:
             return
         peers = [p for p in world.processes if isinstance(p, SimPeer) and p.lie is None and (p.alive or p.finished)]
         world.watch.at_the_end(peers)

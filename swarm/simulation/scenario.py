@@ -15,14 +15,14 @@ from swarm.protocol.settings import Settings
 from swarm.simulation.diverging import Diverging
 from swarm.simulation.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
 from swarm.simulation.invariants import ENOUGH_TO_LEAVE_S
-from swarm.simulation.lie import Lie
+from swarm.simulation.lie import DISTURBANCES, Lie
 from swarm.simulation.network import Weather
 from swarm.simulation.organiser import Wish
 from swarm.simulation.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats", "controls", "unlike", "diverging"),
+    *("moves", "audited", "seats", "controls", "unlike", "insiders", "diverging"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -37,9 +37,10 @@ step, one run in four each as in averaging, delta and tied;
 they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
 `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
 machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
-coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them;
-`diverging`: every other one as mixed, in runs that give nothing finite from some version on, for good or until the rate
-is lower, every other two with three coordinators; otherwise faults of one kind."""
+coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them; `insiders`:
+no faults, but one or two of the peers disturb the others (`lie.py`); `diverging`: every other one as mixed, in runs
+that give nothing finite from some version on, for good or until the rate is lower, every other two with three
+coordinators; otherwise faults of one kind."""
 _MIXED = (
     "mixed",
     "storm",
@@ -109,6 +110,8 @@ class Plan:
 def plan_of(scenario: str, seed: int) -> Plan:
     """The plan of a seed. Raises ValueError for an unknown scenario."""
     cells = _cells(scenario)
+    if scenario == "insiders":
+        return _insiders(seed)
     rng = Random(f"{scenario}/{seed}")
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
@@ -243,6 +246,30 @@ def plan_of(scenario: str, seed: int) -> Plan:
     )
 
 
+def _insiders(seed: int) -> Plan:
+    """Two peers disturb a run in which each stage has an honest one, whatever stage they are given.
+
+    But only one makes gradients not finite: with one in each half of the replicas such steps are skipped.
+    """
+    rng = Random(f"insiders/{seed}")
+    stages = rng.choice((2, 2, 3))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((3, 4, 6)),
+        steps=6,
+        replicas=3,
+        evaluate_every=rng.choice((1, 2)),
+        sample_tokens=rng.choice((0, 2)),
+        slots=rng.choice((1, 2, 16)),
+    )
+    about = DISTURBANCES[seed % len(DISTURBANCES)]
+    those = rng.sample(range(3 * stages), 1 if about == "nan" else 2)
+    how_often = rng.choice((1.0, 1.0, 0.5))
+    lies = tuple(Lie(about, how_often) if peer in those else None for peer in range(3 * stages))
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
+    return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
+
+
 def small_settings(
     *,
     stages: int,
@@ -292,7 +319,7 @@ def small_settings(
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario == "calm":
+    if scenario in ("calm", "insiders"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")

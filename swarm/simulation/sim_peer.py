@@ -13,7 +13,7 @@ from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
 from swarm.simulation.compute_queue import ComputeQueue, Priority
 from swarm.simulation.house import House
 from swarm.simulation.invariants import Violation
-from swarm.simulation.lie import LIE, Lie
+from swarm.simulation.lie import DISTURBANCES, HUGE, LIE, Lie
 from swarm.simulation.loans import Loans
 from swarm.simulation.sim_bases import SimBases
 from swarm.simulation.sim_reduce import SimReduce
@@ -164,7 +164,7 @@ class SimPeer(Process):
 
     def _stop(self, action: act.Stop) -> None:
         expelled = self.world.watch.is_expelled(self.actor)
-        if action.failed and self.lie is None and not expelled:
+        if action.failed and (self.lie is None or self.lie.about in DISTURBANCES) and not expelled:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
         self.finished = self.core.finished or not (self.core.leaving or expelled)
@@ -207,7 +207,7 @@ class SimPeer(Process):
     # ------------------------------------------------------------ computing
 
     def _forward(self, action: act.Forward) -> None:
-        if self.swallowed("work"):
+        if self.swallowed("work") or (action.kind is not PassKind.TRAIN and self.lies("mute")):
             return
         self.world.watch.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
@@ -224,6 +224,9 @@ class SimPeer(Process):
             return
         if self._overflows(action.pass_id):
             self._fail(action, nonfinite=True)
+            return
+        if self.lies("failed"):
+            self._fail(action, nonfinite=action.kind is PassKind.TRAIN and self.world.random.random() < 0.5)
             return
         assert self.stage is not None
         stages = self.world.settings.stages
@@ -259,6 +262,9 @@ class SimPeer(Process):
         if self._overflows(action.pass_id):
             self._fail(action, nonfinite=True)
             return
+        if self.number(action.payload) == HUGE:
+            self._fail(action, nonfinite=not self._nonfinite and self.world.random.random() < 0.5)
+            return
         payload = self._inputs.pop(action.microbatch, None)
         if payload is None:
             raise Violation("contract", f"{self.label}: backward of m{action.microbatch}, which was not forwarded here")
@@ -277,6 +283,8 @@ class SimPeer(Process):
             back = mix(back)
         if back is not None and self._codecs:
             back = coded(back, self._codecs[self.stage - 1].backward)
+        if back is not None and self.lies("huge"):
+            back = HUGE
         received = self._bases.received(pass_id, m)
         last = self.stage == self.world.settings.stages - 1
         seconds = (_FORWARD_S + _BACKWARD_S if last else _BACKWARD_S) * self.slowness
@@ -377,7 +385,6 @@ class SimPeer(Process):
             self.feed(act.ComputeFailed(action.attempt.pass_id, None, "out of memory"))
         else:
             self.accumulator += 1 << 3
-            self.world.watch.raised(self, action.pass_id, action.microbatch, nonfinite)
             reason = "not finite" if nonfinite else "out of memory"
             self.feed(act.ComputeFailed(action.pass_id, action.microbatch, reason, nonfinite))
 

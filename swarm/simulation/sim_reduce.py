@@ -164,7 +164,7 @@ class SimReduce:
                 digest,
                 squared_norm_of(stage, ordered),
                 loss_sum_of(stage, peer.world.settings.stages, ordered),
-                finite=peer.world.watch.is_finite(stage, action.attempt.pass_id),
+                finite=peer.world.watch.is_finite(stage, action.attempt.pass_id) and not self._is_spoilt(),
                 shared=shared_digest(ordered[: self.shared(stage)]),
                 state=checksum_of(peer.state),
                 spoilt=peer.world.watch.is_spoilt(action.attempt.pass_id.version),
@@ -172,6 +172,16 @@ class SimReduce:
         )
         if peer.alive:
             peer.world.on_phase("prepared", peer)
+
+    def _is_spoilt(self) -> bool:
+        """Whether one of those whose sums these are has added what is not finite."""
+        table = self._peer.core.stint.walk.table
+        for actor in table.roster:
+            member = self._peer.world.by_actor.get(actor)
+            lie = getattr(member, "lie", None)
+            if lie is not None and lie.about == "nan" and table.assigned_to(actor):
+                return True
+        return False
 
     def _restored(self, action: act.RestoreSums) -> None:
         digest = reduced_digest(self._peer.stage_held, self.sums(action.attempt))

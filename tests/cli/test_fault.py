@@ -1,6 +1,7 @@
 """Faults are read as they are written in the docs, and strike once, at the moment they name."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -64,10 +65,24 @@ def test_who_swallows_computes_nothing_from_then_on_and_still_speaks() -> None:
         Fault.parse("swallow@StepDecided", computes=False)
 
 
+def test_who_is_mute_trains_and_evaluates_nothing_and_who_fails_computes_with_what_nobody_can() -> None:
+    pass_id = PassId(Term(1), StepNumber(0))
+    train = Forward(pass_id, PassKind.TRAIN, Microbatch(0), b"tokens", None, None)
+    evaluate = Forward(PassId(Term(1), StepNumber(0), 1), PassKind.EVALUATE, Microbatch(0), b"tokens", None, None)
+    for kind, expected in (("mute", [train]), ("fail", [replace(train, payload=b""), replace(evaluate, payload=b"")])):
+        done: list[object] = []
+        fault = Fault.parse(f"{kind}@StepApplied")
+        carry_out = fault.watch(done.append)
+        fault(StepApplied(0, "ab"), 0.0)
+        carry_out(train)
+        carry_out(evaluate)
+        assert done == expected
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "kill", "kill@Nothing", "burn@StepApplied", "kill@StepApplied:x", "kill@StepApplied,stop=1", "kill@Event"],
 )
 def test_what_cannot_be_understood_is_shown_with_the_form(text: str) -> None:
-    with pytest.raises(FaultError, match=r"write kill\|stop\|daemon\|swallow\|lie\|flip\|starve@EVENT"):
+    with pytest.raises(FaultError, match=r"write kill\|stop\|daemon\|swallow\|lie\|fail\|mute\|flip\|starve@EVENT"):
         Fault.parse(text)

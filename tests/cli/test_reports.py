@@ -16,7 +16,7 @@ from swarm.net.link_rates import LinkRates
 from swarm.net.round_trips import RoundTrips
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
 from swarm.protocol.means import Means
-from swarm.protocol.messages import LINK_KINDS, Join, Message, Open, StageTable, Telemetry
+from swarm.protocol.messages import LINK_KINDS, Join, Message, Open, StageTable, Telemetry, Trait
 from swarm.protocol.peer import PeerCore
 from swarm.simulation.scenario import small_settings
 
@@ -51,7 +51,7 @@ class Desk:
         self.core.offers(Means(uplink=uplink))
         self.line, self.meter, self.path = Line(), Meter(), folder / "events.jsonl"
         self.log = EventLog(self.path, lambda: 1.0)
-        traits = machine_traits("cpu", 2, 1000)
+        traits = machine_traits("cpu", 2, 1000, "cafe")
         self.reports = Reports(self.core, self.line, lambda: self.meter, Usage("cpu"), traits, self.log)  # type: ignore[arg-type]
 
     def open(self, step: int, sender: Actor = ONE) -> None:
@@ -127,6 +127,7 @@ async def test_the_machine_is_told_once_to_whoever_leads_and_to_another_life_of_
     (told,) = await desk.told()
     names = {trait.name for trait in told.machine}
     assert names >= {"device", "processor", "cores", "threads", "memory", "system", "release"} and told.work is None
+    assert Trait("process", "cafe") in told.machine
     desk.reports.link_up(ONE)
     desk.reports.sent(ONE, Join(ME))
     desk.core.allegiance.leader = TWO

@@ -47,8 +47,6 @@ ROWS: dict[str, Callable[[], Any]] = {
     "topk-shared": lambda: Beside("topk:0.1", "topk-shared"),
     "delta:4": lambda: codecs.get("delta:4"),
     **{name: lambda name=name: codecs.get(name) for name in CODED},
-    "residual:int4+int4": lambda: codecs.get("residual:int4+int4"),
-    "residual:int4-channel+log4-channel": lambda: codecs.get("residual:int4-channel+log4-channel"),
     "ef-mixed:topk:0.2": lambda: codecs.get("ef-mixed:topk:0.2"),
     "ef-mixed:bf16": lambda: codecs.get("ef-mixed:bf16"),
 }
@@ -353,10 +351,9 @@ def test_every_codec_is_under_contract() -> None:
     assert {name.partition(":")[0] for name in codecs.NAMES} - same == {name.partition(":")[0] for name in ROWS}
 
 
-@pytest.mark.parametrize("both", ["int4", "int4+int4+int4", "topk:0.1+int4", "int4+huffman:log4", "delta:4+int4", ""])
-def test_residuals_are_of_two_codecs_that_code_every_value(both: str) -> None:
-    with pytest.raises(codecs.UnknownCodec, match=r"write residual:int4\+int4"):
-        codecs.get(f"residual:{both}")
+def test_residual_is_refused_and_names_the_replacement() -> None:
+    with pytest.raises(codecs.UnknownCodec, match=r"is gone.*Write .int8."):
+        codecs.get("residual:int4+int4")
 
 
 def test_unknown_codec_names_the_nearest() -> None:

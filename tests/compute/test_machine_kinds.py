@@ -14,9 +14,12 @@ import pytest
 import torch
 
 KINDS = ("default", "avx2", "avx512")
+LIBRARY_KINDS = ("SSE4_2", "AVX2")
+"""What torch's mathematical library is told to use: its roots differ by it, whatever torch itself uses."""
 THREADS = (1, 3)
 PROGRAM = Path(__file__).with_name("machine_kind.py")
 CONTROLS = ("torch's own updates", "torch's own normal values")
+ROOTS = "torch's own roots"
 
 
 def has(kind: str) -> bool:
@@ -29,12 +32,13 @@ needs = [pytest.param(k, marks=pytest.mark.skipif(not has(k), reason=f"this CPU 
 
 
 @pytest.fixture(scope="module")
-def digests() -> Callable[[str, int], dict[str, str]]:
+def digests() -> Callable[..., dict[str, str]]:
     @cache
-    def of(kind: str, threads: int) -> dict[str, str]:
+    def of(kind: str, threads: int, library: str = "") -> dict[str, str]:
+        kinds = {"ATEN_CPU_CAPABILITY": kind} | ({"MKL_ENABLE_INSTRUCTIONS": library} if library else {})
         run = subprocess.run(
             [sys.executable, str(PROGRAM), str(threads)],
-            env={**os.environ, "ATEN_CPU_CAPABILITY": kind},
+            env={**os.environ, **kinds},
             capture_output=True,
             check=True,
             text=True,
@@ -49,7 +53,7 @@ def digests() -> Callable[[str, int], dict[str, str]]:
 def test_every_kind_of_machine_computes_the_same(kind: str, threads: int, digests) -> None:
     first, found = digests("default", 1), digests(kind, threads)
     assert first.keys() == found.keys()
-    assert [name for name in first if name not in CONTROLS and first[name] != found[name]] == []
+    assert [name for name in first if name not in (*CONTROLS, ROOTS) and first[name] != found[name]] == []
 
 
 @pytest.mark.skipif(not has("avx2"), reason="this CPU lacks avx2")
@@ -57,3 +61,15 @@ def test_every_kind_of_machine_computes_the_same(kind: str, threads: int, digest
 def test_the_control_differs(control: str, digests) -> None:
     """What was used before: if it agreed too, the test above would prove nothing."""
     assert digests("default", 1)[control] != digests("avx2", 1)[control]
+
+
+@pytest.mark.parametrize("library", LIBRARY_KINDS)
+def test_the_mathematical_library_changes_nothing(library: str, digests) -> None:
+    first, found = digests("default", 1), digests("default", 1, library)
+    assert [name for name in first if name not in (*CONTROLS, ROOTS) and first[name] != found[name]] == []
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch has no MKL here")
+@pytest.mark.skipif(not has("avx512"), reason="its roots are the same on this CPU")
+def test_the_mathematical_library_would_change_single_precision_roots(digests) -> None:
+    assert digests("default", 1)[ROOTS] != digests("default", 1, "SSE4_2")[ROOTS]

@@ -4,54 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from story import Story
 
 from benchmarks.generated_log import Shape, generate
 from peers.fold import RunState, apply, apply_record, views
 from swarm import events as e
-
-
-class Story:
-    """Tells events of a coordinator of two stages: a.1 and b.1 serve stage 0, c.1 stage 1."""
-
-    def __init__(self) -> None:
-        self.state = RunState()
-        self.at = 100.0
-        self.tell(e.ProcessStarted("coordinator", "k.0", "f" * 64, "0.1.0"), e.CoordinatorStarted(1, -1))
-        for actor, stage in (("a.1", 0), ("b.1", 0), ("c.1", 1), ("d.1", None)):
-            self.tell(e.PeerSeen(actor), e.PeerJoined(actor, stage, "it came"))
-        self.tell(
-            e.TableChanged("1:0", 0, 0, ["a.1", "b.1"], [3.0, 1.0], [3.0, 1.0], "opens"),
-            e.TableChanged("1:0", 1, 0, ["c.1"], [1.0], [2.0], "opens"),
-        )
-
-    def tell(self, *events: e.Event, source: str = "coordinator") -> "Story":
-        for event in events:
-            apply(self.state, event, self.at, source)
-        return self
-
-    def wait(self, seconds: float) -> "Story":
-        self.at += seconds
-        return self
-
-    def open(self, step: int, term: int = 1) -> "Story":
-        return self.tell(e.PassOpened(f"{term}:{step}", "train", [2, 1], 8))
-
-    def decide(self, step: int) -> "Story":
-        return self.tell(e.StepDecided(1, step, 1.0, 5.0, 1.0, 800, [], []))
-
-    def steps(self, first: int, last: int) -> "Story":
-        for step in range(first, last + 1):
-            self.open(step).wait(4.0).decide(step)
-        return self
-
-    @property
-    def faults(self) -> list[dict[str, Any]]:
-        return list(reversed(views.faults_view(self.state)["faults"]))
-
-    @property
-    def lost(self) -> dict[str, Any]:
-        lost: dict[str, Any] = views.faults_view(self.state)["lost"]
-        return lost
 
 
 def cost(step: int, actors: list[str], microbatches: int, seconds: float, tokens: int, term: int = 1) -> e.FaultCosted:
@@ -206,7 +163,18 @@ def test_the_others_of_its_stage_do_its_work_at_their_speed():
     assert (answer["tokens_per_second_before"], answer["after"]) == (200.0, 100.0)
     assert (answer["microbatches_again"], answer["stage_lost"]) == (3, False)
     assert answer["seconds_again"] == pytest.approx(3 + 1 / 3)  # three whole ones, and the forward pass of one
+    assert answer["step_later_s"] == pytest.approx(7 - 3)  # b does 7 microbatches' work; stage 1 takes 3 s anyhow
     assert "50 % slower" in answer["text"] and "3.3 s of work done again (3 microbatches)" in answer["text"]
+
+
+def test_since_it_was_told_all_have_gone_on_at_their_rates():
+    story = open_step()
+    told_at = story.state.pipeline.open.progress_at
+    answer = views.what_if(story.state, "a.1", told_at + 0.5)
+    assert answer is not None and answer["microbatches_again"] == 4, "4.5, to the even one"
+    assert answer["seconds_again"] == pytest.approx(4.5 + 1 / 3)
+    late = views.what_if(story.state, "a.1", told_at + 60)
+    assert late is not None and late["microbatches_again"] == 6, "no more than its share"
 
 
 def test_how_long_a_forward_pass_takes_is_as_it_said():
@@ -219,6 +187,7 @@ def test_who_does_not_limit_the_swarm_can_go():
     answer = views.what_if(open_step().state, "b.1")
     assert answer is not None and answer["after"] == 200.0 and "as fast as before" in answer["text"]
     assert answer["seconds_again"] == pytest.approx(1 / 3)
+    assert answer["step_later_s"] == 0.0, "the other stage takes longer all the same"
 
 
 def test_the_last_of_a_stage_stops_the_swarm():
@@ -229,6 +198,47 @@ def test_the_last_of_a_stage_stops_the_swarm():
     story.tell(e.PeerLost("d.1", None, "gone"))
     answer = views.what_if(story.state, "c.1")
     assert answer is not None and "somebody would have to join" in answer["text"]
+
+
+def seated(*actors: str) -> Story:
+    """These are peers of one process."""
+    story = open_step()
+    return story.tell(*(e.PeerDescribed(actor, {"device": "cpu", "process": "cafe"}) for actor in actors))
+
+
+def test_seats_of_one_process_leave_together():
+    answer = views.what_if(seated("b.1", "c.1").state, "b.1")
+    assert answer is not None and answer["stage_lost"] and answer["after"] == 0.0
+    assert [(seat["actor"], seat["stage"]) for seat in answer["together"]] == [("c.1", 1)]
+    assert answer["microbatches_again"] == 3, "one of b, two of c"
+    assert "Stage 1 would have no peer" in answer["text"] and "other seats" in answer["text"]
+    alone = views.what_if(seated("a.1", "d.1").state, "b.1")
+    assert alone is not None and alone["together"] == [] and not alone["stage_lost"]
+
+
+def test_seats_in_one_stage_leave_what_the_others_can_do():
+    story = seated("b.1", "d.1").tell(e.PeerJoined("d.1", 0, "asked"))
+    story.tell(e.TableChanged("1:1", 0, 1, ["a.1", "b.1", "d.1"], [3.0, 1.0, 1.0], [1.5, 1.0, 0.5], "d.1 came"))
+    story.tell(e.PassProgress("1:1", [[4, 5, 8], [2, 2, 8]], [[[1, 1, 4], [1, 1, 2], [2, 2, 2]], [[2, 2, 8]]]))
+    answer = views.what_if(story.state, "b.1")
+    assert answer is not None and answer["after"] == 150.0 and answer["microbatches_again"] == 3
+    assert answer["seconds_again"] == pytest.approx(3 / 1.5)
+    assert "the 1 other peer of stage 0" in answer["text"]
+
+
+def test_a_standby_of_the_same_process_takes_over_nothing():
+    answer = views.what_if(seated("c.1", "d.1").state, "c.1")
+    assert answer is not None and "somebody would have to join" in answer["text"]
+
+
+def test_the_pipeline_links_seats_of_one_process_and_takes_no_odd_ones():
+    story = seated("b.1", "c.1").tell(e.PeerDescribed("a.1", {"process": 7.0}))
+    stages = views.pipeline_view(story.state)["stages"]
+    linked = {cell["actor"]: cell["seat_of"] for stage in stages for cell in stage["cells"]}
+    assert linked == {"a.1": None, "b.1": "cafe", "c.1": "cafe"}
+    story.tell(e.PeerLost("b.1", 0, "broke"))
+    cells = views.pipeline_view(story.state)["stages"][0]["cells"]
+    assert [cell["seat_of"] for cell in cells] == [None, "cafe"], "also of who is gone"
 
 
 def test_who_stands_by_and_who_is_not_there():

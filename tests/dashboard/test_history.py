@@ -1,8 +1,13 @@
 """The history: what was true when, through restarts, torn lines, other logs, lost databases and full disks."""
 
+import contextlib
+import dataclasses
 import json
 import os
 import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +17,11 @@ from benchmarks.generated_log import Shape, generate
 from peers.dashboard.history import history as history_module
 from peers.dashboard.history import tail as tail_module
 from peers.dashboard.history.history import History
+from peers.dashboard.history.store import Store
 from peers.fold import RunState, apply_record
 
-LINES = list(generate(Shape(peers=6, stages=2, hours=0.05, step_seconds=10, kills_per_hour=120, spans=True, seed=3)))
+SHAPE = Shape(peers=6, stages=2, hours=0.05, step_seconds=10, kills_per_hour=120, spans=True, seed=3)
+LINES, LONG = list(generate(SHAPE)), list(generate(dataclasses.replace(SHAPE, hours=0.4)))
 SOURCE = f"coordinator/{LINES[0]['actor']}"
 
 
@@ -27,6 +34,13 @@ def home(tmp_path: Path) -> Path:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "events.jsonl").write_bytes(encoded(LINES))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def long_home(home: Path) -> Path:
+    """Its log needs a database of some 200 kB."""
+    (home / "events.jsonl").write_bytes(encoded(LONG))
+    return home
 
 
 @pytest.fixture
@@ -174,6 +188,108 @@ def test_a_full_disk_stops_the_database_and_not_the_state(home: Path, database: 
     caught_up(history)
     caught_up(history)
     assert not history.warnings and rows(history)[0][0][0] > 3 and same(history.now, folded(LINES))
+
+
+@contextlib.contextmanager
+def quota(pages: int) -> Iterator[None]:
+    """The database may not have more pages."""
+
+    class Small(Store):
+        def __init__(self, path: Path | None) -> None:
+            super().__init__(path)
+            self.execute(f"PRAGMA max_page_count={pages}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history_module, "Store", Small)
+        yield
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=320k", "none", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def goes_on_without_growing(history: History) -> None:
+    """Answers come from the state and the logs."""
+    assert same(history.now, folded(LONG))
+    assert len(history.warnings) == 1 and "does not grow" in history.warnings[0], history.warnings
+    moment = LONG[len(LONG) // 2]["at"]
+    assert history.at(moment).run.step == folded([line for line in LONG if line["at"] <= moment]).run.step
+    history.timeline(0, 3), history.lines(), history.marks(0, 1e18, 10), history.faults()
+
+
+def test_a_database_that_cannot_grow_stops_and_the_state_does_not(
+    long_home: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As with a quota: the disk itself has room."""
+    expected = rows(caught_up(History([long_home], database.with_name("whole.sqlite"))))
+    with quota(24):
+        history = caught_up(History([long_home], database))
+        goes_on_without_growing(history)
+        assert "full" in history.warnings[0]
+        position = history.position
+        caught_up(history)
+        assert history.position == position, "it does not read all logs anew each time that it looks"
+    monkeypatch.setattr(history, "_retry_at", 0.0)
+    with (long_home / "events.jsonl").open("ab") as log:  # a run that goes on: something is new at every look
+        log.write(b'{"at":1790000400.0,"kind":"LoopBlocked","seconds":1.0}\n')
+    caught_up(history)
+    assert not history.warnings and rows(history)[:3] == expected[:3]
+
+
+def test_a_disk_without_space_stops_the_database_and_not_the_state(
+    long_home: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(history_module, "LEAST_FREE_BYTES", 0)
+    history = caught_up(History([long_home], small_disk / "history.sqlite"))
+    assert shutil.disk_usage(small_disk).free < 16_384
+    goes_on_without_growing(history)
+    history.close()
+    again = caught_up(History([long_home], small_disk / "history.sqlite"))
+    assert same(again.now, folded(LONG)), "what is left of it does no harm"
+    again.close()
+
+
+def test_it_stops_growing_before_the_disk_is_full(long_home: Path, small_disk: Path):
+    """With its real limit: this disk never has 1 GB."""
+    history = caught_up(History([long_home], small_disk / "history.sqlite"))
+    goes_on_without_growing(history)
+    assert "less than 1 GB is free" in history.warnings[0]
+    assert rows(history)[0] == [(0,)] and shutil.disk_usage(small_disk).free > 16_384
+    history.close()
+
+
+def test_a_database_that_never_works_is_tried_again_ever_less_often(
+    long_home: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pauses = []
+    with quota(24):
+        history = caught_up(History([long_home], database))
+        for _ in range(9):
+            pauses.append(history._retry_s)
+            monkeypatch.setattr(history, "_retry_at", 0.0)
+            caught_up(history)
+    assert pauses == [120, 240, 480, 960, 1920, 3600, 3600, 3600, 3600]
+
+
+def test_a_database_that_cannot_even_be_cut_is_made_anew(home: Path, database: Path, monkeypatch: pytest.MonkeyPatch):
+    """To cut it takes space too."""
+    caught_up(History([home], database)).close()
+
+    def full(store: Store, last: int) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "cut_lines", full)
+    again = caught_up(History([home], database))
+    assert same(again.now, folded(LINES)) and not again.warnings
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")

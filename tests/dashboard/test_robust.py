@@ -181,3 +181,56 @@ def test_names_and_reasons_of_peers_are_data(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "peers", "report", home, "--out", report], check=True, timeout=120)
     page = report.read_text()
     assert "<script>alert" not in page and "\\u003cscript>alert(1)" in page
+
+
+def test_two_dashboards_of_one_home_do_not_share_a_database(tmp_path: Path) -> None:
+    home = generated_home(tmp_path / "home", TINY)
+    with dashboard(home) as first:
+        before = first.wait("/api/v1/run", lambda run: not run["warnings"])
+        steps = first.get("/api/v1/series?name=loss&points=4000")
+        made = (home / "dashboard.sqlite").stat().st_ino
+        with dashboard(home) as second:
+            assert second.wait("/api/v1/run", lambda run: not run["warnings"]) == before
+            assert second.token == first.token, "one login is good for both"
+            with (home / "events.jsonl").open("a") as log:
+                log.write('{"at": 1790000400.0, "kind": "RunPaused", "reason": "the last line"}\n')
+            for shown in (first, second):
+                shown.wait("/api/v1/log", lambda log: "the last line" in log["lines"][0]["text"])
+                assert shown.get("/api/v1/series?name=loss&points=4000") == steps
+                assert not shown.get("/api/v1/run")["warnings"]
+        assert (home / "dashboard.sqlite").stat().st_ino == made
+        for file in home.glob("dashboard.sqlite*"):
+            file.unlink()
+        first.wait("/api/v1/series?name=loss&points=4000", lambda _: (home / "dashboard.sqlite").exists())
+        with dashboard(home) as third:  # the first one still holds the place of the file that is new
+            made = (home / "dashboard.sqlite").stat().st_ino
+            third.wait("/api/v1/run", lambda run: not run["warnings"])
+            first.wait("/api/v1/series?name=loss&points=4000", lambda series: series == steps)
+            assert (home / "dashboard.sqlite").stat().st_ino == made
+    with dashboard(home, "--database", home / "dashboard.sqlite") as last:
+        last.wait("/api/v1/run", lambda run: not run["warnings"])
+        assert (home / "dashboard.sqlite").stat().st_ino == made, "the place is free again"
+
+
+def test_a_port_that_is_taken_is_said_and_nothing_is_served(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = [sys.executable, "-m", "peers", "dashboard", str(home), "--address", place]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0 and "Traceback" not in ended.stderr
+    assert f"cannot serve on {place}" in ended.stderr and "give another ADDRESS:PORT" in " ".join(ended.stderr.split())
+    with dashboard(home) as other:  # nor does it keep the database of one that is served
+        other.wait("/api/v1/run", lambda run: not run["warnings"])
+        assert (home / "dashboard.sqlite").exists()
+
+
+def test_a_peer_id_with_a_slash_has_an_answer(home: Path) -> None:
+    with (home / "events.jsonl").open("a") as log:
+        log.write('{"at": 1790000400.0, "kind": "PeerSeen", "actor": "Qm/with/slashes.7"}\n')
+    with dashboard(home) as shown:
+        shown.wait("/api/v1/peers?q=slashes", lambda peers: peers["total"] == 1)
+        for name in ("Qm%2Fwith%2Fslashes.7", "Qm%2Fwith%2Fslashes", "Qm/with/slashes"):
+            assert shown.get(f"/api/v1/peers/{name}")["actor"] == "Qm/with/slashes.7"
+        assert shown.ask("/api/v1/peers/").status == 404

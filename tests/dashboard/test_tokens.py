@@ -32,7 +32,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path) -> None:
         Tokens.kept(path, reading=False)
 
 
-@pytest.mark.parametrize("text", ["", "short", "two words of it that are long enough", "\x00" * 40])
+@pytest.mark.parametrize("text", ["", "short", "x" * 31, "two words of it that are long enough", "\x00" * 40])
 def test_a_file_without_a_token_is_refused(tmp_path, text: str) -> None:
     path = tmp_path / "dashboard.token"
     path.write_text(text)

@@ -12,6 +12,7 @@ from benchmarks.generated_log import Shape, generate
 SHAPE = Shape(peers=8, stages=2, hours=0.25, step_seconds=10, spans=True, kills_per_hour=20)
 HOSTILE = "<img src=x onerror=alert(1)>\u0007" + "W" * 30 + "\u202e<i>x<i>"
 """An actor; what is shown of it where there is little room are the last eight letters."""
+SLASHED = "Qm/with/slashes.7"
 SCRIPT = "<script>document.title=1</script>"
 
 
@@ -57,6 +58,7 @@ class WatchedLog:
 def _hostile() -> list[tuple[str, dict[str, Any]]]:
     return [
         ("PeerSeen", {"actor": HOSTILE}),
+        ("PeerSeen", {"actor": SLASHED}),
         ("PeerDescribed", {"actor": HOSTILE, "machine": {"processor": SCRIPT, SCRIPT: HOSTILE, "memory": 1e300}}),
         ("PeerJoined", {"actor": HOSTILE, "stage": None, "reason": SCRIPT}),
         ("PeerRefused", {"peer": HOSTILE, "reason": SCRIPT, "count": 1}),

@@ -183,7 +183,7 @@ def test_a_follower_copies_what_the_leader_offers_and_says_so() -> None:
     decision = m.Decision(Term(1), StepNumber(0), 1.0, 1.0, 128, 1.0, (m.StageOutcome(0, "d"),))
     entries = (m.TermEntry(1, Term(1)), m.DecisionEntry(1, decision))
     orders = desk.hear(TWO, appended(1, 0, *entries, committed=2, offer=offer))
-    assert emitted(orders, DecisionRecorded) == [DecisionRecorded(1, 0, str(TWO))]
+    assert emitted(orders, DecisionRecorded) == [DecisionRecorded(1, 0, str(TWO), 1.0, 1 / 128, 1.0, 128)]
     copies = [o for o in desk.hear(TWO, appended(1, 2, committed=2, offer=offer)) if isinstance(o, CollectCheckpoint)]
     assert copies == [CollectCheckpoint(1, Term(1), ((TWO,),), ("file",), from_archive=True)]
     desk.tell(ArchiveStored(1, Term(1)))

@@ -10,8 +10,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+from browser_page import chromium, page
 from swarm_group import GroupSwarm, founded
 from swarm_processes import Nursery, Swarm
+
+__all__ = ["chromium", "page"]
 
 STEPS = 5
 CODECS = ("none", "int8")

@@ -13,6 +13,7 @@ from peers.demo.event_tail import EventTail
 from peers.home import Home
 from swarm.events import (
     CheckpointArchived,
+    PeerDescribed,
     PeerJoined,
     PeerLost,
     ProcessStarted,
@@ -47,6 +48,9 @@ def test_two_machines_with_two_seats_each_train_four_stages_and_one_of_them_dies
     assert [e for e in second if isinstance(e, StepApplied)], "the second seat has a home and a log of its own"
     names = {e.actor.partition(".")[0] for e in (*two.of(ProcessStarted), *second) if isinstance(e, ProcessStarted)}
     assert len(names) == 2
+    described = [(e.actor.partition(".")[0], e.machine["process"]) for e in swarm.coordinator.of(PeerDescribed)]
+    together = {process for peer, process in described if peer in names}
+    assert len(together) == 1 and together < {process for _, process in described}, "by it the dashboard links them"
     assert swarm.coordinator.of(RolledBack) or not swarm.coordinator.of(PeerLost)[2:]
     assert not psutil.pid_exists(two.pid)
     swarm.assert_equal(reference(swarm))

@@ -30,6 +30,8 @@ from peers.fold.work import Step
 LIMIT_BYTES = 512 << 20
 LEAST_FREE_BYTES = 1 << 30
 """With less on its disk the database does not grow."""
+RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
+"""After a database could not be written, until that is tried again: all logs are read anew then."""
 SNAPSHOT_EVENTS = 20_000
 SNAPSHOT_SHARE = 0.2
 """Of the time that following takes, for snapshots."""
@@ -66,6 +68,7 @@ class History:
         self._life = 0
         self._trouble = ""
         """Why the database does not grow."""
+        self._retry_at, self._retry_s = 0.0, RETRY_S
         self._open()
 
     # ------------------------------------------------------------ following
@@ -79,16 +82,22 @@ class History:
         before = self._taken
         for line in self._logs.take():
             self._take(line)
-            if self._taken % 64 == 63 and time.monotonic() > until:
-                more = True
-                break
-            if self._store.waiting > MOST_WAITING:
-                self._write()
+            if self._taken % 64 == 63:
+                if time.monotonic() > until:
+                    more = True
+                    break
+                if self._store.waiting > MOST_WAITING:
+                    self._write()
         if self._taken != before:
             self._write()
-        elif self._trouble and self._has_room():
+        if more:
+            return True
+        if not self._trouble:
+            self._retry_s = RETRY_S
+        elif time.monotonic() >= self._retry_at and self._has_room():
             self._resume()
-        return more
+            return True
+        return False
 
     def close(self) -> None:
         """What was read need not be read again."""
@@ -246,13 +255,18 @@ class History:
         stage, pass_id = record.get("stage"), record.get("pass_id")
         if actor not in self._state.members.here or type(stage) is not int or type(pass_id) is not str:
             return
-        with contextlib.suppress(Malformed):
-            self._store.add_work(step_of(pass_id), actor, stage % (1 << 31), path, offset)
+        try:
+            step = step_of(pass_id)
+        except Malformed:
+            return
+        self._store.add_work(step, actor, stage % (1 << 31), path, offset)
 
     def _take_news(self, record: Record, line: Line, state: RunState) -> None:
         kind, store = line.kind, self._store
-        if kind in ("StepDecided", "StepMeasured") and state.work.steps:
-            self._take_step(state.work.steps[-1])
+        if kind in ("StepDecided", "StepMeasured"):
+            self._take_steps(record.get("step"))
+        elif state.run.step > self._last_step:  # told by others than who decided it
+            self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
         self._last_step = state.run.step
@@ -262,6 +276,11 @@ class History:
                 store.add("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)", (each.version, each.at, each.loss))
         if (mark := MARKS.get(kind)) is not None:
             store.add("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (line.at, mark, in_words(record)))
+
+    def _take_steps(self, *numbers: object) -> None:
+        for step in self._state.work.steps:
+            if step.step in numbers:
+                self._take_step(step)
 
     def _take_step(self, step: Step) -> None:
         state = self._state
@@ -303,7 +322,11 @@ class History:
         if {str(home) for home in self._homes} != self._homes_of(logs) or self._logs.look():
             self._make_anew()
             return
-        self._store.cut_lines(line)
+        try:
+            self._store.cut_lines(line)
+        except sqlite3.Error:
+            self._make_anew()
+            return
         self._last_step = self._state.run.step
         self._snapshot_events = self._state.events
 
@@ -317,7 +340,7 @@ class History:
             except (sqlite3.Error, OSError) as error:
                 why = str(error)
                 self._delete()
-        self._trouble = f"the history is kept in memory alone: {self._database}: {why}"
+        self._fails(f"the history is kept in memory alone: {self._database}: {why}")
         return Store(None)
 
     def _make_anew(self) -> None:
@@ -370,8 +393,13 @@ class History:
             if self._state.events - self._snapshot_events >= SNAPSHOT_EVENTS:
                 self._snapshot()
         except sqlite3.Error as error:
-            self._trouble = f"the history does not grow: {self._database}: {error}"
+            self._fails(f"the history does not grow: {self._database}: {error}")
             self._store.drop()
+
+    def _fails(self, why: str) -> None:
+        self._trouble = why
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _write_faults(self) -> None:
         kept: dict[int, Fault] = {}

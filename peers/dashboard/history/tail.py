@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
 CHUNK_BYTES = 1 << 20
 MOST_KIND = 80
 """Letters of an event's name."""
@@ -143,12 +145,18 @@ def line_at(path: Path, offset: int) -> bytes:
 def _parsed(raw: bytes) -> dict[str, object] | None:
     """Halves of characters, which JSON can write and UTF-8 cannot, become question marks."""
     try:
+        record = orjson.loads(raw)
+    except orjson.JSONDecodeError:  # five times as fast, but it knows no NaN and no half characters
+        record = _parsed_slowly(raw)
+    return record if type(record) is dict else None
+
+
+def _parsed_slowly(raw: bytes) -> object:
+    try:
         record = json.loads(raw)
-        if b"\\ud" in raw or b"\\uD" in raw:
-            record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+        return json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-    return record if type(record) is dict else None
 
 
 def _head(path: Path) -> str:

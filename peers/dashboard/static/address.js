@@ -2,13 +2,15 @@
 //
 // `address.value` is {page, id, params}. The moment is one of the params: `at` in unix seconds, absent while live.
 import { tools } from "./view.js";
+import { embedded } from "./embedded.js";
 
 const { signal, computed } = tools;
 
 export const address = signal(read(location.hash));
 
-/** Unix seconds of the moment that is looked at; null: now. */
+/** Unix seconds of the moment that is looked at; null: now. A report holds one moment: its end. */
 export const moment = computed(() => {
+  if (embedded !== null) return null;
   const at = Number.parseFloat(address.value.params.at);
   return Number.isFinite(at) ? at : null;
 });
@@ -40,7 +42,7 @@ export function query(params) {
 
 function read(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?", 2);
-  const [page, id = ""] = path.split("/", 2);
+  const [, page, id] = path.match(/^([^/]*)\/?(.*)$/s); // some browsers give back %2F as a slash: it is the id's
   let name = id;
   try {
     name = decodeURIComponent(id);

@@ -56,7 +56,7 @@ function App() {
       <h1 class=${page === "run" ? "only-read" : ""}>${page === "peers" && id ? html`Peer <${Foreign} text=${id} most=${60} />` : title}</h1>
       ${refused ? html`<${TokenForm} why=${refused} />` : page === "peers" && id ? html`<${PeerPage} key=${id + session} id=${id} />` : html`<${Page} key=${page + session} />`}
     </main>
-    <${TimeBar} run=${run} />
+    ${embedded === null && html`<${TimeBar} run=${run} />`}
   `;
 }
 

@@ -26,9 +26,17 @@ export async function learnAccess() {
   access.value = await ask("/api/v1/session").then((reply) => reply.access ?? "none", () => "none");
 }
 
+const TOKEN = /^#token=([^&]+)/;
+
 /** The printed address ends in `#token=…`: use it and take it out of the address, so that nobody passes it on. */
 export async function beginFromAddress() {
-  const found = location.hash.match(/^#token=([^&]+)/);
+  // Opened where the page is shown already, it is but another fragment: nothing is loaded anew.
+  addEventListener("hashchange", () => TOKEN.test(location.hash) && takeToken());
+  return takeToken();
+}
+
+async function takeToken() {
+  const found = location.hash.match(TOKEN);
   if (!found) return learnAccess();
   history.replaceState(null, "", "#/run");
   dispatchEvent(new HashChangeEvent("hashchange"));

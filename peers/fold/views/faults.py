@@ -14,6 +14,7 @@ WORDS = {
     "lost": "lost in the step",
     "slow": "too slow",
     "aborted": "step begun anew",
+    "dropped": "evaluation given up",
     "rolled back": "steps undone",
     "expelled": "expelled",
     "waiting": "nothing could start",

@@ -53,8 +53,8 @@ def peers_view(
     return {"total": len(rows), "peers": list(page(rows, offset, limit))}
 
 
-def peer_view(state: RunState, facts: RunFacts | None, wanted: str) -> dict[str, Any] | None:
-    """By actor, or by peer id: then its newest start. None: there is no such peer."""
+def peer_view(state: RunState, facts: RunFacts | None, wanted: str, at: float | None = None) -> dict[str, Any] | None:
+    """By actor, or by peer id: then its newest start. `at`: this instant (unix s). None: there is no such peer."""
     found = _find(state, wanted)
     if found is None:
         return None
@@ -69,7 +69,7 @@ def peer_view(state: RunState, facts: RunFacts | None, wanted: str) -> dict[str,
         "history": history,
         "faults": [fault_row(fault) for fault in reversed(of_it)],
         "links": pairs_of(state, found.actor),
-        "what_if": what_if(state, found.actor),
+        "what_if": what_if(state, found.actor, at),
     }
 
 

@@ -15,7 +15,10 @@ from peers.fold.views.words import SYMBOLS, display_name, word_of, words_of
 def pipeline_view(
     state: RunState, facts: RunFacts | None = None, *, offset: int = 0, limit: int = 200
 ) -> dict[str, Any]:
-    """`offset` and `limit` cut each stage's cells, and those who stand by."""
+    """`offset` and `limit` cut each stage's cells, and those who stand by.
+
+    Whoever fell out of the open step has a cell (`out`) in the stage it was in until that step is decided.
+    """
     pipeline, words = state.pipeline, words_of(state)
     slowest = slowest_stage(state)
     by_stage: dict[int, list[Member]] = {}
@@ -87,9 +90,9 @@ def _why(state: RunState, slowest: int | None) -> str:
 
 
 def _actors(stage: Stage, members: list[Member]) -> list[str]:
-    """The roster in its order, then those who hold the stage or load it."""
-    listed = set(stage.roster)
-    return stage.roster + [member.actor for member in members if member.actor not in listed]
+    """The roster in its order, those who fell out of the open step, then those who hold the stage or load it."""
+    listed = {*stage.roster, *stage.out}
+    return stage.roster + stage.out + [member.actor for member in members if member.actor not in listed]
 
 
 def _codec(stage: Stage, index: int, facts: RunFacts | None) -> dict[str, str] | None:
@@ -107,15 +110,17 @@ def _cell(
     """`position`: in the roster, whose weights are `total` together."""
     member = state.members.here.get(actor)
     gone = state.members.gone.get(actor)
-    word = words.get(actor) or (word_of(state, gone) if gone is not None else "lost")
-    weight = rate = share = done = left = None
+    left = gone is not None and word_of(state, gone) == "left"
+    word = words.get(actor) or ("left" if left else "gone")
+    machine = member.machine if member is not None else state.members.machines.get(actor, {})
+    weight = rate = share = done = still = None
     if position is not None:
         weight = stage.weights[position] if position < len(stage.weights) else None
         rate = stage.rates[position] if position < len(stage.rates) else None
         share = weight / total if weight is not None and total > 0 else None
         if position < len(stage.shares):
             accumulated, _, assigned = stage.shares[position]
-            done, left = accumulated, max(0, assigned - accumulated)
+            done, still = accumulated, max(0, assigned - accumulated)
     return {
         "actor": actor,
         "name": display_name(actor),
@@ -126,8 +131,9 @@ def _cell(
         "rate": rate,
         "share": share,
         "done": done,
-        "left": left,
+        "left": still,
         "seconds_per_microbatch": 1 / rate if rate else None,
-        "seat_of": member.machine.get("process") if member is not None else None,
+        "out": actor in stage.out,
+        "seat_of": process if isinstance(process := machine.get("process"), str) else None,
         "usage": member.usage if member is not None else {},
     }

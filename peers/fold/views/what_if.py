@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from peers.fold.members import Member
 from peers.fold.pipeline import Stage
 from peers.fold.state import RunState
 from peers.fold.views.words import display_name
@@ -12,57 +14,123 @@ FORWARD_SHARE = 1 / 3
 """Backward takes about twice as long."""
 
 
-def what_if(state: RunState, actor: str) -> dict[str, Any] | None:
-    """`actor` dies at this instant. None: it is not in the swarm.
+def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, Any] | None:
+    """`actor` dies at this instant, and with it the other seats of its process. None: it is not in the swarm.
+
+    `at`: the instant, in unix seconds. None: that of the last word of how far the step is.
 
     A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
-    `after` is that of the others. `microbatches_again` is what the peer had accumulated in the open step: it is void.
-    `seconds_again` is what the survivors of its stage need for these, and for the forward passes of those it had in
-    hand, which are moved. That a death takes a while to be noticed is not in it.
+    `after` is that of the others. `microbatches_again` is what the seats had accumulated in the open step: it is void.
+    `seconds_again` is what the survivors of their stages, all at the same time, need for these, and for the forward
+    passes of those they had in hand, which are moved. `step_later_s` is by how much the open step would be decided
+    later: for that work, and for all that is left of the step and is done by fewer. That a death takes a while to be
+    noticed is in neither. How far the step is was told once a heartbeat; since then all have gone on at their rates.
     """
     member = state.members.here.get(actor)
     if member is None:
         return None
-    before = _tokens_per_second(state, state.pipeline.rates())
-    found = _seat(state, actor)
-    if found is None or member.stage is None:
+    rates = state.pipeline.rates()
+    before = _tokens_per_second(state, rates)
+    together = seats_of(state, member)
+    told_at = state.pipeline.open.progress_at if state.pipeline.open is not None else None
+    since = max(0.0, at - told_at) if at is not None and told_at is not None else 0.0
+    losses = [_Loss.of(state, index, together, since) for index in range(len(state.pipeline.stages))]
+    hit = [loss for loss in losses if loss.seats]
+    answer: dict[str, Any] = {
+        "tokens_per_second_before": before,
+        "together": [{"actor": m.actor, "name": display_name(m.actor), "stage": m.stage} for m in together[1:]],
+        "microbatches_again": sum(loss.accumulated for loss in hit),
+    }
+    if not hit:
         where = "stands by" if member.stage is None else f"is loading stage {member.stage}"
         text = f"{display_name(actor)} {where}: nothing would change, but nobody could take over so soon."
-        return _answer(before, before, 0.0, 0, False, text)
-    index, stage, position = found
-    others = [rate for place, rate in enumerate(stage.rates) if place != position]
-    name = display_name(actor)
-    again, work = _again(stage, position, _forward_share(member.seconds))
-    if len(stage.roster) == 1:
-        backed = state.members.standby() > 0
+        return answer | {"after": before, "seconds_again": 0.0, "step_later_s": 0.0, "stage_lost": False, "text": text}
+    emptied = [loss.stage for loss in hit if loss.others == 0]
+    if emptied:
+        backed = any(each.stage is None and each not in together for each in state.members.here.values())
         who = "a peer that stands by would load it" if backed else "somebody would have to join, or move there"
-        text = f"Stage {index} would have no peer: training would stop, and {who}."
-        return _answer(before, 0.0, None, again, True, text)
-    rates = state.pipeline.rates()
-    after = before
-    seconds: float | None = None
-    if rates is not None and len(stage.rates) == len(stage.roster):
-        rates[index] = sum(others)
-        after = _tokens_per_second(state, rates)
-        seconds = work / rates[index] if rates[index] > 0 else None
-    return _answer(
-        before, after, seconds, again, False, _sentence(name, index, len(others), before, after, seconds, again)
-    )
+        stages = f"Stage {emptied[0]}" if len(emptied) == 1 else f"Stages {', '.join(map(str, emptied))}"
+        text = f"{stages} would have no peer: training would stop, and {who}.{_with(together)}"
+        return answer | {"after": 0.0, "seconds_again": None, "step_later_s": None, "stage_lost": True, "text": text}
+    after, seconds, later = before, None, None
+    if rates is not None and all(loss.rate is not None for loss in hit):
+        left = {loss.stage: loss.rate or 0.0 for loss in hit}
+        after = _tokens_per_second(state, [left.get(index, rate) for index, rate in enumerate(rates)])
+        slowest = [loss.work / left[loss.stage] for loss in hit if left[loss.stage] > 0]
+        if len(slowest) == len(hit):
+            seconds, later = max(slowest), _later(state, rates, left, hit, _forward_share(member.seconds), since)
+    text = _sentence(display_name(actor), hit, before, after, seconds, answer["microbatches_again"]) + _with(together)
+    done = {"after": after, "seconds_again": seconds, "step_later_s": later}
+    return answer | done | {"stage_lost": False, "text": text}
 
 
-def _seat(state: RunState, actor: str) -> tuple[int, Stage, int] | None:
-    for index, stage in enumerate(state.pipeline.stages):
-        if actor in stage.roster:
-            return index, stage, stage.roster.index(actor)
-    return None
+def _later(
+    state: RunState, rates: list[float], left: dict[int, float], hit: list[_Loss], forward_share: float, since: float
+) -> float | None:
+    """Seconds by which the slowest stage ends later. None: how far the step is has not been told."""
+    stages = state.pipeline.stages
+    if state.pipeline.open is None or not all(len(stage.told) == 3 for stage in stages) or min(rates) <= 0:
+        return None
+    again = {loss.stage: loss.work for loss in hit}
+    as_it_is, without = [], []
+    for index, (stage, rate) in enumerate(zip(stages, rates, strict=True)):
+        accumulated, forwarded = _by_now(stage.told, rate, since)
+        rest = stage.told[2] - accumulated - max(0.0, forwarded - accumulated) * forward_share
+        as_it_is.append(rest / rate)
+        without.append((rest + again.get(index, 0.0)) / left.get(index, rate))
+    return max(without) - max(as_it_is)
 
 
-def _again(stage: Stage, position: int, forward_share: float) -> tuple[int, float]:
+def seats_of(state: RunState, member: Member) -> list[Member]:
+    """`member` first, then those that say that they are of the same process."""
+    process = member.machine.get("process")
+    if not isinstance(process, str) or not process:
+        return [member]
+    others = state.members.here.values()
+    return [member, *(m for m in others if m is not member and m.machine.get("process") == process)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """What a stage would lose."""
+
+    stage: int
+    seats: int
+    """Of those that leave."""
+    others: int
+    rate: float | None
+    """Of the others, microbatches a second. None: not told."""
+    accumulated: int
+    """Microbatches that are void."""
+    work: float
+    """That is done again, in microbatches."""
+
+    @classmethod
+    def of(cls, state: RunState, index: int, leaving: list[Member], since: float) -> _Loss:
+        stage, by_actor = state.pipeline.stages[index], {member.actor: member for member in leaving}
+        seats = {place: by_actor[actor] for place, actor in enumerate(stage.roster) if actor in by_actor}
+        again = [_again(stage, place, _forward_share(member.seconds), since) for place, member in seats.items()]
+        known = len(stage.rates) == len(stage.roster)
+        rate = sum(rate for place, rate in enumerate(stage.rates) if place not in seats) if known else None
+        others = len(stage.roster) - len(seats)
+        return cls(
+            index, len(seats), others, rate, round(sum(done for done, _ in again)), sum(work for _, work in again)
+        )
+
+
+def _again(stage: Stage, position: int, forward_share: float, since: float) -> tuple[float, float]:
     """Of the open step: microbatches that it has accumulated, and the work that is done again, in microbatches."""
     if position >= len(stage.shares):
-        return 0, 0.0
-    accumulated, forwarded, _ = stage.shares[position]
-    return accumulated, accumulated + max(0, forwarded - accumulated) * forward_share
+        return 0.0, 0.0
+    rate = stage.rates[position] if position < len(stage.rates) else 0.0
+    accumulated, forwarded = _by_now(stage.shares[position], rate, since)
+    return accumulated, accumulated + max(0.0, forwarded - accumulated) * forward_share
+
+
+def _by_now(told: list[int], rate: float, since: float) -> tuple[float, float]:
+    """Accumulated and forwarded, `since` seconds after these counts were told."""
+    accumulated, forwarded, every = told
+    return min(every, accumulated + rate * since), min(every, forwarded + rate * since)
 
 
 def _forward_share(seconds: dict[str, float]) -> float:
@@ -79,9 +147,11 @@ def _tokens_per_second(state: RunState, rates: list[float] | None) -> float | No
 
 
 def _sentence(
-    name: str, stage: int, others: int, before: float | None, after: float | None, seconds: float | None, again: int
+    name: str, hit: list[_Loss], before: float | None, after: float | None, seconds: float | None, again: int
 ) -> str:
-    who = f"{others} other peer{'s' if others > 1 else ''} of stage {stage}"
+    others = sum(loss.others for loss in hit)
+    stages = f"stage {hit[0].stage}" if len(hit) == 1 else f"stages {', '.join(str(loss.stage) for loss in hit)}"
+    who = f"{others} other peer{'s' if others > 1 else ''} of {stages}"
     if before is None or after is None:
         return f"If {name} left now, the {who} would go on."
     slower = 1 - after / before if before > 0 else 0.0
@@ -91,14 +161,9 @@ def _sentence(
     return f"If {name} left now, the {who} would go on {speed}{work}."
 
 
-def _answer(
-    before: float | None, after: float | None, seconds: float | None, again: int, lost: bool, text: str
-) -> dict[str, Any]:
-    return {
-        "tokens_per_second_before": before,
-        "after": after,
-        "seconds_again": seconds,
-        "microbatches_again": again,
-        "stage_lost": lost,
-        "text": text,
-    }
+def _with(together: list[Member]) -> str:
+    if len(together) < 2:
+        return ""
+    places = [(m.actor, "standing by" if m.stage is None else f"stage {m.stage}") for m in together[1:]]
+    each = [f"{display_name(actor)} ({place})" for actor, place in places]
+    return f" Its process has other seats, which would leave with it: {', '.join(each)}."

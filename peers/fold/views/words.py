@@ -17,6 +17,7 @@ SYMBOLS = {
     "slow": "▲",
     "fenced": "✕",
     "lost": "✕",
+    "gone": "✕",
     "left": "○",
     "leaving": "◇",
     "paused": "⏸",

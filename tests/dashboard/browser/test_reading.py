@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from served_dashboard import Dashboard, dashboard
-from watched_log import HOSTILE, WatchedLog
+from watched_log import HOSTILE, SLASHED, WatchedLog
 
 PAGES = ("run", "pipeline", "timeline", "links", "peers", "faults", "people", "results", "controls")
 
@@ -194,3 +196,46 @@ def test_a_report_is_the_whole_in_one_file(page: Any, log: WatchedLog, tmp_path:
         assert page.get_by_text("does not hold that part").count() == 0, name
     page.goto(f"{out.as_uri()}#/timeline")
     page.locator("canvas").wait_for()
+    # It holds one moment: there is no bar to look for others with, and an address that names one shows the end.
+    page.goto(f"{out.as_uri()}#/run?at={log.kill_at:.2f}")
+    page.get_by_text(f"step {log.step + 1}", exact=True).wait_for()
+    assert page.locator(".time-bar").count() == 0 and page.get_by_text("You are looking at").count() == 0
+    for actor in (SLASHED, HOSTILE):  # by peer id, as links have it
+        page.goto(f"{out.as_uri()}#/peers")
+        page.locator(f'td a[href="#/peers/{quote(actor.rpartition(".")[0] or actor, safe="!*()")}"]').click()
+        page.get_by_role("heading", name="Machine", exact=True).wait_for()
+        page.locator("main h1", has_text=actor[:8]).wait_for()
+        assert page.get_by_text("does not hold that part").count() == 0
+
+
+def test_a_peer_id_with_a_slash_has_a_page(page: Any, served: Dashboard) -> None:
+    open_page(page, served, "peers")
+    page.locator("td .peer-link", has_text="slashes").click()
+    page.get_by_text(f"actor {SLASHED}").wait_for()
+    page.goto(f"{served.address}#/peers/{SLASHED}")  # as some programs write a link that they are given
+    page.get_by_text(f"actor {SLASHED}").wait_for()
+
+
+def test_the_trace_is_there_after_one_click(page: Any, served: Dashboard, tmp_path: Path) -> None:
+    open_page(page, served, "timeline")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Trace for Perfetto").click()
+    assert downloading.value.suggested_filename == "trace.json"
+    downloading.value.save_as(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    shown = served.get("/api/v1/timeline?limit=100")
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {row["name"] for row in shown["rows"]}
+    assert {event["ph"] for event in events} == {"M", "X"} and all(event.get("dur", 0) >= 0 for event in events)
+    assert page.url.endswith("#/timeline")
+
+
+def test_who_falls_out_of_the_open_step_stays_in_its_column(page: Any, served: Dashboard, log: WatchedLog) -> None:
+    cells = served.get(f"/api/v1/pipeline?at={log.kill_at + 0.5:.2f}")["stages"][log.kill["stage"]]["cells"]
+    assert [cell["actor"] for cell in cells if cell["out"]] == [log.kill["actor"]]
+    open_page(page, served, f"pipeline?at={log.kill_at + 0.5:.2f}")
+    cell = page.locator(".cell.lost", has_text="others do its part of this step")
+    assert cell.count() == 1 and re.search("✕\\s+(gone|fenced)", cell.inner_text())
+    page.get_by_role("button", name="Table of").click()
+    row = page.locator("tbody tr", has_text="others do its part of this step")
+    assert row.count() == 1 and re.search("✕\\s+(gone|fenced)", row.inner_text())

@@ -155,3 +155,36 @@ def test_a_value_that_cannot_be_is_not_sent(page: Any, served: Dashboard, coordi
         card.get_by_role("button").click()
         assert page.get_by_role("dialog").count() == 0, wrong
     assert len(coordinator.heard) == heard
+
+
+@pytest.mark.parametrize("clipboard", [True, False])
+def test_the_line_to_join_with_can_be_copied(
+    page: Any, served: Dashboard, coordinator: Socket, clipboard: bool
+) -> None:
+    """Off https and this machine, browsers let no page write to the clipboard."""
+    invite = Path(coordinator._socket.getsockname()).with_name("join-token")
+    invite.write_text("swarm1-" + "abc" * 100)
+    if clipboard:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    else:
+        page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.goto(f"{served.address}#token={served.token}")
+    page.locator(".big-state").wait_for()
+    page.goto(f"{served.address}#/controls")
+    page.get_by_role("button", name="Copy").click()
+    line = f"swarm-peer join {invite.read_text()}"
+    if clipboard:
+        page.get_by_text("Copied.").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == line
+    else:
+        page.get_by_text("It is selected").wait_for()
+        assert page.evaluate("getSelection().toString()").strip() == line
+
+
+def test_the_printed_address_can_be_opened_where_the_page_is_shown(page: Any, served: Dashboard) -> None:
+    page.goto(f"{served.address}#/controls")
+    page.get_by_role("heading", name="Are you the organiser?").wait_for()
+    page.evaluate("(token) => { location.hash = 'token=' + token }", served.token)
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Controls").click()
+    page.locator(".command").first.wait_for()
+    assert served.token not in page.url and served.token not in page.evaluate("document.body.innerText")

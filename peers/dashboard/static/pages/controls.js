@@ -2,6 +2,7 @@
 import { tools, useValue } from "../view.js";
 import { embedded } from "../embedded.js";
 import { ask, post, useAnswer } from "../answers.js";
+import { copied } from "../copied.js";
 import { tame } from "../format.js";
 import { Foreign, Status } from "../words.js";
 import { access, TokenForm } from "../session.js";
@@ -111,9 +112,10 @@ function Invite() {
       gone = true;
     };
   }, []);
-  const copy = () => navigator.clipboard?.writeText(line).then(() => setSaid("Copied."), () => setSaid("Select it and copy it by hand."));
+  const shown = useRef(null);
+  const copy = () => copied(line, shown.current).then(setSaid);
   return html`<section class="card" aria-label="Invite"><header><h2>Invite</h2></header>
     <p>Volunteers run this line. <label class="inline">Their system <select onChange=${(e) => setSystem(e.target.value)}>${Object.entries(SYSTEMS).map(([key, label]) => html`<option value=${key} selected=${key === system}>${label}</option>`)}</select></label></p>
-    ${line && html`<pre class="line"><code>${tame(line, 2000)}</code></pre><div class="buttons"><button onClick=${copy}>Copy</button></div>`}
+    ${line && html`<pre class="line"><code ref=${shown}>${tame(line, 8000)}</code></pre><div class="buttons"><button onClick=${copy}>Copy</button></div>`}
     <p class="quiet" role="status">${tame(said, 200)}</p></section>`;
 }

@@ -62,12 +62,14 @@ function WhatIf({ peer }) {
   const then = what.after;
   return html`<section class="card what-if" aria-label="What if it left now">
     <header><h2>If it left now</h2><${Help} text="The planner's rates on the table of this moment, without this peer. Nothing is changed by looking." /></header>
-    ${what.stage_lost ? html`<p class="failure"><span aria-hidden="true">✕</span> Nobody else serves ${stageName(peer.stage)}: training would wait until somebody takes it up.</p>` : ""}
+    ${what.stage_lost ? html`<p class="failure"><span aria-hidden="true">✕</span> A stage would have nobody: training would wait until somebody takes it up.</p>` : ""}
     <dl class="tiles">
       <${Tile} label="Speed" value=${count(now) + " → " + count(then)} unit="tokens/s" note=${changeOf(now, then)} />
       <${Tile} label="Work done again" value=${duration(what.seconds_again)} note=${Number.isFinite(what.microbatches_again) ? what.microbatches_again + " microbatches" : ""} />
-      <${Tile} label="Its stage" value=${what.stage_lost ? "lost" : "goes on"} />
+      <${Tile} label="This step" value=${Number.isFinite(what.step_later_s) ? duration(what.step_later_s) + " later" : "–"} note="not counting how long a death takes to be noticed" />
+      <${Tile} label=${what.together.length > 0 ? "Their stages" : "Its stage"} value=${what.stage_lost ? "lost" : "goes on"} />
     </dl>
+    ${what.together.length > 0 && html`<p>With it, as seats of one process: ${what.together.map((seat, n) => html`${n > 0 && ", "}<${PeerLink} ...${seat} /> (${stageName(seat.stage)})`)}</p>`}
     ${what.text && html`<p class="quiet"><${Foreign} text=${what.text} most=${400} /></p>`}
   </section>`;
 }

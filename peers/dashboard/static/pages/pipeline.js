@@ -35,7 +35,7 @@ export function PipelinePage() {
     <${Picture} id="pipeline-picture" title=${run?.open ? `Step ${run.open.step + 1}, microbatches now` : "Stages and their replicas"}
       help=${html`<${Help} label="this picture" text="A batch is cut into microbatches. They go through the stages from left to right (forward) and back (backward). Replicas of one stage share its microbatches by weight. The bar of a stage: dark, added to its gradient; light, sent on." />`}
       table=${() => html`<${AsTable} data=${data} />`}>
-      <ul class="key">${[["●", "working"], ["◐", "joining"], ["▲", "slow"], ["◇", "leaving"], ["✕", "lost"], ["○", "standing by"], ["⏸", "paused"]].map(([symbol, word]) => html`<li><${State} symbol=${symbol} word=${word} /></li>`)}</ul>
+      <ul class="key">${[["●", "working"], ["◐", "joining"], ["▲", "slow"], ["◇", "leaving"], ["✕", "gone or fenced"], ["○", "standing by"], ["⏸", "paused"]].map(([symbol, word]) => html`<li><${State} symbol=${symbol} word=${word} /></li>`)}</ul>
       <div class="pipeline" tabindex="0" role="group" aria-label="Stages">
         ${data.stages.map((stage) => html`<${Boundary} stage=${stage} /><section class=${"stage" + (stage.slowest ? " slowest" : "")} key=${stage.stage} aria-label=${"Stage " + stage.stage}>
           <${StageHead} stage=${stage} />
@@ -81,7 +81,7 @@ function Cell({ cell, mine, processName, linked, onProcess }) {
       ${processName && html`<button class="seat" title="Seats of one process: one machine serves several stages" onMouseEnter=${() => onProcess(cell.seat_of)} onMouseLeave=${() => onProcess(null)} onFocus=${() => onProcess(cell.seat_of)} onBlur=${() => onProcess(null)}>process ${processName}</button>`}</div>
     <${PeerLink} ...${cell} />
     ${own > 0 && html`<div class="cell-progress"><${Meter} share=${cell.done / own} label=${`${cell.done} of its ${own} microbatches`} /><span class="num small">${cell.done}/${own}</span></div>`}
-    <p class="num small quiet">${Number.isFinite(cell.seconds_per_microbatch) ? duration(cell.seconds_per_microbatch) + " a microbatch" : "speed not known"}${Number.isFinite(cell.weight) ? " · weight " + plain(cell.weight, 2) : ""}</p>
+    ${cell.out ? html`<p class="small">${outWords(cell)}</p>` : html`<p class="num small quiet">${Number.isFinite(cell.seconds_per_microbatch) ? duration(cell.seconds_per_microbatch) + " a microbatch" : "speed not known"}${Number.isFinite(cell.weight) ? " · weight " + plain(cell.weight, 2) : ""}</p>`}
   </li>`;
 }
 
@@ -97,6 +97,7 @@ function AsTable({ data }) {
     { label: "stage", cell: (r) => r.stage ?? NONE, number: true },
     { label: "peer", cell: (r) => html`<${PeerLink} ...${r} />` },
     { label: "state", cell: (r) => html`<${State} ...${r} />` },
+    { label: "open step", cell: (r) => (r.out ? outWords(r) : "") },
     { label: "done", number: true, cell: (r) => r.done ?? NONE },
     { label: "of its own", number: true, cell: (r) => assigned(r) || NONE, help: "Microbatches of the open step that are its own" },
     { label: "share", number: true, cell: (r) => percent(r.share), help: "Of its stage's microbatches, by weight" },
@@ -105,8 +106,11 @@ function AsTable({ data }) {
     { label: "cores", number: true, cell: (r) => plain(r.usage?.cpu, 1) },
     { label: "memory", number: true, cell: (r) => bytes(r.usage?.resident) },
   ];
-  return html`<${Table} caption="Stages and their replicas" columns=${columns} rows=${rows} rowKey=${(r) => r.actor} />`;
+  return html`<${Table} caption="Stages and their replicas" columns=${columns} rows=${rows} rowKey=${(r) => r.stage + r.actor} />`;
 }
+
+/** Why a peer that was in the open step's table has no part in it any more. */
+const outWords = (cell) => (cell.symbol === "✕" || cell.word === "left" ? "others do its part of this step" : "not in this step any more");
 
 /** Microbatches of the open step that are this peer's; 0 when that is not known. */
 const assigned = (cell) => (cell.done ?? 0) + (cell.left ?? 0);

@@ -36,7 +36,7 @@ export function TimelinePage() {
   const marked = shownFaults.find((f) => String(f.id) === params.fault) ?? null;
   return html`
     <div class="toolbar">
-      <div class="buttons" role="group" aria-label="Which steps">
+      ${embedded !== null ? html`<span class="num">steps <b>${step(first)}–${step(last)}</b>, which this report holds</span>` : html`<div class="buttons" role="group" aria-label="Which steps">
         <button disabled=${first <= 0} onClick=${() => show(Math.max(0, first - many), Math.max(0, first - many) + many - 1)}>◂ earlier</button>
         <span class="num">steps <b>${step(first)}–${step(last)}</b>${newest !== null ? ` of ${step(newest)}` : ""}</span>
         <button disabled=${newest === null || last >= newest} onClick=${() => show(Math.min(newest, last + many) - many + 1, Math.min(newest, last + many))}>later ▸</button>
@@ -44,7 +44,7 @@ export function TimelinePage() {
       </div>
       <label>Steps shown <select onChange=${(e) => (chosen ? show(last - Number(e.target.value) + 1, last) : change({ steps: e.target.value }))}>
         ${[1, 2, 3, 4, 8, 16].map((n) => html`<option value=${n} selected=${n === many}>${n}</option>`)}</select></label>
-      ${embedded === null && html`<a class="button" href=${`/api/v1/trace?first=${first}&last=${last}`} download title="Chrome trace format: open it at ui.perfetto.dev, which reads it in your browser">⤓ Trace for Perfetto</a>`}
+      <a class="button" href=${`/api/v1/trace?first=${first}&last=${last}`} download title="Chrome trace format: open it at ui.perfetto.dev, which reads it in your browser">⤓ Trace for Perfetto</a>`}
     </div>
     ${marked && html`<${FaultStrip} fault=${marked} />`}
     <${Picture} id="timeline-picture" title="What each peer did"

@@ -1,0 +1,143 @@
+"""Peers inside the run that keep others from getting on: each run ends with the answer of one machine all the same.
+
+That it does is what the simulator's watch checks; here, what the insiders cost, and whom it is put down to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+
+import pytest
+
+from swarm.events import EvaluationDropped, Event, PassOpened, PeerExpelled, PeerFenced, StepAborted
+from swarm.protocol.probation import Probation
+from swarm.protocol.suspicion import WORTH_BEATS
+from swarm.simulation.lie import DISTURBANCES, Disturbance, Lie
+from swarm.simulation.runner import Run
+from swarm.simulation.scenario import Plan, plan_of, small_settings
+from swarm.simulation.sim_peer import SimPeer
+
+STEPS = 8
+
+
+class Disturbed:
+    """A run of so many stages of replicas, some of whose peers (by order of arrival) disturb the others."""
+
+    def __init__(self, about: Disturbance, insiders: set[int], stages: int, replicas: int, seed: int = 0) -> None:
+        settings = small_settings(stages=stages, microbatches=6, steps=STEPS, replicas=replicas, evaluate_every=1)
+        count = stages * replicas
+        lies = tuple(Lie(about) if peer in insiders else None for peer in range(count))
+        self.run = Run(Plan("insiders", seed, settings, 0, (1.0,) * count, (), lies=lies))
+        self.events: list[tuple[float, Event]] = []
+        emitted = self.run.world.watch.emitted
+
+        def note(event: Event) -> None:
+            self.events.append((self.run.world.now, event))
+            emitted(event)
+
+        self.run.world.watch.emitted = note  # type: ignore[method-assign]
+
+    def of(self, kind: type[Event]) -> list:
+        return [event for _, event in self.events if isinstance(event, kind)]
+
+    @property
+    def insiders(self) -> dict[str, int | None]:
+        """Their stages."""
+        those = [p for p in self.run.world.processes if isinstance(p, SimPeer) and p.lie is not None]
+        return {p.actor.peer: p.stage for p in those}
+
+    def evaluating_s(self) -> list[float]:
+        """How long each evaluation held up the training."""
+        opened = [(at, e.pass_kind) for at, e in self.events if isinstance(e, PassOpened)]
+        return [later - at for (at, kind), (later, _) in itertools.pairwise(opened) if kind == "evaluate"]
+
+
+@pytest.mark.parametrize("about", [about for about in DISTURBANCES if about != "nan"])
+@pytest.mark.parametrize("seed", range(6))
+def test_two_of_six_identities_stop_nothing_and_nobody_is_sent_away(about: Disturbance, seed: int) -> None:
+    disturbed = Disturbed(about, {seed % 6, (seed + 1 + seed // 3) % 6}, 2, 3, seed)
+    disturbed.run.finish()
+    assert not disturbed.of(PeerExpelled)
+    assert len(disturbed.run.world.watch.decisions) == STEPS
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_sends_what_overflows_is_struck_and_its_victims_are_not(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    struck: set[str] = set()
+    strike = Probation.strike
+
+    def noted(self: Probation, peer: str, *others) -> None:
+        struck.add(peer)
+        strike(self, peer, *others)
+
+    monkeypatch.setattr(Probation, "strike", noted)
+    for peer in range(4):
+        struck.clear()
+        disturbed = Disturbed("huge", {peer}, 2, 2, seed)
+        disturbed.run.finish()
+        guilty = {name for name, stage in disturbed.insiders.items() if stage == 1}
+        assert struck == guilty, f"peer{peer + 1}"
+        assert bool(disturbed.of(PeerFenced)) == bool(guilty)
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 2), (1, 3), (2, 2), (2, 3)])
+def test_one_peer_alone_makes_no_step_be_skipped_and_is_found(
+    stages: int, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strikes: Counter[str] = Counter()
+    strike = Probation.strike
+
+    def noted(self: Probation, peer: str, *others) -> None:
+        strikes[peer] += 1
+        strike(self, peer, *others)
+
+    monkeypatch.setattr(Probation, "strike", noted)
+    for peer in range(stages * replicas):
+        strikes.clear()
+        disturbed = Disturbed("nan", {peer}, stages, replicas, seed=peer)
+        disturbed.run.finish()
+        assert not [d for d in disturbed.run.world.watch.decisions.values() if d.skip]
+        (insider,) = disturbed.insiders
+        assert strikes[insider] == max(strikes.values()), f"{insider}: {strikes}"
+        assert not disturbed.of(PeerExpelled)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_all_victims_of_one_sender_fail_once_and_then_its_siblings_do_without_it(stages: int) -> None:
+    for peer in range(2 * stages):
+        disturbed = Disturbed("huge", {peer}, stages, 2, seed=peer)
+        disturbed.run.finish()
+        assert len(disturbed.of(StepAborted)) <= 2, f"peer{peer + 1}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_ignores_evaluations_holds_them_up_no_longer_than_they_are_worth_and_seldom(seed: int) -> None:
+    disturbed = Disturbed("mute", {seed, (seed + 2) % 6}, 2, 3, seed)
+    disturbed.run.finish()
+    took = disturbed.evaluating_s()
+    heartbeat = disturbed.run.plan.settings.heartbeat_s
+    bound = (WORTH_BEATS + 3) * heartbeat  # two usual steps are less here
+    assert len(took) == STEPS - 1 and max(took) < bound, took
+    held_up = [s for s in took if s > 2 * heartbeat]
+    assert 1 <= len(held_up) <= 4, "each of the two is tried twice in so many"
+    assert not [e for e in disturbed.of(PeerFenced) if "+" not in e.pass_id], "it trains, and may"
+
+
+def test_an_evaluation_that_nobody_else_can_do_is_dropped_and_training_goes_on() -> None:
+    disturbed = Disturbed("mute", {0}, 2, 1)
+    disturbed.run.finish()
+    dropped = disturbed.of(EvaluationDropped)
+    assert [event.version for event in dropped] == list(range(1, STEPS + 1)), "each once"
+    assert {tuple(event.who) for event in dropped} == {("peer1.1",)}
+    assert "deadline" in dropped[0].reason and not disturbed.of(StepAborted)
+
+
+def test_a_scenario_draws_such_runs() -> None:
+    kinds = {lie.about for seed in range(4) for lie in plan_of("insiders", seed).lies if lie is not None}
+    assert kinds == set(DISTURBANCES)
+    for seed in range(4):
+        plan = plan_of("insiders", seed)
+        assert plan == dataclasses.replace(plan_of("insiders", seed))
+        assert sum(lie is not None for lie in plan.lies) == (1 if seed % 4 == 3 else 2)

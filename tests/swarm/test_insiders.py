@@ -1,0 +1,51 @@
+"""Real peers inside the run that keep others from getting on: nobody is sent away, and the answer is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from conftest import STEPS, MakeSwarm
+from swarm_processes import Swarm
+
+from swarm.events import Evaluated, EvaluationDropped, PeerExpelled, PeerFenced, StepAborted, StepDecided
+
+PEERS = ("p0", "p1", "p2", "p3", "p4", "p5")
+"""Of two stages in turn."""
+
+
+def test_two_of_six_that_say_that_they_fail_stop_nobody(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    """Both in one stage: the same microbatch fails at two peers, whichever of them has it first."""
+    swarm = make_swarm("int8", "swarm.max_replicas=3", "swarm.replicas=3")
+    swarm.coordinate()
+    fails = ("--fault=fail@PeerJoined",)
+    swarm.join_stages(PEERS, {"p0": fails, "p2": fails})
+    swarm.finish()
+    coordinator = swarm.coordinator
+    liars = {swarm.peers[name].actor for name in ("p0", "p2")}
+    failed = [event for event in coordinator.of(PeerFenced) if "failed" in event.reason]
+    assert liars & {event.actor for event in failed}
+    assert not coordinator.of(PeerExpelled) and not coordinator.of(StepAborted)
+    assert len(coordinator.of(StepDecided)) == STEPS
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+
+
+def test_who_trains_and_ignores_evaluations_holds_up_few_of_them_and_no_step(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    swarm = make_swarm("int8", "evaluation.every=1", "evaluation.microbatches=4", "evaluation.sample_tokens=2")
+    swarm.coordinate()
+    swarm.join_stages(PEERS[:4], {"p1": ("--fault=mute@PeerJoined",)})
+    swarm.finish()
+    coordinator, mute = swarm.coordinator, swarm.peers["p1"].actor
+    asked = [event for event in coordinator.of(PeerFenced, actor=mute) if "+" in event.pass_id]
+    dropped = coordinator.of(EvaluationDropped)
+    assert asked or dropped, "it was asked once at least"
+    assert all(mute in event.who for event in dropped)
+    evaluated = {event.version for event in coordinator.of(Evaluated)}
+    assert len(evaluated) >= 2, "its sibling does them then"
+    assert not coordinator.of(PeerExpelled)
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
