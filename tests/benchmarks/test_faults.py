@@ -31,7 +31,7 @@ def test_what_was_not_as_expected_is_shown_and_what_was_not_played() -> None:
     reports["ctrl-c"]["failures"] = ["p0 stayed"]
     del reports["full-disk"]
     rows = rows_of(reports)
-    assert len(rows) == 18
+    assert len(rows) == 19
     assert "digests **not** equal" in rows[14] and "2 of 10 expelled" in rows[14]
     assert "**not as expected:** p0 stayed" in rows[16] and "not played yet" in rows[13]
 

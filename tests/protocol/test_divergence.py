@@ -25,7 +25,7 @@ from swarm.protocol.actions import (
 from swarm.protocol.controls import Controls, Retreat, check
 from swarm.protocol.coordinator import CoordinatorCore, Phase
 from swarm.protocol.group_log import Standing
-from swarm.protocol.ids import Attempt, StepNumber, Term
+from swarm.protocol.ids import Actor, Attempt, StepNumber, Term
 from swarm.protocol.messages import ArchivedEntry, CommandEntry, Decision, DecisionEntry, StageOutcome, TermEntry
 from swarm.protocol.soundness import Soundness, to_keep
 from swarm.simulation.runner import run_seed
@@ -47,19 +47,23 @@ def prepared(run: Run, **what: object) -> m.Prepared:
 
 
 def skip(run: Run) -> list[object]:
-    """A step is not finite, nor by either half of its replicas. What follows the decision."""
+    """Whoever computes a step finds it not finite, in every attempt. What follows the last one, and the decision."""
+    version = run.core.history.version
     orders: list[object] = []
-    for _ in range(3):
-        if run.core.open_pass is None:
-            break  # one of them alone was not finite twice
+    for _ in range(8):
+        if run.core.open_pass is None or run.core.history.version > version:
+            break
         run.orders.clear()
-        said = prepared(run, finite=False)
-        orders = [order for actor in (ONE, TWO) for order in run.hear(actor, said)]
+        orders = [order for actor in (ONE, TWO) for order in hear(run, actor)]
         run.now += 1.0
         orders += advance(run)
         for actor in (ONE, TWO):
             orders += run.report(actor)
     return orders
+
+
+def hear(run: Run, actor: Actor) -> list[object]:
+    return [] if run.core.open_pass is None else run.hear(actor, prepared(run, finite=False))
 
 
 def advance(run: Run) -> list[object]:
