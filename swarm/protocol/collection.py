@@ -199,7 +199,7 @@ class Collection:
             first = self._orders % len(agreeing)
             holders.append((*agreeing[first:], *agreeing[:first]))
         self._orders += 1
-        proven = self._history.soundness.proven
+        proven = self._history.last_sound  # a newer one in some archive does not count yet
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 
     def _forget(self) -> None:

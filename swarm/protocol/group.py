@@ -504,7 +504,7 @@ class GroupMember:
             return
         self._copy_at = now + 4 * self.settings.heartbeat_s
         stages = len(offer.digests)
-        proven = self.standing.soundness.proven
+        proven = self.standing.last_sound
         order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, True, proven)
         self._orders[offer.version] = order
         self._out.append(order)

@@ -31,7 +31,7 @@ class Standing:
     controls: Controls = field(default_factory=Controls)
     """What the organiser has commanded. A rollback takes nothing of it back."""
     older: tuple[ArchivedEntry, ...] = ()
-    """Checkpoints before `archived`: the newest that has proved its worth, and those after it."""
+    """Checkpoints before `archived`: the newest of them that has proved its worth, and those after it."""
     soundness: Soundness = field(default_factory=Soundness)
 
     @property
@@ -43,6 +43,11 @@ class Standing:
     def checkpoints(self) -> tuple[ArchivedEntry, ...]:
         """All of which something is known, oldest first."""
         return self.older if self.archived is None else (*self.older, self.archived)
+
+    @property
+    def last_sound(self) -> int:
+        """The newest checkpoint that a majority holds and that has proved its worth. 0: the beginning."""
+        return max((c.version for c in self.checkpoints if c.version <= self.soundness.proven), default=0)
 
     def after(self, entry: Entry) -> Standing:
         match entry:
@@ -61,8 +66,6 @@ class Standing:
                 older = self.checkpoints
                 while len(older) > 1 and older[1].version <= self.soundness.proven:
                     older = older[1:]
-                if version <= self.soundness.proven:
-                    older = ()
                 oldest = older[0].version if older else version
                 kept = tuple(decision for decision in self.since_archived if decision.step + 1 >= oldest)
                 return replace(self, archived=entry, since_archived=kept, older=older)

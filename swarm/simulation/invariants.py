@@ -263,6 +263,8 @@ class Watch:
             raise Violation("atomic", f"{peer.label} applies step {step} (term {decision.term}), never decided")
         if peer.version != step + 1:
             raise Violation("atomic", f"{peer.label} applies step {step} at version {peer.version}")
+        if self._world.diverging is not None and self.decisions.get(step) != decision:
+            return  # of a history that was left, with another rate: it has yet to hear of that
         ideal, states = self.ideal.steps[step], self.ideal.states[step + 1]
         if self._unlike is not None:
             ideal, states = self._unlike.of(decision)
