@@ -104,7 +104,7 @@ def test_every_control_has_its_effect_and_none_without_the_token(page: Any, stee
     assert "Command 6" in command(page, "Expel", swarm.peers["p2"].actor)
     assert swarm.peers["p2"].wait_end() == 4
     assert "expelled from the run by dashboard: to see it" in swarm.peers["p2"].of(ProcessStopped)[-1].reason
-    assert "Command 7" in command(page, "Let go politely", swarm.peers["p3"].actor)
+    assert "Command 7" in command(page, "Ask to leave", swarm.peers["p3"].actor)
     assert swarm.peers["p3"].wait_end() == 0
     assert len(organiser.of(PeerExpelled)) == 1
     end = told(organiser)["steps_decided"] + 3

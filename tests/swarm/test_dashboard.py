@@ -87,9 +87,9 @@ def test_a_peer_shows_itself(make_swarm: MakeSwarm) -> None:
     swarm = make_swarm("none", "run.steps=4", "swarm.replicas=1")
     swarm.coordinate()
     peer = swarm.join("p0", "--dashboard=127.0.0.1:0", "--fault=stop@StepApplied:2")
+    address = _wait(lambda: _address(peer), "its address")  # before it can be stopped: p1 is yet to come
     swarm.join("p1")
     peer.wait_stopped()
-    address = _wait(lambda: _address(peer), "its address")
     run = _wait(lambda: (found := _get(address, "run")) and found["step"] is not None and found, "its run")
     assert run["role"] == "peer" and run["actor"] == peer.actor
     peer.resume()

@@ -21,7 +21,7 @@ COMMANDS = {
     "Pause": ("pause", "", ""),
     "Resume": ("resume", "", ""),
     "Checkpoint now": ("checkpoint", "", ""),
-    "Let go politely": ("dismiss", "Peer", "8Kd2mV.1004"),
+    "Ask to leave": ("dismiss", "Peer", "8Kd2mV.1004"),
     "Expel": ("expel", "Peer", "8Kd2mV.1004"),
     "Learning rate": ("rate", "Multiplier", "0.5"),
     "Length of the run": ("steps", "Steps in all", "500"),

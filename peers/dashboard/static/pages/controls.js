@@ -14,7 +14,7 @@ const COMMANDS = [
   { name: "pause", title: "Pause", says: "Ends the open step, then opens no other until you resume. Peers stay." },
   { name: "resume", title: "Resume", says: "Opens steps again." },
   { name: "checkpoint", title: "Checkpoint now", says: "All stages write their state after the next step, and the coordinator archives it." },
-  { name: "dismiss", title: "Let go politely", says: "The peer finishes what depends on it, then leaves. Nothing is done again.", value: { label: "Peer", kind: "peer" } },
+  { name: "dismiss", title: "Ask to leave", says: "The peer finishes what depends on it, then leaves. Nothing is done again.", value: { label: "Peer", kind: "peer" } },
   { name: "expel", title: "Expel", says: "The peer has no part in the run any more, from now on. What it had not finished is done again.", value: { label: "Peer", kind: "peer" }, danger: true },
   { name: "rate", title: "Learning rate", says: "Multiplies the schedule from the next step on: 1 is the run file's own, 0.5 half of it.", value: { label: "Multiplier", kind: "number", min: 0.000001, step: "any", initial: "1" }, changes: true },
   { name: "steps", title: "Length of the run", says: "A new number of steps. The learning rate's cosine stays as it was.", value: { label: "Steps in all", kind: "number", min: 1, step: 1 }, changes: true },

@@ -57,7 +57,7 @@ function StageHead({ stage }) {
     ${stage.microbatches > 0 && html`<div class="double-meter" role="img" aria-label=${`${stage.accumulated} of ${stage.microbatches} microbatches added, ${stage.forwarded} sent on`}>
       <span class="sent" style=${{ width: 100 * sent + "%" }}></span><span class="done" style=${{ width: 100 * done + "%" }}></span>
     </div>
-    <p class="num small">${stage.accumulated ?? NONE} added · ${stage.forwarded ?? NONE} sent on · of ${stage.microbatches}</p>`}
+    <p class="num small">of ${stage.microbatches}: ${stage.forwarded ?? NONE} sent on, ${stage.accumulated ?? NONE} added to the gradient</p>`}
     ${stage.reduce && html`<p class="small"><span aria-hidden="true">Σ</span> <${Foreign} text=${stage.reduce} /></p>`}
   </header>`;
 }
