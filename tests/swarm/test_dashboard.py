@@ -28,7 +28,9 @@ PEERS = ("p0", "p1")
 
 
 def _address(process: Process) -> str:
-    """As the process has printed it last, token and all."""
+    """As the process has printed it last, token and all. Empty: it has not."""
+    if not process.output.exists():
+        return ""
     found = re.findall(r"dashboard: (http://\S+)", process.output.read_text(errors="replace"))
     return found[-1] if found else ""
 
