@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,8 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
     @contextlib.asynccontextmanager
     async def work() -> AsyncIterator[None]:
         await reader.open()
-        jobs = [reader.follow(), hub.run(), exports.run()]
+        manifest = reader.ask(lambda _: topics.facts)  # before the first viewer has to wait for it
+        jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), manifest]
         if options.tensorboard is not None:
             jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
         tasks = [asyncio.create_task(_or_end(job)) for job in jobs]

@@ -14,7 +14,7 @@ from peers.dashboard.history.history import History
 from peers.dashboard.query import Query
 from peers.dashboard.trace import chrome_trace
 from peers.fold import RunFacts, RunState, views
-from peers.fold.facts import facts_in
+from peers.fold.facts import facts_apart
 
 NAMES = (
     "run",
@@ -33,6 +33,8 @@ NAMES = (
     "trace",
 )
 SHOWN_STEPS, MOST_STEPS = 4, 16
+LOOK_S = 2.0
+"""Between two looks for a manifest that is not there, or cannot be read."""
 
 
 class Topics:
@@ -41,14 +43,17 @@ class Topics:
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = homes
         self._facts: RunFacts | None = None
+        self._look_at = 0.0
+        """Monotonic seconds before which the manifest is not looked for again."""
 
     def by_name(self) -> Mapping[str, Topic]:
         return {name: getattr(self, name) for name in NAMES}
 
     @property
     def facts(self) -> RunFacts | None:
-        if self._facts is None:  # a coordinator writes its manifest as it starts
-            self._facts = next((facts for home in self._homes if (facts := facts_in(home)) is not None), None)
+        if self._facts is None and (now := time.monotonic()) >= self._look_at:
+            self._look_at = now + LOOK_S  # a coordinator writes its manifest as it starts
+            self._facts = next((facts for home in self._homes if (facts := facts_apart(home)) is not None), None)
         return self._facts
 
     def run(self, history: History, query: Query) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from peers.dashboard.heap import trim
 from peers.dashboard.history import series, timeline
 from peers.dashboard.history.logs import Logs
 from peers.dashboard.history.store import Store
@@ -137,13 +138,17 @@ class History:
         if moment >= self._state.run.last_at:
             return self._state
         past = self._past
-        if past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment):
-            past = self._past = self._from_snapshot(moment)
+        made = past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment)
+        if past is None or made:
+            self._past = past = None  # two pasts at once would be too many
+            self._past = past = self._from_snapshot(moment)
         for line in past.logs.take(moment):
             record = record_of(line.raw, line.kind)
             if record is not None:
                 apply_record(past.state, record, line.at, line.tail.source)
         past.moment = moment
+        if made:
+            trim()
         return past.state
 
     def series(self, name: str, start: float, end: float, points: int) -> dict[str, Any]:
@@ -423,6 +428,7 @@ class History:
         if state.events != self._snapshot_events:
             self._store.add_snapshot(state.run.last_at, state.events, self._logs.to_json(), state.json_pieces())
             self._snapshot_events = state.events
+            trim()
         now = time.thread_time()
         self._snapshot_after = now + (now - began) / SNAPSHOT_SHARE
 

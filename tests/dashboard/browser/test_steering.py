@@ -140,6 +140,7 @@ def test_a_refusal_is_told_in_the_coordinators_words(page: Any, served: Dashboar
     page.keyboard.press("Escape")  # the dialog closes by keyboard
     page.get_by_role("dialog").wait_for(state="detached")
     card.get_by_role("button").click()
+    page.get_by_role("dialog").wait_for()  # a key that is pressed before goes to the page behind it
     page.get_by_label("Why?").press("Enter")  # and is confirmed by it
     card.get_by_text("pause was given already").wait_for()
 
