@@ -116,7 +116,9 @@ def _row(folder: Path, shape: Shape, live_s: float) -> dict[str, Any]:
         span = _get(port, "/api/v1/run")
         began = time.monotonic()
         _get(port, f"/api/v1/pipeline?at={(span['first_at'] + span['last_at']) / 2}")
-        past_s, memory_past = time.monotonic() - began, process.memory_info().rss
+        past_s = time.monotonic() - began
+        time.sleep(3)
+        memory_past = process.memory_info().rss
     database = home / "dashboard.sqlite"
     return {
         "log_bytes": log.stat().st_size,

@@ -35,7 +35,6 @@ from peers.dashboard.exports import Exports
 from peers.dashboard.guard import Guard
 from peers.dashboard.joining import join_lines
 from peers.dashboard.metrics import metrics_text
-from peers.dashboard.openapi import document
 from peers.dashboard.query import Query
 from peers.dashboard.reader import Reader
 from peers.dashboard.stream import TOPICS, Hub
@@ -104,7 +103,7 @@ def application(parts: Parts) -> ASGIApp:
 class _Routes:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._openapi = Body.of(to_json(document()))
+        self._openapi: Body | None = None
         self._metrics = ("", b"")  # at which position
 
     # ------------------------------------------------------------ answers
@@ -145,6 +144,10 @@ class _Routes:
         return Response(text, media_type=METRICS_KIND)
 
     async def openapi(self, request: Request) -> Response:
+        if self._openapi is None:
+            from peers.dashboard.openapi import document  # pydantic: only who asks for it needs its memory
+
+            self._openapi = Body.of(to_json(document()))
         return self._openapi.response(request)
 
     async def join(self, request: Request) -> Response:

@@ -9,16 +9,24 @@ import ctypes
 from collections.abc import Callable
 
 
-def _trimmer() -> Callable[[int], int] | None:
+def _function(name: str) -> Callable[..., int] | None:
     """Of the C library of GNU; others have none."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
         return None
     return found
 
 
-_TRIM = _trimmer()
+_TRIM, _OPTION = _function("malloc_trim"), _function("mallopt")
+_ARENAS = -8
+"""M_ARENA_MAX of malloc.h."""
+
+
+def share() -> None:
+    """All threads take memory from one heap, and use what another has freed. Before any is started."""
+    if _OPTION is not None:
+        _OPTION(_ARENAS, 1)
 
 
 def trim() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import uvicorn
 
+from peers.dashboard import heap
 from peers.dashboard.access import Gate, Opening
 from peers.dashboard.answers import Answers
 from peers.dashboard.app import Parts, application
@@ -77,6 +78,7 @@ class Addresses:
 
 def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> None:
     """Until SIGTERM or Ctrl-C. Raises DashboardError, TokenError, OSError before anything is served."""
+    heap.share()
     place = options.place
     exposed = not place.loopback or bool(options.hosts)
     keep = Keep(options.homes[0], options.database, options.token_file)

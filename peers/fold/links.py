@@ -74,7 +74,8 @@ def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
         other = link["other"]
         receiver, pair = here.get(other), of_sender.get(other)
         if pair is None and store.number < MOST_PAIRS and (receiver is not None or everybody):
-            pair = of_sender[receiver.actor if receiver is not None else other] = Pair(sender, other)
+            known = receiver.actor if receiver is not None else other
+            pair = of_sender[known] = Pair(sender, known)
             store.number += 1
         sent = link.get("sent")
         if sent:

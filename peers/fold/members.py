@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -216,7 +217,8 @@ def _member(state: RunState, actor: str, at: float) -> Member | None:
             members.overlooked += 1
             return None
         before = members.gone.get(actor)
-        member = members.here[actor] = Member(actor, reading.peer_of(actor), at, at)
+        actor = sys.intern(actor)  # one text for all parts, and for the state of another moment
+        member = members.here[actor] = Member(actor, sys.intern(reading.peer_of(actor)), at, at)
         if before is not None:  # the same process, in another life of the coordinator
             member.tokens, member.sent, member.faults = dict(before.tokens), before.sent, before.faults
             member.machine = members.machines.pop(actor, {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -83,7 +84,7 @@ def _made(kind: Any) -> _Codec:
             return _PLAIN
         return _Codec(
             lambda v: {key: each.dump(x) for key, x in v.items()},
-            lambda raw: {key: each.load(x) for key, x in raw.items()},
+            lambda raw: {sys.intern(key): each.load(x) for key, x in raw.items()},
             False,
         )
     if origin in (typing.Union, types.UnionType):
@@ -102,6 +103,7 @@ def _of_dataclass(kind: type) -> _Codec:
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     deep = {name: codec for name in names if not (codec := _codec(hints[name])).plain}
+    texts = [name for name in names if hints[name] is str]
 
     def dumped(value: Any) -> dict[str, Any]:
         made = {name: getattr(value, name) for name in names}
@@ -113,6 +115,8 @@ def _of_dataclass(kind: type) -> _Codec:
         if set(raw) != set(names):
             raise ValueError(f"{kind.__name__} has other fields")
         made = dict(raw)
+        for name in texts:  # mostly names that several parts have, and the state of another moment too
+            made[name] = sys.intern(made[name])
         for name, codec in deep.items():
             made[name] = codec.load(made[name])
         return kind(**made)

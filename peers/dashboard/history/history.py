@@ -66,6 +66,8 @@ class History:
         self._limit = limit_bytes
         self._taken = 0
         """Lines since this process has started."""
+        self._untidy = False
+        """A past was made since, and what it was made from is of no use any more."""
         self._life = 0
         self._trouble = ""
         """Why the database does not grow."""
@@ -93,6 +95,9 @@ class History:
             self._write()
         if more:
             return True
+        if self._untidy:
+            self._untidy = False
+            trim()
         if not self._trouble:
             self._retry_s = RETRY_S
         elif time.monotonic() >= self._retry_at and self._has_room():
@@ -147,8 +152,7 @@ class History:
             if record is not None:
                 apply_record(past.state, record, line.at, line.tail.source)
         past.moment = moment
-        if made:
-            trim()
+        self._untidy = self._untidy or made
         return past.state
 
     def series(self, name: str, start: float, end: float, points: int) -> dict[str, Any]:
