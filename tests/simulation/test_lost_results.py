@@ -32,6 +32,4 @@ def seconds_with_a_lost_result() -> float:
 def test_a_lost_result_is_told_again_with_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     told_again = seconds_with_a_lost_result()
     monkeypatch.setattr(Walk, "tell_results_again", lambda self: None)
-    assert seconds_with_a_lost_result() > told_again + 2.0, (
-        "without it whoever lost it is taken for mute"
-    )
+    assert seconds_with_a_lost_result() > told_again + 2.0, "without it whoever lost it is taken for mute"
