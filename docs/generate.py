@@ -10,7 +10,7 @@ import types
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from peers.run_toml import MEANINGS, TABLES
+from peers.run.run_toml import MEANINGS, TABLES
 from swarm.events import Event
 from swarm.manifest import RunFile
 

@@ -11,7 +11,7 @@ from peers.chaos.invariants import Finding, check
 from peers.chaos.moment import COORDINATOR
 from peers.chaos.scenario import BOOTSTRAP, Expectations, Expected, ExpectedEnd, Scenario
 from peers.chaos.vitals import Growth
-from peers.event_text import amount, describe
+from peers.report.event_text import amount, describe
 from swarm import events as e
 
 _ANSWERS = (

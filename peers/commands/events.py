@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from peers.event_text import describe
-from peers.home import logged_home
 from peers.options import Json
+from peers.report.event_text import describe
+from peers.run.home import logged_home
 from swarm.events import Event, from_record
 
 _POLL_S = 0.1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peers.event_text import describe, printable
 from peers.fold.reading import MOST_TEXT, Record
+from peers.report.event_text import describe, printable
 from swarm import events as e
 
 TROUBLE: tuple[type[e.Event], ...] = (

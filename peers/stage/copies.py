@@ -10,8 +10,8 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from peers.runtime.state_request import StateRequest
 from peers.stage.lending import Engine
-from peers.state_request import StateRequest
 from swarm.net.bulk import is_overdue
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError

@@ -12,13 +12,13 @@ from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import Protocol
 
-from peers.piece_request import Kind, PieceRequest
+from peers.runtime.piece_request import Kind, PieceRequest
+from peers.runtime.state_request import StateRequest
+from peers.runtime.thread_work import to_its_end
 from peers.stage.copies import Copies
 from peers.stage.gathering import Fetch as FetchPieces
 from peers.stage.gathering import Gathering
 from peers.stage.lending import Lending
-from peers.state_request import StateRequest
-from peers.thread_work import to_its_end
 from swarm.compute.averaging import largest_bucket
 from swarm.compute.digest import first_chain
 from swarm.compute.engine import StageEngine
@@ -27,7 +27,9 @@ from swarm.compute.reduction import largest_exact
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
 from swarm.manifest import RunManifest
 from swarm.models.kinds import parameter_shapes
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.peer.catch_up import is_whole
+from swarm.protocol.peer.io import (
     Apply,
     CancelReduce,
     Fetched,
@@ -38,9 +40,7 @@ from swarm.protocol.actions import (
     RestoreSums,
     StoreSum,
 )
-from swarm.protocol.catching_up import is_whole
-from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.reporter import Saved
+from swarm.protocol.peer.status_reports import Saved
 from swarm.state.checkpoints import CheckpointStore
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
@@ -123,7 +123,7 @@ class Keeper:
         return Saved(StageIndex(max(saved)[1])) if saved else None
 
     def flip_bit(self) -> None:
-        """One bit of the parameters in memory becomes another: for rehearsals (peers/fault.py)."""
+        """One bit of the parameters in memory becomes another: for rehearsals (peers/runtime/fault.py)."""
         if self.engine is not None:
             self.engine.flip_bit()
 

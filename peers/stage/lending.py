@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest
+from peers.runtime.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest
 from swarm.compute.optimizer import StageState
 from swarm.events import CheckpointRefused, Event
-from swarm.protocol.actions import Lend, StoreSum
 from swarm.protocol.ids import Attempt
+from swarm.protocol.peer.io import Lend, StoreSum
 from swarm.state.error import StateError
 from swarm.state.layout import ShardMeta
 from swarm.state.packed import framed

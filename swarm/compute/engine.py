@@ -30,7 +30,8 @@ from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.compute.turns import Turns
 from swarm.manifest import RunManifest
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Attempt, Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
+from swarm.protocol.peer.io import (
     Apply,
     Assemble,
     Backward,
@@ -50,7 +51,6 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Attempt, Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
 
 ComputeAction = (
     Begin

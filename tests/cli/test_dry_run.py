@@ -9,7 +9,7 @@ import torch
 from made_up_data import DATA
 from rich.console import Console
 
-from peers.dry_run import dry_run, estimate, show, to_json
+from peers.run.dry_run import dry_run, estimate, show, to_json
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.manifest import ManifestError, RunFile, RunManifest
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from peers.piece_request import PieceRequest
+from peers.runtime.piece_request import PieceRequest
+from peers.runtime.state_request import StateRequest
 from peers.stage import copies, process
 from peers.stage import keeper as keeper_module
 from peers.stage.copies import MAX_REST_S, PAUSE_S
 from peers.stage.keeper import Keeper
-from peers.state_request import StateRequest
 from swarm.compute.optimizer import StageState
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import PATIENCE_S, BulkError
-from swarm.protocol.actions import FetchSums, LoadState
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.reporter import Saved
+from swarm.protocol.peer.io import FetchSums, LoadState
+from swarm.protocol.peer.status_reports import Saved
 from swarm.state import checkpoints
 from swarm.state.error import StateError
 from swarm.state.layout import state_shapes

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from peers.piece_request import Kind, PieceRequest
+from peers.runtime.piece_request import Kind, PieceRequest
 from peers.stage import lending as lending_module
 from peers.stage.lending import Lending
 from swarm.compute.optimizer import StageState
 from swarm.events import CheckpointRefused, Event
-from swarm.protocol.actions import Lend, StoreSum
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.peer.io import Lend, StoreSum
 
 BUCKETS = 4
 

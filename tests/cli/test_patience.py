@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from peers.event_text import describe
+from peers.report.event_text import describe
 from peers.stage.patience import Patience
 from swarm.events import CoordinatorAway, CoordinatorBack, Event
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from peers import cli
-from peers.event_text import amount, describe, step_line
-from peers.metrics import Metrics
-from peers.progress import Progress
+from peers.report.event_text import amount, describe, step_line
+from peers.report.metrics import Metrics
+from peers.report.progress import Progress
 from swarm import events as e
 from swarm.manifest import DataSection
 
@@ -141,7 +141,7 @@ def test_every_kind_is_told_in_words(kind: type[e.Event]):
     event = example(kind)
     line = describe(event)
     assert line and "\n" not in line
-    assert not line.startswith(kind.__name__), "this kind has no sentence in peers/event_text.py"
+    assert not line.startswith(kind.__name__), "this kind has no sentence in peers/report/event_text.py"
     if "reason" in typing.get_type_hints(kind):
         assert "text" in line
 

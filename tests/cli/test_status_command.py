@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from peers.event_text import describe
 from peers.fold import RunState, apply
 from peers.fold.views import status_view
-from peers.home import Home
+from peers.report.event_text import describe
+from peers.run.home import Home
 from swarm import events as e
 
 LOG = [

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.emulated_engine import EmulatedEngine
 from swarm.compute import packing
 from swarm.compute.body import BodyFormat, BodyKind, FrameError
-from swarm.compute.emulated import EmulatedEngine
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.optimizer import StateError
 from swarm.compute.paced import PacedEngine
 from swarm.models.kinds import build_stage
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
+from swarm.protocol.messages import Decision
+from swarm.protocol.peer.io import (
     AppliedStep,
     Apply,
     Assemble,
@@ -36,8 +38,6 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
-from swarm.protocol.messages import Decision
 from swarm.protocol.update import Update
 
 WAIT_S = 20.0

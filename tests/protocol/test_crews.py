@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from swarm.protocol.coordinator.membership.members import Member, Members
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.members import Member, Members
 
 STAGES = 3
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from peers.event_text import describe
-from swarm.protocol.forecast import forecast
+from peers.report.event_text import describe
+from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ME = Actor("12D3KooWNewcomer", 7)
 STAGE = StageIndex(1)

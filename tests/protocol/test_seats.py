@@ -7,25 +7,15 @@ from typing import Any
 
 from swarm.events import PeerLeaving, SeatAsked
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    Emit,
-    LeaveRequested,
-    LinkLost,
-    MeansChanged,
-    OpenSeats,
-    Received,
-    Send,
-    TermWritten,
-    Tick,
-    WriteTerm,
-)
-from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import TermWritten, WriteTerm
+from swarm.protocol.coordinator.placement.seats import IN_VAIN_BUDGETS
 from swarm.protocol.ids import Actor, StageIndex, Term
-from swarm.protocol.means import Means
-from swarm.protocol.messages import Seating
-from swarm.protocol.peer import PeerCore
-from swarm.protocol.seats import IN_VAIN_BUDGETS
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Tick
+from swarm.protocol.messages import Means, Seating
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import MeansChanged, OpenSeats
+from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR = Actor("coord", 0)
 SETTINGS = replace(
