@@ -24,7 +24,8 @@ from swarm.events import PeerMoved
 from swarm.manifest import OptimizerSection
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.placement.placement import Placement
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from swarm.events import CheckpointRefused, CheckpointsDiffer
 from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Status

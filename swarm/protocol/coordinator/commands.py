@@ -9,7 +9,8 @@ from swarm.events import ControlGiven, ControlRefused
 from swarm.protocol.controls import NAMES, Controls, life, read_life, read_rate, read_steps
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested, WriteCommand
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Command
 from swarm.protocol.outbox import Outbox

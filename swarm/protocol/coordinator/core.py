@@ -54,7 +54,8 @@ from swarm.protocol.coordinator.listeners import Listeners
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.reported_work import ReportedWork
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.passes.drift import Drift
@@ -255,10 +256,10 @@ class CoordinatorCore:
                     member.recalled_at = now
             case LinkLost(other):
                 if (member := self.members.get(other)) is not None and member.lost_at is None:
-                    member.lost_at = now
+                    member.disconnect(now)
             case LinkUp(other):
                 if (member := self.members.get(other)) is not None:
-                    member.lost_at = None
+                    member.reconnect()
                     member.told_at = -1.0
             case Transferring(other):
                 if (member := self.members.get(other)) is not None:

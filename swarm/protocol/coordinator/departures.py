@@ -9,7 +9,8 @@ from __future__ import annotations
 from swarm.events import PeerLeaving
 from swarm.protocol.coordinator.commands import excused
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.ids import Actor
@@ -33,7 +34,7 @@ class Departures:
         """A member says that it is leaving. True when that is news."""
         if member.leaving_since is not None:
             return False
-        member.leaving_since = now
+        member.leave(now)
         self._leaving[member.actor] = -1.0
         self._out.emit(PeerLeaving(str(member.actor), member.stage, reason, self._settings.leave_s))
         return True

@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.ids import Actor, PassId, StageIndex
 from swarm.protocol.messages import Listener
@@ -139,4 +140,4 @@ class Listeners:
     def _expect_progress(self, member: Member, now: float) -> None:
         """Who does not get on keeps its place from nobody. Who has all there is so far need not."""
         if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
-            member.given_up = True
+            member.yield_place()

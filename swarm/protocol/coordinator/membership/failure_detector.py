@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
 from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import shortest_silence, silence_deadline

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from swarm.events import PeerDescribed, PeerWorked
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, PassId
 from swarm.protocol.messages import LINK_KINDS, WORK_KINDS, LinkUse, Telemetry, Trait, Work
 from swarm.protocol.outbox import Outbox

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
 
 _NONE: frozenset[int] = frozenset()
@@ -103,7 +104,7 @@ class StageCosts:
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is not None and stage is not None and member.has_worked:
-                member.speed = costs[stage] / seconds
+                member.measure(costs[stage] / seconds)
                 member.measurements += 1
 
     def costs(self) -> tuple[float, ...]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import shares
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassKind, StageIndex

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.promotion import Promotion

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.coordinator.passes.work_stealing import SLOWER, Busy, Idle, relief
 from swarm.protocol.ids import Actor, Microbatch, PassKind

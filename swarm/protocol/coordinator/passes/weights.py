@@ -13,7 +13,8 @@ from statistics import median
 
 from swarm.events import ShareChanged
 from swarm.protocol.bucket_owners import lines_of
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import StageTable

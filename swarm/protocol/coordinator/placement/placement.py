@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from swarm.events import PeerJoined, RecordOutdated, RolledBack
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.coordinator.placement.seats import Seats
 from swarm.protocol.ids import Actor, StageIndex
@@ -162,7 +163,7 @@ class Placement:
             late.update(m.actor for m in crew if m.actor.peer in self._experience.halves.left_out)
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             for member in crew:
-                member.benched = spared and member.actor in late
+                member.bench(spared and member.actor in late)
 
     # ------------------------------------------------------------ catching up
 

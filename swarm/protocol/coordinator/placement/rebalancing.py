@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from swarm.events import ManyReplicas, PeerJoined, PeerMoved
 from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.placement.churn import Churn, expected_quiet_s, replica_cap, undisturbed_replicas
 from swarm.protocol.coordinator.placement.hysteresis import Hysteresis

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from swarm.events import SeatAsked
 from swarm.protocol.coordinator.membership.history import History
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import MAX_SEATS, LeaveSeat, TakeSeats

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
 
+from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.ids import Actor
 
-if TYPE_CHECKING:
-    from swarm.protocol.coordinator.membership.members import Member
 
-
-class Crews:
-    """Told by each member of what changes in it."""
+class StageRosters:
+    """A `Listing`: told by each member of what changes in it."""
 
     def __init__(self) -> None:
         self.changes = 0

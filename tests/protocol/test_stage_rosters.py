@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from swarm.protocol.coordinator.membership.members import Member, Members
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, StageIndex
 
 STAGES = 3
@@ -15,23 +16,34 @@ def agrees(members: Members) -> None:
     for stage in range(STAGES):
         of_stage = sorted((m for m in everyone if m.stage == stage), key=lambda m: m.actor)
         assert members.of_stage(stage) == of_stage
-        assert members.crew(stage) == [m for m in of_stage if not m.given_up]
+        assert members.crew(stage) == [m for m in of_stage if not (m.given_up or m.benched or m.leaving_since)]
     assert members.unplaced == [m for m in everyone if m.stage is None]
     assert members.lost == [m for m in everyone if m.lost_at is not None]
 
 
 def change(member: Member, rng: Random) -> None:
-    match rng.randrange(3):
+    match rng.randrange(8):
         case 0:
-            member.stage = rng.choice((None, *map(StageIndex, range(STAGES))))
+            member.place(StageIndex(rng.randrange(STAGES)), now=1.0)
         case 1:
-            member.lost_at = rng.choice((None, 1.0, 2.0))
+            member.disconnect(rng.choice((1.0, 2.0)))
+        case 2:
+            member.reconnect()
+        case 3:
+            member.yield_place()
+        case 4:
+            member.has_state()
+        case 5:
+            member.bench(rng.random() < 0.5)
+        case 6:
+            member.move(StageIndex(rng.randrange(STAGES)), version=1, number=1, now=1.0)
         case _:
-            member.given_up = rng.random() < 0.5
+            if rng.random() < 0.1:
+                member.leave(1.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_lists_are_right_whatever_is_written_into_members(seed: int) -> None:
+def test_the_lists_are_right_whatever_happens_to_members(seed: int) -> None:
     rng, members, gone = Random(seed), Members(), []
     for number in range(200):
         here = list(members)
