@@ -135,7 +135,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _complain(message: str) -> None:
-    from peers.report.event_text import printable
+    from swarm.events.wording import printable
 
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
     print(f"{red}error: {printable(message)}{plain}", file=sys.stderr)

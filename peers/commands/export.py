@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from peers.options import Archive, Home, Json, Version
-from peers.report.event_text import amount, printable
 from peers.run.home import COORDINATOR_HOME
 from peers.run.home import Home as HomeFolder
+from swarm.events.wording import amount, printable
 
 
 class Format(enum.StrEnum):

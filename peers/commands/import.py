@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from peers.options import Json
-from peers.report.event_text import amount
 from peers.run.run_toml import named_run, write_run_file
+from swarm.events.wording import amount
 from swarm.manifest import BatchSection, ManifestError, OptimizerSection, RunFile
 
 if TYPE_CHECKING:

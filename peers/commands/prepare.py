@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from peers.options import Json
-from peers.report.event_text import amount, printable
+from swarm.events.wording import amount, printable
 from swarm.manifest import DataSection, ManifestError
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from peers.fold.apply import NOISE
 from peers.fold.facts import facts_in
 from peers.fold.views import people_view, status_view
 from peers.options import AnyHome, Json
-from peers.report.event_text import amount, printable, rate, replicas
 from peers.run.home import logged_home
+from swarm.events.wording import amount, printable, rate, replicas
 
 _MARKS = tuple(f'"kind":"{kind}"'.encode() for kind in NOISE)
 _MOST_SHOWN = 200

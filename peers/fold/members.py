@@ -161,7 +161,10 @@ def share_changed(state: RunState, record: Record, at: float, source: str) -> No
     seconds, before = reading.number(record, "seconds"), reading.number(record, "before")
     microbatches = reading.count(record, "microbatches")
     if member is not None:
-        member.note(at, f"a microbatch takes it {seconds:.3g} s, {before:.3g} before: its share is {microbatches} now")
+        member.note(
+            at,
+            f"needs {seconds:.3g} s per microbatch (was {before:.3g} s); its share is {microbatches} microbatches now",
+        )
 
 
 def own_report(state: RunState, source: str) -> bool:

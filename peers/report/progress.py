@@ -12,10 +12,9 @@ import time
 from rich.console import Console
 from rich.text import Text
 
-from peers.fold.trouble import TROUBLE
-from peers.report.event_text import describe, step_line
 from peers.report.step_pairs import StepPairs
 from swarm import events as e
+from swarm.events import step_line
 from swarm.manifest import DataSection
 
 _NEWS = (
@@ -75,13 +74,13 @@ class Progress:
             case e.StepApplied() if self._is_peer:
                 self._applied(event, at)
             case e.Evaluated():
-                self._print(at, describe(event) + self._compared(event.loss), "cyan")
+                self._print(at, event.describe() + self._compared(event.loss), "cyan")
             case e.FrameRecovered():
                 self._first_recovery(event, at)
             case _ if is_trouble(event):
-                self._print(at, describe(event), "yellow")
+                self._print(at, event.describe(), "yellow")
             case _ if isinstance(event, _NEWS):
-                self._print(at, describe(event), "cyan" if isinstance(event, e.Sampled) else "")
+                self._print(at, event.describe(), "cyan" if isinstance(event, e.Sampled) else "")
 
     def _applied(self, event: e.StepApplied, at: float) -> None:
         """A peer's line of a step: loss and speed are known to the coordinator alone."""
@@ -94,7 +93,7 @@ class Progress:
         of_pass = event.key.partition("/")[0]
         if of_pass != self._recovered:
             self._recovered = of_pass
-            self._print(at, describe(event), "green")
+            self._print(at, event.describe(), "green")
 
     def _compared(self, loss: float) -> str:
         if self._data is None:
@@ -117,4 +116,4 @@ def print_json(event: e.Event, at: float) -> None:
 
 def is_trouble(event: e.Event) -> bool:
     """Whether a person looking after the run would want to know the reason."""
-    return isinstance(event, TROUBLE)
+    return event.severity == "warning"

@@ -10,11 +10,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.report.event_text import printable
 from swarm.atomic import atomic_file, write_whole
 from swarm.data.corpus import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
+from swarm.events.wording import printable
 from swarm.manifest import ManifestError, RunManifest
 from swarm.state.archive import Archive
 from swarm.state.error import StateError

@@ -17,7 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from peers.report.event_text import amount
+from swarm.events.wording import amount
 from swarm.manifest import RunManifest
 from swarm.protocol.codec_ladder import CodecLadders
 from swarm.protocol.ids import Direction
