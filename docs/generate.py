@@ -35,6 +35,7 @@ EVENTS: dict[str, str] = {
     "PeerDescribed": "What a peer says of its machine. Texts are the peer's own.",
     "PeerRefused": "The handshake refused a connection, the `count`-th of this peer (1 to 10, 100, … are logged).",
     "DuplicateIdentity": "Two live processes have one key: a home was copied. The older one leaves.",
+    "StepHeldUp": "A peer applied a step late: its copy of the version before was not written yet.",
     "StateFetched": "A whole stage came from another replica or the archive, or from several replicas.",
     "Gathered": "What several peers keep for one who joins or catches up has come: the state of a version, or the sums "
     "of a step. Seconds until the index was known, and for the pieces; bytes by donor.",

@@ -753,6 +753,15 @@ class CheckpointWritten(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StepHeldUp(Event):
+    """A peer did not apply a step before its copy of the version before was written: a slow disk."""
+
+    stage: int
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointArchived(Event):
     version: int
     digests: list[str]

@@ -17,6 +17,7 @@ TROUBLE: tuple[type[e.Event], ...] = (
     e.RolledBack,
     e.RunDiverged,
     e.OutOfMemory,
+    e.StepHeldUp,
     e.RecordOutdated,
     e.RoundsOtherwise,
     e.StateDrifted,
