@@ -37,6 +37,8 @@ class StageNeed:
     moments: int
     accumulator: int
     reduced: int
+    gradients: int
+    """Of one microbatch, before they are added to the sums."""
     residuals: int
     """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
     retention: int
@@ -49,7 +51,7 @@ class StageNeed:
     @property
     def state(self) -> int:
         """Without the frames, which may lie on disk."""
-        return self.weights + self.moments + self.accumulator + self.reduced + self.residuals
+        return self.weights + self.moments + self.accumulator + self.reduced + self.gradients + self.residuals
 
     @property
     def memory(self) -> int:
@@ -153,6 +155,7 @@ def estimate(
             moments=8 * number,
             accumulator=sum_bytes * number,
             reduced=sum_bytes * number,
+            gradients=4 * number,
             residuals=_residuals(manifest, number) if replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
             sums=_packed(manifest, sent[stage]),
@@ -210,10 +213,10 @@ def show(plan: DryRun, console: Console) -> None:
         f"efficiency {plan.efficiency:.2f} with one peer a stage, {plan.efficiency_with_replicas:.2f} with {replicas}; "
         f"{manifest.batch.tokens_per_step:,} tokens in a step"
     )
-    memory = _table("stage", "parameters", "weights", "AdamW", "sums", "frames", "memory", "sums sent")
+    memory = _table("stage", "parameters", "weights", "AdamW", "gradients", "sums", "frames", "memory", "sums sent")
     for stage, need in enumerate(plan.stages):
         sums = need.accumulator + need.reduced + need.residuals
-        sizes = (need.weights, need.moments, sums, need.retention, need.memory)
+        sizes = (need.weights, need.moments, need.gradients, sums, need.retention, need.memory)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
     console.print(memory)
     say("memory of one peer, without graphs; frames: of a step, if one replica is left; sums sent: at most, in a step")

@@ -14,6 +14,7 @@ from swarm.events.checkpoints import (
     Gathered,
     PieceRefused,
     StateFetched,
+    StepHeldUp,
 )
 from swarm.events.event import Event, Severity, from_record, kinds, to_record
 from swarm.events.faults import (
@@ -170,6 +171,7 @@ __all__ = [
     "StepApplied",
     "StepAudited",
     "StepDecided",
+    "StepHeldUp",
     "StepMeasured",
     "StreamBroken",
     "SwarmSplit",

@@ -24,6 +24,23 @@ class CheckpointWritten(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StepHeldUp(Event):
+    """A peer applied a step late: its copy of the version before was not written yet, because its disk is slow."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    stage: int
+    version: int
+    seconds: float
+
+    def sentence(self) -> str:
+        return (
+            f"the step after version {self.version} of stage {self.stage} waited {self.seconds:.1f} s until that "
+            "version was copied: the disk of this peer's home is slow"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointArchived(Event):
     """Every stage of this version is verified in the coordinator's archive."""
 
