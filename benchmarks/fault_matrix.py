@@ -251,7 +251,8 @@ ROWS = (
         lambda r, kept: _penalty(kept) <= 0.02,
         "×100, sign flip: `test_audited_run.py`, `test_liars.py`; what they cost: [trust](trust.md), `python -m "
         "benchmarks.liars`. NaN, stale, replayed, wrong shape, oversized: `test_strangers.py`, `test_bad_input.py`, "
-        "`test_nonfinite_run.py`. Overflowing gradients, false failure reports, no answer in evaluations: `test_insiders.py`",
+        "`test_nonfinite_run.py`. Overflowing gradients, false failure reports, no answer in evaluations: "
+        "`test_insiders.py`",
         ("liars",),
     ),
     Row(
