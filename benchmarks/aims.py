@@ -43,7 +43,7 @@ class Aim:
 
 def table(folder: Path) -> str:
     """As Markdown."""
-    lines = ["| aim | target | shown | where |", "|---|---|---|---|"]
+    lines = ["| measurement | target | result | test |", "|---|---|---|---|"]
     for aim in AIMS:
         kept = [json.loads((folder / f"{name}.json").read_text()) for name in aim.results]
         shown = "; ".join(map(str, aim.figures(*kept)))
@@ -77,7 +77,7 @@ def _rebalanced(kept: Results) -> list[Figure]:
     for row in kept["rows"]:
         found.setdefault(row["name"], {})[row["policy"]] = row["share"]
     told = [
-        Figure(f"{name}: {of['300 s']:.1%}, without a period {of['steps']:.1%}", of["300 s"] >= SHARE_300_S)
+        Figure(f"{name}: {of['300 s']:.1%}, moves after every step {of['steps']:.1%}", of["300 s"] >= SHARE_300_S)
         for name, of in found.items()
         if name.endswith(("stages", "32 peers"))
     ]
@@ -126,21 +126,21 @@ def _flat(kept: Results) -> list[Figure]:
 AIMS = (
     Aim(
         "a join over 80 Mbit/s, 50 ms",
-        f"first useful microbatch (its forward) ≤ start-up + {BOUND} × bytes of the state ÷ rate",
+        f"first useful microbatch (its forward done) ≤ start-up + {BOUND} × bytes of the state ÷ rate",
         ("joining", "joining_large"),
         lambda *kept: [_join(row) for row in _joins(*kept)],
         "`python -m benchmarks.joining`; [joining](joining.md)",
     ),
     Aim(
-        "what it costs the others",
-        f"incumbents ≥ {RATE:.0%} of their rate; donors' load, max ÷ mean, ≤ {LOAD:g}",
+        "cost of a join for the other peers",
+        f"they keep ≥ {RATE:.0%} of their rate; donors' load, max ÷ mean, ≤ {LOAD:g}",
         ("joining", "joining_large"),
         _costs,
         "the same; ten at once: row 10, `test_joining.py` (CI)",
     ),
     Aim(
-        "rebalancing on traces of preemptions, 32 hours, ten seeds",
-        f"≥ {SHARE_300_S:.0%} of what is possible with one move in 300 s",
+        "rebalancing on preemption traces, 32 hours, ten seeds",
+        f"≥ {SHARE_300_S:.0%} of the possible throughput with one move in 300 s",
         ("rebalancing",),
         _rebalanced,
         "simulator: `python -m benchmarks.rebalancing`; [rebalancing](rebalancing.md)",
@@ -160,8 +160,8 @@ AIMS = (
         "real processes: `python -m benchmarks.faults --only soak-long`",
     ),
     Aim(
-        "lines of 80 Mbit/s, 50 ms from host to host, against unlimited ones",
-        "told",
+        "rate on lines of 80 Mbit/s, 50 ms from host to host ÷ rate on unlimited lines",
+        "reported",
         ("home_links", "home_links_real"),
         _links,
         "real processes: `python -m benchmarks.home_links`; [slow links](slow-links.md#over-an-emulated-internet)",

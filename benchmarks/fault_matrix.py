@@ -89,7 +89,7 @@ def _penalty(kept: dict[str, Any]) -> float:
 
 def _expelled(report: Report) -> str:
     gone = [end["host"] for end in report["ends"] if end["code"] == RunFailed.exit_code]
-    return f"sound numbers that are wrong: {len(gone)} of {len(report['ends']) - 1} expelled"
+    return f"finite but wrong numbers: {len(gone)} of {len(report['ends']) - 1} expelled"
 
 
 def _deadlines(kept: dict[str, Any]) -> tuple[float, float]:
@@ -125,7 +125,7 @@ ROWS = (
     Row(
         3,
         "SIGKILL in backward",
-        "a sibling computes again from kept frames, nothing lost",
+        "a sibling repeats the work from kept frames, nothing lost",
         ("paced-kills",),
         lambda r: f"detected after {_after(r, 'in backward', 'is lost'):.2f} s; {_struck_step(r, 'in backward')}",
         lambda r: _after(r, "in backward", "is lost") < 2 and _struck(r, "in backward") <= 1.5,
@@ -133,7 +133,7 @@ ROWS = (
     ),
     Row(
         4,
-        "killed in the reduce, or while applying",
+        "SIGKILL in the reduce, or while applying",
         "committed everywhere or nowhere; next step < 10 s",
         ("paced-kills",),
         lambda r: f"{_struck_step(r, 'in reduce')} the usual step, {_struck(r, 'in reduce', 'seconds'):.1f} s",
@@ -142,7 +142,7 @@ ROWS = (
     ),
     Row(
         5,
-        "the only replicas of a stage lose power",
+        "all replicas of a stage lose power",
         "standby trains < 30 s, at most one checkpoint interval lost",
         ("last-replica",),
         lambda r: f"{r['longest_gap_s']:.1f} s from the last decision to the next, rollback included",
@@ -174,13 +174,13 @@ ROWS = (
     ),
     Row(
         8,
-        "5 % loss, 40 ± 10 ms, 20 Mbit/s on one side; 200 ± 50 ms",
-        "nobody is fenced for its link; deadlines that adapt beat the best constants",
+        "one peer: 5 % loss, 40 ± 10 ms, 20 Mbit/s; another run: 200 ± 50 ms",
+        "no peer is fenced for its link; adaptive deadlines beat the best constants",
         ("slow-peer", "far-away"),
         lambda r, far, kept: (
             f"{_lost(r, 'lost', 'fenced') or 'nobody'} fenced or lost; {_equal(r)}; one of four 200 ± 50 ms away: "
             f"{_equal(far)}, steps of {far['usual_step_s']:.1f} s; "
-            "{:.2f} s lost a run, {:.2f} with the best constants".format(*_deadlines(kept))
+            "adaptive deadlines lose {:.2f} s per run, the best constants {:.2f}".format(*_deadlines(kept))
         ),
         lambda r, far, kept: _deadlines(kept)[0] < _deadlines(kept)[1],
         "`test_max_rate.py`, `test_slow_receiver.py`; [deadlines](#deadlines-adaptive-against-fixed) in the simulator",
@@ -188,8 +188,8 @@ ROWS = (
     ),
     Row(
         9,
-        "two halves; a pair cut, one way too, flapping; a peer or the coordinator cut off",
-        "one side commits; heals by itself",
+        "network split in halves; a pair cut, also one way or flapping; a peer or the coordinator cut off",
+        "one side commits; recovers by itself",
         ("hang-and-partition", "partition", "nat", "nat-nobody", "nat-joins"),
         lambda r, halves, *routers: (
             f"halves {_struck_step(halves, 'two halves')}, pair {_struck_step(r, 'pair')}, one way "
@@ -203,12 +203,12 @@ ROWS = (
     Row(
         10,
         "ten joins at once",
-        "incumbents ≥ 90 %; useful < 60 s",
+        "other peers keep ≥ 90 % of their rate; newcomers useful < 60 s",
         ("paced-joins", "paced-starts"),
         lambda r, starts: (
-            f"the slowest step while they come {r['slowest']:.2f} × the usual {r['usual_step_s']:.1f} s, and "
-            f"{starts['slowest']:.2f} × while ten processes start on the same cores that do not join; "
-            f"{1 / min(step['ratio'] for step in r['steps']):.1f} × the rate once all work"
+            f"the slowest step during the joins {r['slowest']:.2f} × the usual {r['usual_step_s']:.1f} s, and "
+            f"{starts['slowest']:.2f} × while ten processes start on the same cores without joining; "
+            f"{1 / min(step['ratio'] for step in r['steps']):.1f} × the rate with all of them"
         ),
         lambda r, starts: r["slowest"] <= max(1 / 0.9, starts["slowest"] / 0.9),
         "`ten-joins.toml`; joins over slow links and donor load: `test_joining.py`",
@@ -228,18 +228,18 @@ ROWS = (
     ),
     Row(
         12,
-        "everything is killed, and started again",
+        "all processes are killed and restarted",
         "digests and data cursor exact",
         ("everything-dies",),
-        lambda r: f"goes on {r['longest_gap_s']:.1f} s after the last decision, process starts included",
+        lambda r: f"continues {r['longest_gap_s']:.1f} s after the last decision, process starts included",
         beside="`test_resume.py`",
     ),
     Row(
         13,
         "disk full; torn or corrupt shard",
-        "the checkpoint before it is used, the error names the file",
+        "the previous checkpoint is used, the error names the file",
         ("full-disk",),
-        lambda r: f"{_struck_step(r, 'full')} the usual step; the run is archived from the sibling",
+        lambda r: f"{_struck_step(r, 'full')} the usual step; the sibling's copy is archived",
         beside="`test_resume.py`: a damaged shard of the archive is named",
     ),
     Row(
@@ -251,7 +251,8 @@ ROWS = (
         lambda r, kept: _penalty(kept) <= 0.02,
         "×100, sign flip: `test_audited_run.py`, `test_liars.py`; what they cost: [trust](trust.md), `python -m "
         "benchmarks.liars`. NaN, stale, replayed, wrong shape, oversized: `test_strangers.py`, `test_bad_input.py`, "
-        "`test_nonfinite_run.py`. Overflowing gradients, false failures, mute in evaluations: `test_insiders.py`",
+        "`test_nonfinite_run.py`. Overflowing gradients, false failure reports, no answer in evaluations: "
+        "`test_insiders.py`",
         ("liars",),
     ),
     Row(
@@ -269,7 +270,9 @@ ROWS = (
         "Ctrl-C",
         "drained and handed over < 10 s",
         ("ctrl-c",),
-        lambda r: f"gone after {_end(r, 'p0', 'goodbye'):.1f} s; that step {_struck_step(r, 'goodbye')} the usual one",
+        lambda r: (
+            f"left after {_end(r, 'p0', 'goodbye'):.1f} s; that step took {_struck_step(r, 'goodbye')} the usual one"
+        ),
         lambda r: _end(r, "p0", "goodbye") < 10,
         "`test_leaving.py`: within ten seconds, twice, with the last replica",
     ),
@@ -302,12 +305,12 @@ ROWS = (
     ),
     Row(
         19,
-        "unlike machines; a bit that turns over in a replica's memory",
-        "replicas equal after every step, every checkpoint archived; the bit found and repaired within two steps",
+        "unlike machines; a bit flip in a replica's memory",
+        "replicas equal after every step, every checkpoint archived; the bit flip found and repaired within two steps",
         tell=lambda: (
             "one replica of each stage without vector instructions, one of them killed: equal after every step, all "
-            "checkpoints archived; of three replicas the odd one is named at the next step, loads anew, and nothing of "
-            "the bit is in the result"
+            "checkpoints archived; of three replicas the differing one is named at the next step and reloads; the bit "
+            "flip does not enter the result"
         ),
         beside="`test_unlike_machines.py` (CI), real processes; `test_machine_kinds.py`: three instruction sets × two "
         "numbers of threads; in the simulator: scenario `unlike`",

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 def table(reports: dict[str, Report]) -> str:
     """The matrix as Markdown."""
-    lines = ["| # | fault | target | shown | where |", "|---:|---|---|---|---|"]
+    lines = ["| # | fault | target | result | test |", "|---:|---|---|---|---|"]
     for row in ROWS:
         played = [reports[name] for name in row.scenarios if name in reports]
         kept = [FOLDER / f"{name}.json" for name in row.results]
@@ -95,7 +95,7 @@ def with_table(page: str, reports: dict[str, Report]) -> str:
     _, _, after = rest.partition(_END)
     days = sorted({report["played"] for report in reports.values() if "played" in report}) or ["a day unknown"]
     when = f"Played on {days[0]}" if len(days) == 1 else f"Played between {days[0]} and {days[-1]}"
-    both = f"{table(reports)}\n\n{when}. The other aims:\n\n{aims.table(FOLDER)}"
+    both = f"{table(reports)}\n\n{when}. Other targets:\n\n{aims.table(FOLDER)}"
     return f"{before}{_BEGIN}\n\n{both}\n\n{_END}{after}"
 
 

@@ -16,17 +16,16 @@ from swarm.manifest import RunFile
 
 HERE = Path(__file__).parent
 
-
 def run_file() -> str:
     lines = [
         "# RUN.toml",
         "",
         "<!-- Written by docs/generate.py. Do not edit. -->",
         "",
-        "A run is a file. `swarm-peer init` writes one with every key and its meaning; `swarm-peer coordinate",
-        "--dry-run` shows what it comes to: manifest, run hash, memory and bytes per link. Keys that are left out have",
-        "the default. Unknown keys are errors that name the nearest known one. `--set table.key=value` overrides a key",
-        "for one call; since the run hash covers every key but `data.directory` and `initial.directory`, give the same",
+        "This file describes a run. `swarm-peer init` writes it with every key and its meaning. `swarm-peer coordinate",
+        "--dry-run` shows the result: manifest, run hash, memory and bytes per link. A key that is left out has its",
+        "default. An unknown key is an error that names the nearest known key. `--set table.key=value` overrides a key",
+        "for one call. The run hash covers every key except `data.directory` and `initial.directory`, so give the same",
         "overrides to `coordinate` and `reference`.",
     ]
     for table, section in RunFile().model_dump(mode="json").items():
@@ -41,14 +40,14 @@ def events() -> str:
         "",
         "<!-- Written by docs/generate.py. Do not edit. -->",
         "",
-        "Each process appends every fact worth knowing to `events.jsonl` in its home: one JSON object a line, with",
-        "`at` (Unix seconds), `kind` and the fields below. `swarm-peer events HOME` reads them as sentences,",
-        "`--follow` as they come, `--kind` picks some, `--json` leaves them as they are.",
+        "Each process appends its events to `events.jsonl` in its home: one JSON object per line, with `at` (Unix",
+        "seconds), `kind` and the fields below. `swarm-peer events HOME` prints them as sentences. `--follow` prints",
+        "new events as they come, `--kind` selects kinds, `--json` prints the objects unchanged.",
         "",
-        "An actor is written as the last six characters of its peer id, a dot, and its incarnation; a pass as",
-        "`term:step`, with `+1`, `+2`, … for evaluations and samples after that step; a reduce as `pass/sSTAGEnTABLE`.",
-        "In names of passes, fields and JSON, steps, stages and microbatches count from 0; in sentences steps from 1.",
-        "A version is a number of applied steps.",
+        "An actor is written as the last six characters of its peer id, a dot, and its incarnation. A pass is written",
+        "as `term:step`; `+1`, `+2`, … mark evaluations and samples after that step. A reduce is `pass/sSTAGEnTABLE`.",
+        "In names of passes, fields and JSON, steps, stages and microbatches count from 0. In sentences, steps count",
+        "from 1. A version is a number of applied steps.",
         "",
         "| kind | fields | meaning |",
         "|---|---|---|",

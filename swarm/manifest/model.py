@@ -77,19 +77,20 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
-        if self.kind == "llama":
-            if self.classes:
-                raise ValueError(
-                    f'model.classes = {self.classes} means nothing with model.kind = "llama": '
-                    'set model.kind = "resnet", or leave the key out'
-                )
-            return self
+        if self.kind != "resnet" and self.classes:
+            raise ValueError(
+                f'model.classes = {self.classes} means nothing with model.kind = "{self.kind}": '
+                'set model.kind = "resnet", or leave the key out'
+            )
         for key in self.idle_keys:
             default = type(self).model_fields[key].default
             if getattr(self, key) != default:
                 raise ValueError(
-                    f'model.{key} = {getattr(self, key)!r} means nothing with model.kind = "resnet": leave the key out'
+                    f'model.{key} = {getattr(self, key)!r} means nothing with model.kind = "{self.kind}": '
+                    "leave the key out"
                 )
+        if self.kind != "resnet":
+            return self
         if self.classes < 2 or self.vocab_size < 2:
             raise ValueError(
                 f'model.classes = {self.classes} and model.vocab_size = {self.vocab_size}: model.kind = "resnet" needs '
@@ -217,7 +218,7 @@ class ModelSection(Section):
     @property
     def idle_keys(self) -> tuple[str, ...]:
         """Keys that mean nothing for this kind of model."""
-        return _LLAMA_KEYS if self.kind == "resnet" else ()
+        return () if self.kind == "llama" else _LLAMA_KEYS
 
     @property
     def norm_groups(self) -> int:

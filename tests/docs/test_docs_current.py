@@ -16,7 +16,10 @@ from swarm.events import kinds
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "deploy/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def generator():
@@ -39,8 +42,8 @@ def test_every_kind_of_event_has_a_meaning():
         assert "sentence" in vars(kind), name
 
 
-def test_the_readme_lists_every_command():
-    table = README.partition("## Commands")[2].partition("\n## ")[0]
+def test_the_page_of_commands_lists_every_command():
+    table = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([a-z]+)", table, re.MULTILINE)) == set(COMMANDS)
 
 
@@ -51,7 +54,7 @@ def commands_in(page: Path) -> list[str]:
     return [line for line in lines if re.match(r"(\.venv/bin/)?swarm-peer ", line)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_options_in_the_documents_exist(page: Path):
     for line in commands_in(page):
         _, name, *arguments = shlex.split(line, comments=True)
@@ -62,10 +65,39 @@ def test_options_in_the_documents_exist(page: Path):
                 assert argument.partition("=")[0] in known | {"--help"}, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def anchors_of(page: Path) -> set[str]:
+    """As GitHub and the site make them of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_anchors_lead_somewhere(page: Path):
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.is_file(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors_of(file), f"{page.name} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_list_begins_after_an_empty_line(page: Path):
+    """The site joins a list to the paragraph before it otherwise; GitHub does not."""
+    item = re.compile(r"(\* |\d+\. )")
+    lines = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL).splitlines()
+    inside = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        if item.match(line) and not inside:
+            assert not before or before.startswith("#"), f"{page.name}: {line}"
+        inside = bool(item.match(line) or (inside and (not line or line.startswith(" ") or before)))
+
+
+def test_every_page_is_in_the_navigation_and_the_index():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        assert f": {page.name}\n" in navigation, page.name
+        assert page.stem == "index" or f"({page.name}" in index, page.name
 
 
 def test_the_set_up_is_two_lines_at_line_start():
