@@ -16,6 +16,7 @@ from swarm.manifest import RunFile
 
 HERE = Path(__file__).parent
 
+
 def run_file() -> str:
     lines = [
         "# RUN.toml",
