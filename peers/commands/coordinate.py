@@ -61,7 +61,8 @@ def command(
         _dry_run(run.manifest, console, as_json)
         return
 
-    from peers.coordinator.process import CoordinateOptions, coordinate
+    from peers.coordinator.options import CoordinateOptions
+    from peers.coordinator.process import coordinate
     from peers.dashboard.companion import companion
     from peers.report.progress import Progress, print_json
     from peers.run.home import Home

@@ -15,7 +15,7 @@ from peers.coordinator import feeder as feeder_module
 from peers.coordinator.collector import FIRST_RATE, Collector
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
-from peers.coordinator.process import KeyDamaged, organiser_key
+from peers.coordinator.organiser_key import KeyDamaged, organiser_key
 from peers.run.home import Home
 from peers.runtime.state_request import StateRequest
 from swarm.events import CheckpointRefused, Event, EventLog

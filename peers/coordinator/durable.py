@@ -1,0 +1,113 @@
+"""Durable: what a coordinator keeps in its home, opened and checked: decision record, archive, event log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Self
+
+from peers.coordinator.group_record import GroupRecord
+from peers.coordinator.options import CoordinateOptions
+from peers.coordinator.record import DecisionRecord
+from peers.coordinator.untold import untold
+from peers.report.metrics import Metrics
+from peers.run.archived_run import check_archive, describe_archive
+from peers.run.home import OpenHome
+from peers.run.stage_sizes import stage_sizes
+from peers.runtime.organisers import members_of
+from swarm.compute.ladders import ladders
+from swarm.data.folder import TOKENIZER_FILE
+from swarm.data.reader import CorpusReader
+from swarm.data.tokenizer import Tokenizer
+from swarm.events import CheckpointArchived, CheckpointRefused, EventLog
+from swarm.manifest import RunManifest
+from swarm.models.kinds import parameter_shapes
+from swarm.protocol.controls import Controls
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Command
+from swarm.protocol.raft.member import GroupMember
+from swarm.protocol.settings import Settings
+from swarm.state.archive import Archive
+from swarm.state.layout import shard_limit
+
+
+@dataclass(frozen=True)
+class Durable:
+    manifest: RunManifest
+    reader: CorpusReader
+    tokenizer: Tokenizer | None
+    record: DecisionRecord | GroupRecord
+    archive: Archive
+    log: EventLog
+    unlogged: tuple[Command, ...]
+    """Commands of the record that no log of a coordinator tells of: one died between the two."""
+
+    @classmethod
+    async def opened(cls, manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> Self:
+        """Raises CorpusError, RecordError, StateError and the like; nothing has started then."""
+        several = len(members_of(manifest)) > 1
+        reader = CorpusReader(options.corpus, manifest)
+        tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
+        check_archive(home.archive, manifest.hash)
+        record = (GroupRecord if several else DecisionRecord)(home.decisions, manifest.hash)
+        logs = (home.events, *sorted(home.mirrors.glob("*.jsonl")))
+        unlogged = await asyncio.to_thread(untold, record.commands, logs)
+        log = EventLog(home.events, time.time)
+        log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
+        describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
+        archive = _archive(manifest, home, log, several)
+        if record.term:  # else nothing is known of any history: an archive without its record is left alone
+            archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
+        archive.proven = record.soundness.proven
+        if options.initial is not None and 0 not in archive.complete_versions():
+            from peers.run.first_version import archive_first
+
+            archive_first(archive, options.initial, manifest)
+            log.append(CheckpointArchived(0, list(manifest.initial.digests)))
+        return cls(manifest, reader, tokenizer, record, archive, log, tuple(unlogged))
+
+    async def settings(self) -> Settings:
+        """Of the run, with what its stages take."""
+        sizes = await asyncio.to_thread(stage_sizes, self.manifest)
+        return replace(Settings.of(self.manifest), **sizes, audit_secret=os.urandom(16))
+
+    def core(self, me: Actor, settings: Settings) -> CoordinatorCore | GroupMember:
+        """The core, which goes on where the record ends."""
+        record, archive = self.record, self.archive
+        newest = archive.newest()
+        if isinstance(record, GroupRecord):
+            files = {} if newest is None else {newest: _files(archive, newest)}
+            group = members_of(self.manifest)
+            return GroupMember(me, group, settings, record.stored(), files, ladders(self.manifest))
+        return CoordinatorCore(
+            me,
+            settings,
+            record.term,
+            record.last_decision,
+            newest,
+            record.rolled_back_in,
+            ladders(self.manifest),
+            Controls.of(record.commands),
+            record.soundness,
+            tuple(version for version in archive.complete_versions() if newest is not None and version <= newest),
+        )
+
+
+def _archive(manifest: RunManifest, home: OpenHome, log: EventLog, several: bool) -> Archive:
+    stages = manifest.model.stages
+    return Archive(
+        home.archive,
+        manifest.hash,
+        stages,
+        max(manifest.checkpoint.keep, 2) if several else manifest.checkpoint.keep,  # the newest may not count yet
+        shard_limits=[shard_limit(parameter_shapes(manifest.model, stage)) for stage in range(stages)],
+        keep_first=bool(manifest.initial.sha256),
+        on_refused=lambda path, reason: log.append(CheckpointRefused(str(path), reason)),
+    )
+
+
+def _files(archive: Archive, version: int) -> tuple[str, ...]:
+    return tuple(archive.checkpoint(stage, version).hash for stage in range(archive.stages))

@@ -1,0 +1,29 @@
+"""What `swarm-peer coordinate` is told, besides the run and its home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peers.runtime.fault import Fault
+from swarm.events import Listener
+from swarm.net.invite import Invite
+from swarm.state.initial import InitialParameters
+
+
+@dataclass(frozen=True)
+class CoordinateOptions:
+    corpus: Path
+    listen: tuple[str, ...]
+    announce: tuple[str, ...] = ()
+    bootstrap: tuple[str, ...] = ()
+    invite: Invite | None = None
+    """Of another coordinator of the group."""
+    initial: InitialParameters | None = None
+    """What version 0 is made of, if the run begins with imported parameters."""
+    max_rate: int | None = None
+    """Bytes a second that may be sent; None: no limit."""
+    listeners: tuple[Listener, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)

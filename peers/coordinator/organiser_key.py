@@ -1,0 +1,34 @@
+"""The organiser's key: it signs the run's manifest."""
+
+from __future__ import annotations
+
+import os
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from peers.run.home import OpenHome
+from swarm.atomic import atomic_file, write_whole
+
+
+class KeyDamaged(ValueError):
+    """The organiser's key cannot be read."""
+
+
+def organiser_key(home: OpenHome) -> Ed25519PrivateKey:
+    """The key that signs the run's manifest, made at first use. Whoever has it is the organiser: back it up.
+
+    Raises KeyDamaged, OSError.
+    """
+    path = home.path / "organiser.key"
+    if path.exists():
+        try:
+            return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+        except ValueError:
+            raise KeyDamaged(
+                f"{path} is no Ed25519 key: restore it from your backup, or move it away and invite anew"
+            ) from None
+    key = Ed25519PrivateKey.generate()
+    with atomic_file(path) as file:
+        os.fchmod(file.fileno(), 0o600)
+        write_whole(file, key.private_bytes_raw())
+    return key
