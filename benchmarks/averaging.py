@@ -18,8 +18,8 @@ import torch
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
 from benchmarks.trained import undisturbed
-from peers.reference import ReferenceModel
-from peers.resolved_run import ResolvedRun, resolve_run
+from peers.run.reference import ReferenceModel
+from peers.run.resolved_run import ResolvedRun, resolve_run
 from swarm.compute.averaging import sent_bytes
 from swarm.compute.sums import Layout
 from swarm.data.reader import CorpusReader

@@ -9,12 +9,12 @@ import swarm.compute.reduction as reduction
 from peers.cli import main
 from swarm.protocol.ids import FrameKey
 from swarm.protocol.messages import Payload
-from swarm.protocol.retained import Retained
+from swarm.protocol.peer.frame_cache import FrameCache
 
-_keep = Retained.keep
+_keep = FrameCache.keep
 
 
-def _send_and_forget(retained: Retained, key: FrameKey, payload: Payload) -> None:
+def _send_and_forget(retained: FrameCache, key: FrameKey, payload: Payload) -> None:
     wanted = bool(retained._wanted_by.get(key))
     _keep(retained, key, payload)
     if wanted:
@@ -22,6 +22,6 @@ def _send_and_forget(retained: Retained, key: FrameKey, payload: Payload) -> Non
 
 
 if __name__ == "__main__":
-    Retained.keep = _send_and_forget  # type: ignore[method-assign]
+    FrameCache.keep = _send_and_forget  # type: ignore[method-assign]
     reduction.reduced_digest = lambda reduced: "00" * 32
     main()

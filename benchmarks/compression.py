@@ -34,7 +34,7 @@ from benchmarks.corpus import prepare_some_leads
 from benchmarks.local_swarm import PEERS
 from benchmarks.results import write_results
 from benchmarks.trained import Trained, trained
-from peers.resolved_run import resolve_run
+from peers.run.resolved_run import resolve_run
 from swarm import codecs
 from swarm.codecs.huffman import Huffman
 from swarm.compute.body import BodyFormat, BodyKind

@@ -19,7 +19,7 @@ USUAL = 60
 
 
 class ControlWeights:
-    """Bytes of a control message, as swarm/simulation/fleet wants it. Every `every`-th peer is sampled."""
+    """Bytes of a control message, as benchmarks/fleet wants it. Every `every`-th peer is sampled."""
 
     def __init__(self, coordinator: Actor, every: int) -> None:
         self.seconds = 0.0

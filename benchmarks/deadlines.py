@@ -9,7 +9,7 @@ it gets for two budgets, or loses 30 % of its messages for four seconds: what no
 and when follows from the seed and is the same for all policies.
 
 A policy says how long a peer may be silent, how long it may finish nothing, and when a frame is asked for again: as the
-product does (`swarm/protocol/deadlines.py`), or in seconds that nothing measured changes. Either way they double with
+product does (`swarm/protocol/timeouts.py`), or in seconds that nothing measured changes. Either way they double with
 each fence of a step and each asking in vain; the reduce keeps its own. The best fixed policy is searched, with other
 seeds: each of the three is varied over `GRID` in turn, until no other value does better. Twice: for the least time, and
 for the fewest wrong fences first.
@@ -39,15 +39,18 @@ from unittest.mock import patch
 
 from benchmarks.results import write_results
 from swarm.events import PeerFenced
-from swarm.protocol import asked, deadlines, silence, suspicion
-from swarm.protocol.deadlines import Observed
+from swarm.protocol import timeouts as deadlines
+from swarm.protocol.coordinator.membership import failure_detector as silence
+from swarm.protocol.coordinator.passes import stragglers as suspicion
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame
-from swarm.simulation.invariants import Violation
-from swarm.simulation.network import Burst, Weather
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, small_settings
-from swarm.simulation.sim_peer import SimPeer
+from swarm.protocol.peer import in_flight as asked
+from swarm.protocol.timeouts import Observed
+from swarm.simulation.kernel.network import Burst, Weather
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
+from swarm.simulation.toy.sim_peer import SimPeer
 
 PEERS, STEPS = 6, 8
 FAULTS = ("none", "stall", "pause", "slow", "swallow", "losses")

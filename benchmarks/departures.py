@@ -20,9 +20,9 @@ import json
 import tempfile
 from pathlib import Path
 
+from benchmarks.preemptions import DEPARTURES_PER_NODE_HOUR, HOUR_S, IN_BURSTS, Preemptions, preemptions
 from benchmarks.results import write_results
 from benchmarks.scenarios import Report, play
-from swarm.simulation.preemptions import DEPARTURES_PER_NODE_HOUR, HOUR_S, IN_BURSTS, Preemptions, preemptions
 
 CALM_S = 45.0
 FORWARD_MS, BACKWARD_MS = 200, 400

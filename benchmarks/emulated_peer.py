@@ -12,14 +12,14 @@ from typing import Any
 
 import uvloop
 
-from peers.home import Home
+from benchmarks.emulated_engine import EmulatedEngine
 from peers.options import parse_rate
+from peers.run.home import Home
 from peers.stage.machine import Machine
 from peers.stage.process import JoinOptions, join
-from swarm.compute.emulated import EmulatedEngine
 from swarm.manifest import RunManifest
 from swarm.net.invite import parse
-from swarm.protocol.actions import PeerInput
+from swarm.protocol.peer.io import PeerInput
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.results import write_results
-from peers.reference import ReferenceModel
-from peers.resolved_run import resolve_run
+from peers.run.reference import ReferenceModel
+from peers.run.resolved_run import resolve_run
 from swarm.compute import packing
 from swarm.data.reader import CorpusReader
 

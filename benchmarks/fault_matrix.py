@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.aims import goodput, goodput_met
 from benchmarks.scenarios import Report
-from peers.core_loop import RunFailed
+from peers.runtime.core_loop import RunFailed
 
 BEST_WITH_ONE_SLOW = 3.25 / 4
 """Rate of a stage of four replicas ÷ that before, when one of them is four times slower and nobody moves."""

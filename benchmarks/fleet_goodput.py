@@ -3,7 +3,7 @@
     python -m benchmarks.fleet_goodput [--peers 32] [--departures 0,0.05,0.1,0.16,0.33,trace] [--hours 1]
         [--averaging none] [--out benchmarks/results/fleet_goodput.json]
 
-The real cores in virtual time (swarm/simulation/fleet): 32 peers in 4 stages, speeds that differ twice, home lines of
+The real cores in virtual time (benchmarks/fleet): 32 peers in 4 stages, speeds that differ twice, home lines of
 200 to 1,000 Mbit/s in ten regions, 524,288 tokens in 128 microbatches a step; or 100 peers in 4 stages and 1,000 in 16,
 speeds that differ ten times, lines of 20 to 1,000 Mbit/s, 32 microbatches a step and replica, who say what they can do
 when they come, with sums as `--averaging` makes them; or 10,000 of that kind in 64, with 8 (half an hour of CPU time
@@ -29,14 +29,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.fleet.machine import Machine, machine
+from benchmarks.fleet.optimum import optimum
+from benchmarks.fleet.plan import FleetPlan, workload
+from benchmarks.fleet.workload import EXACT
+from benchmarks.preemptions import DEPARTURES_PER_NODE_HOUR, HOUR_S, IN_BURSTS, Preemptions
 from benchmarks.results import write_results
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message
-from swarm.simulation.fleet.machine import Machine, machine
-from swarm.simulation.fleet.optimum import optimum
-from swarm.simulation.fleet.plan import FleetPlan, workload
-from swarm.simulation.fleet.workload import EXACT
-from swarm.simulation.preemptions import DEPARTURES_PER_NODE_HOUR, HOUR_S, IN_BURSTS, Preemptions
 
 PLAN = FleetPlan(
     peers=32,

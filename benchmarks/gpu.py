@@ -40,7 +40,7 @@ from torch import Tensor
 
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
-from peers.dry_run import dry_run
+from peers.run.dry_run import dry_run
 from swarm.compute.averaging import buckets_of, reduction_of
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.graph import autocast, graph_bytes
@@ -64,8 +64,8 @@ from swarm.models.boundary import is_projector
 from swarm.models.kinds import build_stage, count_parameters
 from swarm.models.retraction import retract
 from swarm.models.rms_norm import RMSNorm
-from swarm.protocol.actions import Backward, EncodePart, Forward, SumBucket
 from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
+from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket
 
 PASS = PassId(Term(0), StepNumber(0))
 ATTEMPT = Attempt(PASS, StageIndex(0), 0)

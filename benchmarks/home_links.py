@@ -23,7 +23,7 @@ from peers.chaos.internet import Namespaces, Place
 from peers.chaos.pipe import Shape
 from peers.chaos.scenario import HostPlan, NetworkPlan
 from peers.options import parse_rate
-from peers.resolved_run import resolve_run
+from peers.run.resolved_run import resolve_run
 from swarm.models.kinds import count_parameters
 
 ROWS: dict[str, Row] = {

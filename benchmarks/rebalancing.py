@@ -2,7 +2,7 @@
 
     python -m benchmarks.rebalancing [--hours 32] [--seeds 10] [--jobs 2] [--only "4 stages"] [--out FILE]
 
-The coordinator's own placement and planner in virtual time over a flow (swarm/simulation/fluid.py), on traces with 0.58
+The coordinator's own placement and planner in virtual time over a flow (benchmarks/fluid.py), on traces with 0.58
 departures per peer and hour, a third of them in bursts of up to a fifth of the swarm. Policies: `random`: newcomers
 take a stage at random and stay; `claims`: they take the stage that needs them and stay; `300 s`: besides, one move at
 most every 300 s; `steps`: the product: one at most after every step. `of possible`: microbatches done ÷ those that the
@@ -17,9 +17,9 @@ import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.fluid import Course, Outcome, flow
+from benchmarks.preemptions import preemptions
 from benchmarks.results import write_results
-from swarm.simulation.fluid import Course, Outcome, flow
-from swarm.simulation.preemptions import preemptions
 
 PEERS_PER_STAGE = 8
 MICROBATCHES_PER_PEER = 8

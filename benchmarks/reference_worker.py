@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from peers.reference import train_reference
-from peers.resolved_run import resolve_run
+from peers.run.reference import train_reference
+from peers.run.resolved_run import resolve_run
 from swarm.data.reader import CorpusReader
 
 

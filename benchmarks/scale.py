@@ -3,7 +3,7 @@
     python -m benchmarks.scale [--peers 100,1000,10000] [--seconds 60] [--averaging none] [--offers]
         [--out benchmarks/results/scale.json]
 
-CoordinatorCore and PeerCore of swarm/protocol, in the fleet of swarm/simulation/fleet: speeds that differ ten times,
+CoordinatorCore and PeerCore of swarm/protocol, in the fleet of benchmarks/fleet: speeds that differ ten times,
 ten regions, home lines of 20 to 1,000 Mbit/s. Nothing of the cores is replaced by a formula; computing and sending take
 virtual time. All join within a second; then a pass opens, and what is counted begins there: `--steps` steps, or
 `--seconds` virtual seconds if they are over sooner (with 10,000 peers that is a part of a step). CPU time is that of
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.control_weights import ControlWeights
+from benchmarks.fleet.optimum import optimum
+from benchmarks.fleet.plan import FleetPlan, workload
+from benchmarks.fleet.traffic import FROM
+from benchmarks.fleet.workload import EXACT
+from benchmarks.fleet.world import COORDINATOR
 from benchmarks.results import write_results
-from swarm.protocol.churn import PRIOR_PER_S, replica_cap
-from swarm.simulation.fleet.optimum import optimum
-from swarm.simulation.fleet.plan import FleetPlan, workload
-from swarm.simulation.fleet.traffic import FROM
-from swarm.simulation.fleet.workload import EXACT
-from swarm.simulation.fleet.world import COORDINATOR
+from swarm.protocol.coordinator.placement.churn import PRIOR_PER_S, replica_cap
 
 STAGES = {100: 4, 1_000: 16, 10_000: 64}
 SAMPLES = 200

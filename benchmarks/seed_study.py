@@ -24,7 +24,7 @@ import torch
 from benchmarks.local_swarm import PEERS
 from benchmarks.page import put_table
 from benchmarks.trained import Trained, trained
-from peers.resolved_run import resolve_run
+from peers.run.resolved_run import resolve_run
 
 RUN = """
 [run]

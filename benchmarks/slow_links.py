@@ -22,11 +22,11 @@ from pathlib import Path
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
-from peers.resolved_run import resolve_run
+from peers.run.resolved_run import resolve_run
 from swarm.events import CodecChosen, RouteChanged, TrafficMeasured
 from swarm.manifest import AUTO
 from swarm.models.kinds import count_parameters
-from swarm.protocol.codec_choice import DWELL
+from swarm.protocol.coordinator.codec_choice.choice import DWELL
 
 RUN = """
 [run]

@@ -12,9 +12,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from peers.reference import Crossed, ReferenceModel
-from peers.replay import StepReplay
-from peers.resolved_run import ResolvedRun
+from peers.run.reference import Crossed, ReferenceModel
+from peers.run.replay import StepReplay
+from peers.run.resolved_run import ResolvedRun
 from swarm.compute.sums import SumOverflow
 from swarm.data.reader import CorpusReader, visits
 from swarm.manifest import RunManifest

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from peers import streams
 from peers.commands import COMMANDS, LASTING
-from peers.descriptors import raise_limit
+from peers.runtime import streams
+from peers.runtime.descriptors import raise_limit
 
 _FILES = (errno.EMFILE, errno.ENFILE)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
@@ -135,7 +135,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _complain(message: str) -> None:
-    from peers.event_text import printable  # other peers' words may be in it
+    from swarm.events.wording import printable
 
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
     print(f"{red}error: {printable(message)}{plain}", file=sys.stderr)

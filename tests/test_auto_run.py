@@ -9,8 +9,8 @@ import pytest
 import torch
 from core_swarm import COORDINATOR, Corpus, Hook, Swarm, killing, killing_stage_one, manifest, once, runs
 
-from peers.reference import ReferenceModel, train_reference
-from peers.replay import StepReplay
+from peers.run.reference import ReferenceModel, train_reference
+from peers.run.replay import StepReplay
 from swarm.codecs import UnknownCodec
 from swarm.compute.body import BodyFormat, BodyKind, FrameError
 from swarm.compute.engine import StageEngine
@@ -18,9 +18,10 @@ from swarm.compute.ladders import ladders
 from swarm.compute.payload import largest_payload
 from swarm.events import CodecChosen, StepAborted
 from swarm.manifest import RunManifest
-from swarm.protocol import actions as act
+from swarm.protocol.coordinator import io as coordinator_io
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, PassKind, StepNumber, Term
 from swarm.protocol.messages import CodecPair
+from swarm.protocol.peer import io as peer_io
 
 FAST, SLOW = 1e9, 15_000.0
 """Bytes a second. A frame has 0.8 kB in int8 and 0.5 in int4; a microbatch takes 10 ms forward and 10 backward."""
@@ -40,8 +41,8 @@ def uplinks(rate: Callable[[int], float], also: Hook = lambda swarm, actor, acti
     """Every peer says, when a step opens, that it sends `rate(step)` bytes a second."""
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.Begin) and action.kind is PassKind.TRAIN:
-            swarm.tell(actor, act.LinksMeasured(rate(action.pass_id.step)))
+        if isinstance(action, peer_io.Begin) and action.kind is PassKind.TRAIN:
+            swarm.tell(actor, peer_io.LinksMeasured(rate(action.pass_id.step)))
         also(swarm, actor, action)
 
     return hook
@@ -76,7 +77,7 @@ def test_fast_links_get_gentler_codecs_after_a_while(run) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart])
+@pytest.mark.parametrize("kind", [peer_io.Forward, peer_io.EncodePart])
 def test_a_peer_dies_in_a_step_with_another_codec_than_the_one_before(run, stage: int, kind: type) -> None:
     swarm = run(auto(), hook=uplinks(lambda step: SLOW, killing(1, stage, kind)))
     found = chosen(swarm)
@@ -88,7 +89,7 @@ def test_a_step_that_is_given_up_may_be_done_again_with_another_codec(run) -> No
     """All replicas of a stage die before anybody could apply the step; the links are slow from then on."""
 
     swarm = run(
-        auto(every=1), hook=uplinks(lambda step: SLOW if step >= 2 else 3e5, killing_stage_one(2, 0, act.Assemble))
+        auto(every=1), hook=uplinks(lambda step: SLOW if step >= 2 else 3e5, killing_stage_one(2, 0, peer_io.Assemble))
     )
     assert any(isinstance(event, StepAborted) for event in swarm.events)
     assert swarm.digests() == swarm.reference()
@@ -96,7 +97,7 @@ def test_a_step_that_is_given_up_may_be_done_again_with_another_codec(run) -> No
 
 def test_a_coordinator_that_restarts_goes_on_with_the_last_choice(run) -> None:
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if actor == COORDINATOR and isinstance(action, act.Feed) and action.key.pass_id.step == 3:
+        if actor == COORDINATOR and isinstance(action, coordinator_io.Feed) and action.key.pass_id.step == 3:
             swarm.restart_coordinator()
             return True
         return False
@@ -195,15 +196,15 @@ def test_a_run_that_names_its_codecs_takes_no_others() -> None:
 
 
 def test_a_peer_that_cannot_use_a_choice_leaves_the_pass_and_says_why() -> None:
-    posted: list[act.PeerInput] = []
+    posted: list[peer_io.PeerInput] = []
     engine = StageEngine(auto(), 0, post=posted.append)
     try:
         engine.initialise().result(30)
         pass_id = PassId(Term(1), StepNumber(0))
-        engine.submit(act.Begin(pass_id, PassKind.TRAIN, (CodecPair("int1", "int8"),)))
+        engine.submit(peer_io.Begin(pass_id, PassKind.TRAIN, (CodecPair("int1", "int8"),)))
         (failed,) = posted
-        assert isinstance(failed, act.ComputeFailed) and failed.microbatch is None and "'int1'" in failed.reason
-        engine.submit(act.Forward(pass_id, PassKind.TRAIN, Microbatch(0), b""))
+        assert isinstance(failed, peer_io.ComputeFailed) and failed.microbatch is None and "'int1'" in failed.reason
+        engine.submit(peer_io.Forward(pass_id, PassKind.TRAIN, Microbatch(0), b""))
         engine.snapshot().result(30)
         assert posted == [failed], "nothing of that pass is computed"
     finally:
@@ -216,11 +217,11 @@ def test_frames_are_judged_by_the_codecs_of_the_pass_that_is_open() -> None:
         passes = [PassId(Term(1), StepNumber(step)) for step in (0, 1)]
         frames = [BodyFormat(auto()).of_pass((pair,)).pack_backward(1, HIDDEN) for pair in (START, HARDEST)]
         keys = [FrameKey(pass_id, 1, Direction.BACKWARD, Microbatch(0)) for pass_id in passes]
-        engine.submit(act.Begin(passes[0], PassKind.TRAIN, (START,)))
+        engine.submit(peer_io.Begin(passes[0], PassKind.TRAIN, (START,)))
         engine.check_frame(keys[0], frames[0])
         with pytest.raises(FrameError, match="wrong codec"):
             engine.check_frame(keys[0], frames[1])
-        engine.submit(act.Begin(passes[1], PassKind.TRAIN, (HARDEST,)))
+        engine.submit(peer_io.Begin(passes[1], PassKind.TRAIN, (HARDEST,)))
         engine.check_frame(keys[1], frames[1])
         with pytest.raises(FrameError, match="wrong codec"):
             engine.check_frame(keys[1], frames[0])

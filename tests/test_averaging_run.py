@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 import pytest
 from core_swarm import Corpus, Swarm, killing, killing_stage_one, manifest, once, runs
 
-from peers import averaged_sums
-from peers.reference import ReplayError, train_reference
-from peers.replay import StepReplay
+from peers.run import averaged_sums
+from peers.run.reference import ReplayError, train_reference
+from peers.run.replay import StepReplay
 from swarm.compute import averaging, low_rank_reduction, reduction
 from swarm.events import PeerFenced, RolledBack, StepAborted
 from swarm.manifest import RunManifest
-from swarm.protocol import actions as act
+from swarm.protocol import io
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Contribution, Decision, Failed, Prepared, ReducedPart, ReducePart, StageTable
+from swarm.protocol.peer import io as peer_io
 from swarm.protocol.residuals import Carry
 
 STEPS = 6
@@ -69,7 +70,7 @@ def test_one_replica_sends_nothing_and_compresses_nothing(run, averaging: str) -
     sent: list[object] = []
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.Send) and isinstance(action.message, ReducePart | ReducedPart):
+        if isinstance(action, io.Send) and isinstance(action.message, ReducePart | ReducedPart):
             sent.append(action)
 
     swarm = run(averaged(averaging, replicas=1), hook=hook)
@@ -83,20 +84,20 @@ AWAY, BACK = False, True
 @pytest.mark.parametrize(
     ("averaging", "replicas", "kind", "back"),
     [
-        ("int4", 2, act.Forward, BACK),
-        ("int4", 2, act.EncodePart, AWAY),
-        ("int4", 2, act.SumBucket, BACK),
-        ("int4", 2, act.StoreSum, AWAY),
-        ("int4", 2, act.Assemble, BACK),
-        ("int4", 2, act.Apply, AWAY),
-        ("int4", 3, act.EncodePart, BACK),
-        ("int4", 3, act.SumBucket, AWAY),
-        ("int4", 3, act.Apply, BACK),
-        ("powersgd:2", 2, act.EncodePart, AWAY),
-        ("powersgd:2", 2, act.StoreSum, BACK),
-        ("powersgd:2", 2, act.Apply, BACK),
-        ("powersgd:2", 3, act.SumBucket, AWAY),
-        ("powersgd:2", 3, act.Assemble, BACK),
+        ("int4", 2, peer_io.Forward, BACK),
+        ("int4", 2, peer_io.EncodePart, AWAY),
+        ("int4", 2, peer_io.SumBucket, BACK),
+        ("int4", 2, peer_io.StoreSum, AWAY),
+        ("int4", 2, peer_io.Assemble, BACK),
+        ("int4", 2, peer_io.Apply, AWAY),
+        ("int4", 3, peer_io.EncodePart, BACK),
+        ("int4", 3, peer_io.SumBucket, AWAY),
+        ("int4", 3, peer_io.Apply, BACK),
+        ("powersgd:2", 2, peer_io.EncodePart, AWAY),
+        ("powersgd:2", 2, peer_io.StoreSum, BACK),
+        ("powersgd:2", 2, peer_io.Apply, BACK),
+        ("powersgd:2", 3, peer_io.SumBucket, AWAY),
+        ("powersgd:2", 3, peer_io.Assemble, BACK),
     ],
 )
 def test_a_replica_killed_in_a_step(run, averaging: str, replicas: int, kind: type, back: bool) -> None:
@@ -112,7 +113,7 @@ def test_who_dies_when_all_others_are_prepared_has_added_its_share_but_carries_n
     prepared: set[Actor] = set()
 
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if not isinstance(action, act.Send) or not isinstance(action.message, Prepared):
+        if not isinstance(action, io.Send) or not isinstance(action.message, Prepared):
             return False
         if action.message.attempt.pass_id.step != 2:
             return False
@@ -135,14 +136,14 @@ def test_who_dies_when_all_others_are_prepared_has_added_its_share_but_carries_n
 
 
 def test_after_an_abort_all_residuals_are_empty(run) -> None:
-    swarm = run(averaged(every=1), hook=killing_stage_one(2, 0, act.Assemble))
+    swarm = run(averaged(every=1), hook=killing_stage_one(2, 0, peer_io.Assemble))
     assert any(isinstance(event, StepAborted) for event in swarm.events)
     assert carried(swarm)[:4] == [NOBODY, BOTH, NOBODY, BOTH]
     assert swarm.digests() == swarm.reference()
 
 
 def test_a_rollback_empties_them_too(run) -> None:
-    swarm = run(averaged(steps=8, every=4), hook=killing_stage_one(5, 1, act.Forward))
+    swarm = run(averaged(steps=8, every=4), hook=killing_stage_one(5, 1, peer_io.Forward))
     assert any(isinstance(event, RolledBack) for event in swarm.events)
     assert carried(swarm) == [NOBODY, *[BOTH] * 3, NOBODY, *[BOTH] * 3]
     assert swarm.digests() == swarm.reference()
@@ -158,7 +159,7 @@ def test_evaluations_between_steps_change_nothing(run) -> None:
 def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_nothing(run, averaging: str) -> None:
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         """Whoever reduces stage 0 in step 2: with one of them alone, the other's half of the step is finite."""
-        if not isinstance(action, act.EncodePart | act.SumBucket):
+        if not isinstance(action, peer_io.EncodePart | peer_io.SumBucket):
             return
         if (action.attempt.pass_id.step, action.attempt.stage) == (2, 0):
             engine = swarm.peers[actor].engine
@@ -181,7 +182,7 @@ def test_a_peer_that_has_lost_its_residuals_says_so_and_is_not_used(run, monkeyp
         return None if (me.peer, decision.step) == ("peer0", 2) else of(me, table, decision)
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.Send) and isinstance(action.message, Failed):
+        if isinstance(action, io.Send) and isinstance(action.message, Failed):
             said.append(action.message.reason)
 
     monkeypatch.setattr(Carry, "of", forgetful)

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from core_swarm import COORDINATOR, Corpus, Hook, Swarm, killing, manifest, runs
 
-from peers.reference import train_reference
+from peers.run.reference import train_reference
 from swarm.events import ControlGiven, StepDecided
-from swarm.protocol import actions as act
+from swarm.protocol import io
+from swarm.protocol.coordinator import io as coordinator_io
 from swarm.protocol.ids import Actor
+from swarm.protocol.peer import io as peer_io
 
 STEPS = 4
 WISHES = {0: ("rate", "0.5"), 1: ("steps", "7"), 2: ("rate", "3"), 4: ("rate", "1")}
@@ -24,9 +26,9 @@ def run() -> Iterator[Callable[..., Swarm]]:
 
 def steered(*more: Hook) -> Hook:
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        step = action.event.step if isinstance(action, act.Emit) and isinstance(action.event, StepDecided) else -1
+        step = action.event.step if isinstance(action, io.Emit) and isinstance(action.event, StepDecided) else -1
         if (wish := WISHES.get(step)) is not None:
-            swarm.tell(COORDINATOR, act.ControlRequested(f"r{step}", *wish, "Ann", ""))
+            swarm.tell(COORDINATOR, coordinator_io.ControlRequested(f"r{step}", *wish, "Ann", ""))
         for other in more:
             other(swarm, actor, action)
 
@@ -37,7 +39,7 @@ def restarting(step: int) -> Hook:
     """The coordinator is started again when a step has been decided."""
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.Emit) and isinstance(action.event, StepDecided) and action.event.step == step:
+        if isinstance(action, io.Emit) and isinstance(action.event, StepDecided) and action.event.step == step:
             swarm.restart_coordinator()
 
     return hook
@@ -70,7 +72,7 @@ def test_bases_are_kept_for_visits_that_lie_beyond_the_manifest(run) -> None:
 
 
 def test_who_catches_up_learns_at_the_rates_of_then(run) -> None:
-    swarm = run(manifest("int8", steps=STEPS), hook=steered(killing(3, 1, act.EncodePart)))
+    swarm = run(manifest("int8", steps=STEPS), hook=steered(killing(3, 1, peer_io.EncodePart)))
     ended_right(swarm)
 
 

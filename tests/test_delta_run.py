@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from core_swarm import BLOCKS, Corpus, Swarm, killing, killing_stage_one, manifest, once, runs, stage_of
 
-from peers.reference import ReplayError, train_reference
-from peers.replay import StepReplay
+from peers.run.reference import ReplayError, train_reference
+from peers.run.replay import StepReplay
 from swarm.data import visits
 from swarm.events import MicrobatchAccumulated, StepAborted
 from swarm.manifest import RunManifest
-from swarm.protocol import actions as act
+from swarm.protocol import io
 from swarm.protocol.ids import Actor
+from swarm.protocol.peer import io as peer_io
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_without_memory_for_graphs_the_forward_is_computed_from_the_same_base(ru
 
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("back", [False, True], ids=["stays away", "comes back"])
-@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart], ids=["in forward", "in reduce"])
+@pytest.mark.parametrize("kind", [peer_io.Forward, peer_io.EncodePart], ids=["in forward", "in reduce"])
 def test_a_sender_killed_in_a_later_visit(run, kind: type, back: bool, stage: int) -> None:
     swarm = run(manifest(stages=3), hook=killing(3, stage, kind, back, late=True))
     frames = swarm.key_frames()
@@ -58,7 +59,7 @@ def test_a_sender_killed_in_a_later_visit(run, kind: type, back: bool, stage: in
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["stays away", "comes back"])
-@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart], ids=["in forward", "in reduce"])
+@pytest.mark.parametrize("kind", [peer_io.Forward, peer_io.EncodePart], ids=["in forward", "in reduce"])
 def test_a_receiver_killed_in_a_later_visit_costs_whole_frames_and_changes_nothing(run, kind: type, back: bool) -> None:
     swarm = run(manifest(stages=2), hook=killing(3, 1, kind, back, late=True))
     assert swarm.key_frames() == [(EVERYTHING,)] * BLOCKS + [(0,)] * 4
@@ -78,9 +79,9 @@ def test_a_step_that_mixed_two_copies_is_done_again(run) -> None:
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         if stage_of(swarm, actor) != 0 or len(gone) > 1:
             return
-        if not gone and isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 3:
+        if not gone and isinstance(action, peer_io.EncodePart) and action.attempt.pass_id.step == 3:
             goes(swarm, actor)
-        elif gone and isinstance(action, act.Emit) and isinstance(action.event, MicrobatchAccumulated):
+        elif gone and isinstance(action, io.Emit) and isinstance(action.event, MicrobatchAccumulated):
             goes(swarm, swarm.tables[1].assignee(action.event.microbatch))
 
     swarm = run(manifest(stages=2), hook=hook)
@@ -106,7 +107,7 @@ def test_a_small_cache_costs_bytes_only(run) -> None:
 def test_a_rollback_begins_with_key_frames(run) -> None:
     """Both replicas of a stage die: all go back to the archive, where no bases are."""
 
-    swarm = run(manifest(stages=2, steps=8, every=4), hook=killing_stage_one(5, 1, act.Forward))
+    swarm = run(manifest(stages=2, steps=8, every=4), hook=killing_stage_one(5, 1, peer_io.Forward))
     frames = [step[0] for step in swarm.key_frames()]
     assert frames == [EVERYTHING] * 2 + [0, 0] + [EVERYTHING] * 2 + [0, 0]
     assert swarm.digests() == swarm.reference()
@@ -116,7 +117,7 @@ def test_evaluation_crosses_whole_and_leaves_nothing(run) -> None:
     swarm = run(manifest(stages=2, evaluate=2))
     assert swarm.key_frames() == [(EVERYTHING,)] * BLOCKS + [(0,)] * 4
     assert swarm.digests() == swarm.reference()
-    from peers.reference import ReferenceModel
+    from peers.run.reference import ReferenceModel
 
     model, losses = ReferenceModel(swarm.manifest), []
     for step in range(6):
@@ -136,7 +137,7 @@ def test_the_reference_says_when_it_cannot_replay() -> None:
 def test_aborted_steps_leave_no_base(run) -> None:
     """The step is given up after every peer has computed all of it: its reconstructions are nobody's base."""
 
-    swarm = run(manifest(stages=2, steps=6, every=1), hook=killing_stage_one(2, 0, act.Assemble))
+    swarm = run(manifest(stages=2, steps=6, every=1), hook=killing_stage_one(2, 0, peer_io.Assemble))
     assert any(isinstance(event, StepAborted) for event in swarm.events)
     assert swarm.digests() == swarm.reference()
 
@@ -178,7 +179,7 @@ def test_changes_of_other_kinds(run, codec: str) -> None:
 def test_a_peer_killed_where_each_step_builds_on_the_one_before(run, stage: int, codec: str) -> None:
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
         if (
-            isinstance(action, act.Backward | act.Forward)
+            isinstance(action, peer_io.Backward | peer_io.Forward)
             and action.pass_id.step == 3
             and stage_of(swarm, actor) == stage
         ):

@@ -10,7 +10,7 @@ from core_swarm import Swarm, manifest, runs
 from swarm.compute.optimizer import StageOptimizer
 from swarm.events import RolledBack, RunDiverged, StepAborted, StepDecided
 from swarm.manifest import DivergenceSection, RunManifest
-from swarm.protocol import actions as act
+from swarm.protocol import io
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Halt
 
@@ -63,7 +63,7 @@ def test_it_stops_where_the_last_good_checkpoint_is(run, monkeypatch: pytest.Mon
     halts: list[str] = []
 
     def heard(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.Send) and isinstance(action.message, Halt):
+        if isinstance(action, io.Send) and isinstance(action.message, Halt):
             halts.append(action.message.reason)
 
     swarm = run(diverging(**divergence), hook=heard)

@@ -10,8 +10,8 @@ from core_swarm import Hook, Swarm, killing, manifest, once, runs, stage_of
 
 from swarm.events import CheckpointsDiffer, PeerJoined, StateDrifted, StepAborted, StepDecided
 from swarm.manifest import RunManifest
-from swarm.protocol import actions as act
 from swarm.protocol.ids import Actor
+from swarm.protocol.peer import io as peer_io
 
 STEPS = 6
 AT = 2
@@ -51,7 +51,7 @@ def drifts(swarm: Swarm) -> list[StateDrifted]:
 
 
 @pytest.mark.parametrize("kind", ["param", "exp_avg/", "exp_avg_sq"])
-@pytest.mark.parametrize("when", [act.Begin, act.Backward, act.EncodePart, act.Assemble, act.Apply])
+@pytest.mark.parametrize("when", [peer_io.Begin, peer_io.Backward, peer_io.EncodePart, peer_io.Assemble, peer_io.Apply])
 def test_a_flipped_bit_is_found_and_repaired_within_two_steps(run, when: type, kind: str) -> None:
     victim = Actor("peer2", 1)
     swarm = run(of(3), hook=flipping(victim, when, kind))
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_found_and_repaired_within_two_steps(run, when: type, k
 
 def test_of_two_the_one_longer_in_its_stage_is_believed(run) -> None:
     """Its memory may be the one that has changed; then the result is another, but the same on all replicas."""
-    swarm = run(of(2), hook=flipping(Actor("peer2", 1), act.Begin))
+    swarm = run(of(2), hook=flipping(Actor("peer2", 1), peer_io.Begin))
     (found,) = drifts(swarm)
     assert found.believed == ["peer0.1"] and found.reload == ["peer2.1"], "who came first is believed"
     assert found.reason.startswith("nobody can tell who is right: peer0.1")
@@ -74,7 +74,10 @@ def test_of_two_the_one_longer_in_its_stage_is_believed(run) -> None:
 
 
 def test_who_was_not_believed_once_is_not_the_next_time(run) -> None:
-    first, again = flipping(Actor("peer2", 1), act.Begin, step=1), flipping(Actor("peer2", 1), act.Begin, step=4)
+    first, again = (
+        flipping(Actor("peer2", 1), peer_io.Begin, step=1),
+        flipping(Actor("peer2", 1), peer_io.Begin, step=4),
+    )
 
     def both(swarm: Swarm, actor: Actor, action: object) -> None:
         first(swarm, actor, action)
@@ -87,9 +90,9 @@ def test_who_was_not_believed_once_is_not_the_next_time(run) -> None:
 
 def test_two_stages_at_once_while_a_peer_dies(run) -> None:
     hooks = (
-        flipping(Actor("peer4", 1), act.Backward),
-        flipping(Actor("peer3", 1), act.EncodePart),
-        killing(AT, 0, act.EncodePart, back=True),
+        flipping(Actor("peer4", 1), peer_io.Backward),
+        flipping(Actor("peer3", 1), peer_io.EncodePart),
+        killing(AT, 0, peer_io.EncodePart, back=True),
     )
 
     def all_of_them(swarm: Swarm, actor: Actor, action: object) -> None:
@@ -109,7 +112,7 @@ def test_a_run_without_a_flip_is_not_disturbed(run) -> None:
 
 def test_who_reloads_listens_meanwhile(run) -> None:
     victim = Actor("peer1", 1)
-    swarm = run(of(3), hook=flipping(victim, act.Begin))
+    swarm = run(of(3), hook=flipping(victim, peer_io.Begin))
     (found,) = drifts(swarm)
     assert stage_of(swarm, victim) == found.stage
     assert not [e for e in swarm.events if isinstance(e, PeerJoined) and e.actor == str(victim)][1:], (

@@ -13,8 +13,9 @@ from torch import Tensor
 from swarm.data import visits
 from swarm.events import Evaluated, PeerFenced, RunPaused, StepAborted
 from swarm.models.llama import LlamaStage
-from swarm.protocol import actions as act
+from swarm.protocol import io
 from swarm.protocol.messages import Halt
+from swarm.protocol.peer import io as peer_io
 
 STEPS = 6
 AT = 2
@@ -115,13 +116,13 @@ def test_a_broken_replica_is_fenced_and_nothing_is_skipped(run) -> None:
     """What its sibling finds finite is finite."""
 
     def strike(swarm: Swarm, actor, action) -> bool:
-        if not isinstance(action, act.Forward) or action.pass_id.step != AT or stage_of(swarm, actor) != 0:
+        if not isinstance(action, peer_io.Forward) or action.pass_id.step != AT or stage_of(swarm, actor) != 0:
             return False
         engine = swarm.peers[actor].engine
         assert engine is not None and engine._stage is not None
         compute = engine._stage.forward
 
-        def broken(order: act.Forward) -> object:
+        def broken(order: peer_io.Forward) -> object:
             engine._stage.forward = compute  # type: ignore[union-attr, method-assign]
             raise_for = torch.full((2, 12, 32), torch.nan)
             return engine._stage._sent(order, engine._stage._unpacked(order), raise_for)  # type: ignore[union-attr]
@@ -149,9 +150,9 @@ def test_an_overflow_of_sums_makes_a_run_of_single_replicas_wait_and_say_why(run
     halts: list[str] = []
 
     def hook(swarm: Swarm, actor, action) -> None:
-        if isinstance(action, act.Send) and isinstance(action.message, Halt):
+        if isinstance(action, io.Send) and isinstance(action.message, Halt):
             halts.append(action.message.reason)
-        if isinstance(action, act.Emit) and isinstance(action.event, RunPaused) and "10 times" in action.event.reason:
+        if isinstance(action, io.Emit) and isinstance(action.event, RunPaused) and "10 times" in action.event.reason:
             grows.clear()  # as if another machine had come
 
     monkeypatch.setattr(LlamaStage, "forward", growing)

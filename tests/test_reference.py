@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from peers.reference import train_reference
+from peers.run.reference import train_reference
 from swarm.compute.body import BodyFormat
 from swarm.compute.digest import run_digest
 from swarm.compute.engine import StageEngine
@@ -24,7 +24,10 @@ from swarm.manifest import (
     Shard,
     SumSection,
 )
-from swarm.protocol.actions import (
+from swarm.protocol.clipping import step_scale
+from swarm.protocol.ids import Attempt, PassId, PassKind
+from swarm.protocol.messages import Decision
+from swarm.protocol.peer.io import (
     AppliedStep,
     Apply,
     Assemble,
@@ -41,9 +44,6 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Attempt, PassId, PassKind
-from swarm.protocol.messages import Decision
-from swarm.protocol.scale import step_scale
 from swarm.protocol.update import update_of
 
 WAIT_S = 30.0

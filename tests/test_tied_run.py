@@ -6,12 +6,13 @@ import pytest
 import torch
 from core_swarm import Corpus, Hook, Swarm, killing, manifest, once, runs, stage_of
 
-from peers.reference import train_reference
+from peers.run.reference import train_reference
 from swarm.compute.optimizer import KINDS, StageState
 from swarm.manifest import RunManifest
-from swarm.protocol import actions as act
+from swarm.protocol import io
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Amend, ReducedPart, ReducePart
+from swarm.protocol.peer import io as peer_io
 
 WAIT_S = 30.0
 TIED = "model.embed_tokens.weight"
@@ -57,7 +58,9 @@ def test_a_calm_run_equals_the_reference(run: Run, stages: int, codec: str) -> N
         assert_copies_equal(swarm)
 
 
-@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart, act.SumBucket, act.StoreSum, act.Assemble])
+@pytest.mark.parametrize(
+    "kind", [peer_io.Forward, peer_io.EncodePart, peer_io.SumBucket, peer_io.StoreSum, peer_io.Assemble]
+)
 @pytest.mark.parametrize("stage", [0, 1], ids=["first", "last"])
 def test_a_peer_killed_in_a_stage_that_shares(run: Run, stage: int, kind: type) -> None:
     swarm = run(tied(steps=2), hook=killing(1, stage, kind, False, late=True))
@@ -65,7 +68,7 @@ def test_a_peer_killed_in_a_stage_that_shares(run: Run, stage: int, kind: type) 
     assert_copies_equal(swarm)
 
 
-@pytest.mark.parametrize("kind", [act.Forward, act.EncodePart])
+@pytest.mark.parametrize("kind", [peer_io.Forward, peer_io.EncodePart])
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_peer_killed_in_a_later_visit_comes_back(run: Run, stage: int, kind: type) -> None:
     swarm = run(tied("delta:4", 3, steps=5), hook=killing(3, stage, kind, True, late=True))
@@ -78,7 +81,7 @@ def after_half_a_reduce(stage: int) -> Hook:
     prepared: list[Actor] = []
 
     def strike(swarm: Swarm, actor: Actor, action: object) -> bool:
-        if not isinstance(action, act.Assemble) or action.attempt.pass_id.step != 1:
+        if not isinstance(action, peer_io.Assemble) or action.attempt.pass_id.step != 1:
             return False
         prepared.append(actor)
         mine = [a for a in swarm.peers if stage_of(swarm, a) == stage and a not in prepared]
@@ -96,7 +99,7 @@ def test_the_partner_reduces_again_when_a_table_changes(run: Run, stage: int) ->
     strike = after_half_a_reduce(stage)
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.EncodePart) and action.attempt.pass_id.step == 1:
+        if isinstance(action, peer_io.EncodePart) and action.attempt.pass_id.step == 1:
             attempts.add((action.attempt.stage, action.attempt.number, action.attempt.partner))
         strike(swarm, actor, action)
 
@@ -112,13 +115,13 @@ def test_amendments_are_told_to_the_other_end_and_nobody_else_far_away(run: Run)
     strike: Hook
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        if isinstance(action, act.Send) and isinstance(action.message, Amend):
+        if isinstance(action, io.Send) and isinstance(action.message, Amend):
             told.add((action.message.stage, stage_of(swarm, action.to)))
         strike(swarm, actor, action)
 
     for of, expected in ((tied(stages=4), {0, 1, 2, 3}), (manifest("int8", 4, steps=4), {0, 1, 2})):
         told.clear()
-        strike = killing(1, 0, act.Forward, False, late=True)
+        strike = killing(1, 0, peer_io.Forward, False, late=True)
         run(of, hook=hook)
         assert {to for stage, to in told if stage == 0 and to is not None} == expected
 
@@ -129,7 +132,7 @@ def test_one_reducer_of_both_stages_sends_the_same_bytes_to_all(run: Run) -> Non
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         nonlocal crossed
-        if not isinstance(action, act.Send) or not isinstance(action.message, ReducePart | ReducedPart):
+        if not isinstance(action, io.Send) or not isinstance(action.message, ReducePart | ReducedPart):
             return
         key, sender, receiver = action.message.key, stage_of(swarm, actor), stage_of(swarm, action.to)
         assert key.attempt.stage == receiver, "a key names the attempt as its receiver knows it"
@@ -148,7 +151,7 @@ def test_one_reducer_of_both_stages_sends_the_same_bytes_to_all(run: Run) -> Non
 def test_parts_that_found_no_room_are_asked_for_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last stage is sealed first, and sends while the first still computes."""
     calm = run(tied(steps=2))
-    monkeypatch.setattr("swarm.protocol.early.LIMIT_BYTES", 0)
+    monkeypatch.setattr("swarm.protocol.peer.early_messages.LIMIT_BYTES", 0)
     swarm = run(tied(steps=2))
     assert swarm.digests() == calm.digests()
     assert swarm._now == calm._now, "nobody waited for a deadline"

@@ -23,7 +23,7 @@ from peers.chaos.schedule import Schedule
 from peers.chaos.small_run import write_run
 from peers.chaos.striker import Striker
 from peers.chaos.vitals import Vitals
-from peers.resolved_run import resolve_run
+from peers.run.resolved_run import resolve_run
 from swarm.events import (
     Event,
     FrameRecovered,

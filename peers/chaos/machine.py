@@ -16,7 +16,7 @@ import psutil
 from peers.chaos import clock
 from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
-from peers.home import Home
+from peers.run.home import Home
 from swarm.events import Event, ProcessStarted
 
 _SLOW_PERIOD_S = 0.04

@@ -40,13 +40,13 @@ _WARM = (
     "peers.commands.coordinate",
     "peers.commands.join",
     "peers.commands.reference",
-    "peers.bootstrap",
+    "peers.runtime.bootstrap",
     "peers.coordinator.process",
-    "peers.device",
-    "peers.progress",
-    "peers.reference",
+    "peers.runtime.device",
+    "peers.report.progress",
+    "peers.run.reference",
     "peers.stage.process",
-    "peers.verdict",
+    "peers.run.verdict",
 )
 _PR_SET_PDEATHSIG = 1
 

@@ -11,8 +11,8 @@ from peers.chaos.invariants import Finding, check
 from peers.chaos.moment import COORDINATOR
 from peers.chaos.scenario import BOOTSTRAP, Expectations, Expected, ExpectedEnd, Scenario
 from peers.chaos.vitals import Growth
-from peers.event_text import amount, describe
 from swarm import events as e
+from swarm.events.wording import amount
 
 _ANSWERS = (
     e.CheckpointRefused,
@@ -251,11 +251,11 @@ def _episodes(played: Played, usual: float | None) -> list[Episode]:
 
 def _said(played: Played) -> list[tuple[float, str]]:
     """What coordinators and peers have done and say why, in order of time; what a peer says has its name in front."""
-    said = [(seen.at, describe(seen.event)) for seen in played.coordinator if _is_answer(seen.event)]
+    said = [(seen.at, seen.event.describe()) for seen in played.coordinator if _is_answer(seen.event)]
     for name, machine in played.machines.items():
         if name not in played.scenario.coordinators:
             mine = [seen for seen in machine.log if isinstance(seen.event, _ANSWERS_OF_PEERS)]
-            said += [(seen.at, f"{name}: {describe(seen.event)}") for seen in mine]
+            said += [(seen.at, f"{name}: {seen.event.describe()}") for seen in mine]
     return sorted(said)
 
 

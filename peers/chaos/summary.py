@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peers.chaos.report import Report
-from peers.event_text import amount, replicas
+from swarm.events.wording import amount, replicas
 
 _SLOW = 1.5
 _LIVES = 4

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peers.home import BOOTSTRAP_HOME
 from peers.options import Announce, Bootstrap, Home, Json
+from peers.run.home import BOOTSTRAP_HOME
 
 
 def command(
@@ -22,9 +22,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Run a bare DHT node with a lasting address, by which coordinators and peers enter (--bootstrap)."""
-    from peers.bootstrap import serve
-    from peers.core_loop import exit_code
-    from peers.home import Home as HomeFolder
+    from peers.run.home import Home as HomeFolder
+    from peers.runtime.bootstrap import serve
+    from peers.runtime.core_loop import exit_code
     from swarm.net.listening import listen_on
 
     console = Console(highlight=False)

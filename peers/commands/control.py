@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from peers.home import COORDINATOR_HOME
 from peers.options import Home, Json
+from peers.run.home import COORDINATOR_HOME
 
 
 def command(
@@ -35,8 +35,8 @@ def command(
     `stop_after` leave the learning rate's schedule as it was; `rate` multiplies it, from the next step that opens.
     Exit code 2: it is not in force, and the line says why.
     """
-    from peers.control_client import send
-    from peers.event_text import printable
+    from peers.runtime.control_client import send
+    from swarm.events.wording import printable
 
     reply = send(home, name.replace("-", "_"), value, by or _user(), why, timeout)
     if as_json:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peers.home import COORDINATOR_HOME
 from peers.options import Announce, Bootstrap, Dashboard, Json, MaxRate, Set, TensorBoard
 from peers.options import Home as HomeOption
+from peers.run.home import COORDINATOR_HOME
 
 
 def command(
@@ -50,7 +50,7 @@ def command(
     Start it again to resume. Exit codes: 0 finished, 2 something you can fix, 4 the run cannot go on, 130 Ctrl-C.
     """
     from peers.dashboard.place import Place
-    from peers.resolved_run import resolve_run
+    from peers.run.resolved_run import resolve_run
 
     if no_dashboard and (dashboard or tensorboard):
         raise typer.BadParameter("there is no dashboard to serve or to write for", param_hint="--no-dashboard")
@@ -62,11 +62,11 @@ def command(
         return
 
     from peers.coordinator.process import CoordinateOptions, coordinate
-    from peers.core_loop import exit_code
     from peers.dashboard.companion import companion
-    from peers.fault import Fault
-    from peers.home import Home
-    from peers.progress import Progress, print_json
+    from peers.report.progress import Progress, print_json
+    from peers.run.home import Home
+    from peers.runtime.core_loop import exit_code
+    from peers.runtime.fault import Fault
     from swarm.atomic import atomic_file, write_whole
     from swarm.net.invite import parse
     from swarm.net.listening import listen_on
@@ -106,7 +106,7 @@ def command(
 def _dry_run(manifest: object, console: Console, as_json: bool) -> None:
     import json
 
-    from peers import dry_run
+    from peers.run import dry_run
 
     plan = dry_run.dry_run(manifest)  # type: ignore[arg-type]
     if as_json:

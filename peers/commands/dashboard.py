@@ -55,7 +55,7 @@ def command(
     """Show a run in the browser: live, replayed, or after its end. Ends with Ctrl-C; the run does not notice."""
     from peers.dashboard.place import Place
     from peers.dashboard.process import Addresses, DashboardOptions, serve
-    from peers.home import logged_home
+    from peers.run.home import logged_home
 
     if companion:
         os.nice(10)

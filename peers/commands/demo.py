@@ -47,7 +47,7 @@ def command(
     from peers.demo.children import ChildDied
     from peers.demo.story import DemoFailed, DemoOptions, run_demo
     from peers.demo.summary import show
-    from peers.signals import leaving_signals
+    from peers.runtime.signals import leaving_signals
     from swarm import codecs
     from swarm.manifest.tables import AUTO
 

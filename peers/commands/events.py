@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from peers.event_text import describe
-from peers.home import logged_home
 from peers.options import Json
+from peers.run.home import logged_home
 from swarm.events import Event, from_record
 
 _POLL_S = 0.1
@@ -53,7 +52,7 @@ def command(
         elif (event := from_record(record)) is not None:
             at = float(record.get("at", 0.0))
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-            print(f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {describe(event)}", flush=True)
+            print(f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {event.describe()}", flush=True)
     if lines and not events:
         raise typer.BadParameter(f"{path} is no event log: name an events.jsonl, or the home it lies in")
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from peers.event_text import amount, printable
-from peers.home import COORDINATOR_HOME
-from peers.home import Home as HomeFolder
 from peers.options import Archive, Home, Json, Version
+from peers.run.home import COORDINATOR_HOME
+from peers.run.home import Home as HomeFolder
+from swarm.events.wording import amount, printable
 
 
 class Format(enum.StrEnum):
@@ -32,7 +32,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Write a trained model as files that other programs read, from the coordinator's archive."""
-    from peers.archived_run import Refused, open_archived
+    from peers.run.archived_run import Refused, open_archived
     from swarm.state.export import export_hf, export_native
 
     refused = Refused()

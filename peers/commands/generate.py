@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from peers.home import COORDINATOR_HOME
-from peers.home import Home as HomeFolder
 from peers.options import Archive, Home, Json, Version
+from peers.run.home import COORDINATOR_HOME
+from peers.run.home import Home as HomeFolder
 from swarm.manifest import ManifestError
 
 
@@ -33,7 +33,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Continue a text with a trained model, from the coordinator's archive or from an export."""
-    from peers.archived_run import Refused, open_archived
+    from peers.run.archived_run import Refused, open_archived
     from swarm.data.tokenizer import Tokenizer
     from swarm.state.exported import open_native
     from swarm.state.generate import generate

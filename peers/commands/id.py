@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from peers.home import COORDINATOR_HOME
 from peers.options import Home, Json
+from peers.run.home import COORDINATOR_HOME
 
 
 def command(home: Home = COORDINATOR_HOME, as_json: Json = False) -> None:
     """Print the peer id of a home, made at first use: what coordinator.group of RUN.toml names."""
-    from peers.home import Home as HomeFolder
+    from peers.run.home import Home as HomeFolder
     from swarm.net.identity import Identity
 
     peer_id = Identity.load(HomeFolder(home).identity).peer_id

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peers.event_text import amount
 from peers.options import Json
-from peers.run_toml import named_run, write_run_file
+from peers.run.run_toml import named_run, write_run_file
+from swarm.events.wording import amount
 from swarm.manifest import BatchSection, ManifestError, OptimizerSection, RunFile
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(
 
     Reads safetensors and GGUF, nothing that could run code.
     """
-    from peers.memory_limits import free_memory
+    from peers.runtime.memory_limits import free_memory
     from swarm.atomic import atomic_file, write_whole
     from swarm.models import cuts
     from swarm.state.error import StateError

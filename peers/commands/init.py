@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from peers.options import Json
-from peers.run_toml import named_run, write_run_file
+from peers.run.run_toml import named_run, write_run_file
 from swarm.manifest import (
     BatchSection,
     CodecSection,

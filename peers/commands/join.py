@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peers.home import PEER_HOME
 from peers.options import (
     Announce,
     Bootstrap,
@@ -23,6 +22,7 @@ from peers.options import (
     parse_pace,
 )
 from peers.options import Home as HomeOption
+from peers.run.home import PEER_HOME
 from peers.stage.patience import DEFAULT_PATIENCE_S
 from swarm.compute.least_pace import LeastPace
 
@@ -113,13 +113,13 @@ def command(
     from peers.stage.heap import keep_freed_memory
 
     keep_freed_memory()  # before torch is imported
-    from peers.core_loop import exit_code
     from peers.dashboard.companion import companion
     from peers.dashboard.place import Place
-    from peers.device import memory_budget, pick_device
-    from peers.fault import Fault
-    from peers.home import Home
-    from peers.progress import Progress, print_json
+    from peers.report.progress import Progress, print_json
+    from peers.run.home import Home
+    from peers.runtime.core_loop import exit_code
+    from peers.runtime.device import memory_budget, pick_device
+    from peers.runtime.fault import Fault
     from peers.stage.machine import Budgets, Machine
     from peers.stage.process import JoinOptions
     from peers.stage.seats import take_seats

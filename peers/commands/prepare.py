@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from peers.event_text import amount, printable
 from peers.options import Json
+from swarm.events.wording import amount, printable
 from swarm.manifest import DataSection, ManifestError
 
 if TYPE_CHECKING:

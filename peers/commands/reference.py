@@ -26,13 +26,13 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Train the same run in one process, plain torch and the whole model: what the swarm must equal."""
-    from peers.archived_run import Refused
-    from peers.first_version import first_states
-    from peers.home import Home
-    from peers.reference import ReferenceStep, train_reference
-    from peers.replay import read_replay
-    from peers.resolved_run import resolve_run
-    from peers.verdict import archived_digests, compare
+    from peers.run.archived_run import Refused
+    from peers.run.first_version import first_states
+    from peers.run.home import Home
+    from peers.run.reference import ReferenceStep, train_reference
+    from peers.run.replay import read_replay
+    from peers.run.resolved_run import resolve_run
+    from peers.run.verdict import archived_digests, compare
     from swarm.data.reader import CorpusReader
 
     if against is not None and steps is not None:

@@ -22,9 +22,9 @@ def command(
 ) -> None:
     """Write the whole dashboard of a run as one HTML file that needs no server and no network."""
     from peers.dashboard.report import report
-    from peers.event_text import amount
-    from peers.home import logged_home
+    from peers.run.home import logged_home
     from swarm.atomic import atomic_file, write_whole
+    from swarm.events.wording import amount
 
     found = [logged_home(home).path for home in homes] if homes else [logged_home(None).path]
     text = report(found, public=public).encode()

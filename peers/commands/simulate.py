@@ -37,7 +37,7 @@ def command(
 
     Exits with 1 when an invariant is broken, after printing the seed and the command that replays it.
     """
-    from swarm.simulation.scenario import SCENARIOS
+    from swarm.simulation.runs.scenario import SCENARIOS
 
     if log is not None and log.exists() and any(log.iterdir()):
         raise typer.BadParameter(f"{log} is not empty: name a new folder", param_hint="--log")
@@ -54,7 +54,7 @@ def command(
 
 
 def _one(scenario: str, seed: int, trace: bool, as_json: bool, log: Path | None) -> int:
-    from swarm.simulation.runner import TRACE_TAIL, run_seed
+    from swarm.simulation.runs.runner import TRACE_TAIL, run_seed
 
     outcome = run_seed(scenario, seed, tracing=True, log=log)
     if as_json:
@@ -79,8 +79,8 @@ def _one(scenario: str, seed: int, trace: bool, as_json: bool, log: Path | None)
 
 
 def _many(scenario: str, seeds: range, jobs: int, as_json: bool, log: Path | None) -> int:
-    from swarm.simulation.coverage import ENOUGH_SEEDS, Coverage
-    from swarm.simulation.runner import run_seeds
+    from swarm.simulation.runs.coverage import ENOUGH_SEEDS, Coverage
+    from swarm.simulation.runs.runner import run_seeds
 
     coverage, failures, events, rollbacks, done = Coverage(), [], 0, 0, 0
     start = shown = time.perf_counter()

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from peers.dashboard.history.logs import Logs
 from peers.dashboard.history.tail import record_of
-from peers.event_text import amount, printable, rate, replicas
 from peers.fold import RunFacts, RunState, apply_record
 from peers.fold.apply import NOISE
 from peers.fold.facts import facts_in
 from peers.fold.views import people_view, status_view
-from peers.home import logged_home
 from peers.options import AnyHome, Json
+from peers.run.home import logged_home
+from swarm.events.wording import amount, printable, rate, replicas
 
 _MARKS = tuple(f'"kind":"{kind}"'.encode() for kind in NOISE)
 _MOST_SHOWN = 200

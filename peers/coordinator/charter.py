@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peers.home import OpenHome
-from peers.organisers import fetch_from_any
+from peers.run.home import OpenHome
+from peers.runtime.organisers import fetch_from_any
 from swarm.atomic import atomic_file, write_whole
 from swarm.manifest import ManifestError, RunManifest, SignedManifest
 from swarm.net import invite as invites

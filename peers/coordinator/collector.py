@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from peers.state_request import StateRequest
-from peers.thread_work import to_its_end
+from peers.runtime.state_request import StateRequest
+from peers.runtime.thread_work import to_its_end
 from swarm.events import CheckpointRefused, Event
 from swarm.net.bulk import LEAST_RATE, TooSlow
 from swarm.net.network import Network
-from swarm.protocol.actions import CollectCheckpoint
+from swarm.protocol.coordinator.io import CollectCheckpoint
 from swarm.protocol.ids import Actor
 from swarm.state.archive import Archive
 from swarm.state.error import StateError

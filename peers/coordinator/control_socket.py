@@ -1,9 +1,9 @@
 """The control socket: where the organiser's programs on this machine tell the coordinator what to do.
 
-One connection, one line of JSON each way (`peers/control_client.py` writes them). Whoever connects must be the user of
-this process, or root: the kernel says who it is. The socket lies in the home; where the home's path is too long for a
-socket, or its file system knows none, in a folder of its own among the user's temporary files, which a file in the home
-names.
+One connection, one line of JSON each way (`peers/runtime/control_client.py` writes them). Whoever connects must be the
+user of this process, or root: the kernel says who it is. The socket lies in the home. Where the home's path is too long
+for a socket, or its file system knows none, the socket lies in a folder of its own among the user's temporary files; a
+file in the home names that folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from peers.control_client import LONGEST_PATH, MAX_LINE, Request, pointer, socket_path
+from peers.runtime.control_client import LONGEST_PATH, MAX_LINE, Request, pointer, socket_path
 from swarm.atomic import atomic_file, write_whole
 
 REQUEST_S = 10.0

@@ -11,12 +11,13 @@ from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, RecordError
-from peers.core_loop import CoreLoop
-from peers.fault import Fault
+from peers.runtime.core_loop import CoreLoop
+from peers.runtime.fault import Fault
 from swarm.events import CheckpointArchived, EventLog, ProcessStopped, Sampled
 from swarm.manifest import RunManifest
 from swarm.net.network import Network
-from swarm.protocol.actions import (
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
     CollectCheckpoint,
@@ -24,27 +25,20 @@ from swarm.protocol.actions import (
     ControlRequested,
     CoordinatorAction,
     CoordinatorInput,
-    Emit,
     Feed,
-    GroupAction,
-    GroupInput,
-    GroupWritten,
     PassClosed,
     RecordWritten,
-    Send,
-    SendEntries,
-    Stop,
     TermWritten,
     Transferring,
     WriteCommand,
-    WriteGroup,
     WriteRecord,
     WriteTerm,
 )
-from swarm.protocol.coordinator import CoordinatorCore
-from swarm.protocol.group import GroupMember
 from swarm.protocol.ids import PassKind
+from swarm.protocol.io import Emit, Send, Stop
 from swarm.protocol.messages import Frame
+from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten, SendEntries, WriteGroup
+from swarm.protocol.raft.member import GroupMember
 from swarm.state.archive import Archive
 
 

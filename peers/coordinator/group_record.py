@@ -16,11 +16,11 @@ from peers.coordinator.record import (
     encode_decision,
     refusing,
 )
-from swarm.protocol.actions import SendEntries, WriteGroup
-from swarm.protocol.consensus import BATCH
-from swarm.protocol.group_log import Standing, Stored
 from swarm.protocol.ids import Term
 from swarm.protocol.messages import Append, ArchivedEntry, CommandEntry, DecisionEntry, Entry, TermEntry
+from swarm.protocol.raft.io import SendEntries, WriteGroup
+from swarm.protocol.raft.log import Standing, Stored
+from swarm.protocol.raft.raft import BATCH
 
 MAX_BATCH_BYTES = 256 << 10
 """Of entries in a message, as they are on disk: well below what a control message may have."""

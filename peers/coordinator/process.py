@@ -12,8 +12,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peers import lasting_port
-from peers.archived_run import check_archive, describe_archive
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.control_socket import ControlSocket
 from peers.coordinator.driver import CoordinatorDriver
@@ -24,17 +22,19 @@ from peers.coordinator.record import DecisionRecord
 from peers.coordinator.steward import Steward
 from peers.coordinator.twins import Twins
 from peers.coordinator.untold import untold
-from peers.core_loop import INTERRUPTED
-from peers.directory import Directory
-from peers.fault import Fault
-from peers.home import OpenHome
-from peers.link_probe import PROBES, Prober
-from peers.metrics import Metrics
-from peers.organisers import addresses_by_peer, members_of
-from peers.run_network import run_network
-from peers.signals import leaving_signals
-from peers.stage_sizes import stage_sizes
-from peers.state_request import StateRequest
+from peers.report.metrics import Metrics
+from peers.run.archived_run import check_archive, describe_archive
+from peers.run.home import OpenHome
+from peers.run.stage_sizes import stage_sizes
+from peers.runtime import lasting_port
+from peers.runtime.core_loop import INTERRUPTED
+from peers.runtime.directory import Directory
+from peers.runtime.fault import Fault
+from peers.runtime.link_probe import PROBES, Prober
+from peers.runtime.organisers import addresses_by_peer, members_of
+from peers.runtime.run_network import run_network
+from peers.runtime.signals import leaving_signals
+from peers.runtime.state_request import StateRequest
 from swarm.atomic import atomic_file, write_whole
 from swarm.compute.ladders import ladders
 from swarm.compute.payload import largest_payload
@@ -59,13 +59,13 @@ from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.uplink import Uplink
 from swarm.net.wire import Buffer
-from swarm.protocol import commanding
-from swarm.protocol.actions import LeaveRequested
 from swarm.protocol.controls import Controls
-from swarm.protocol.coordinator import CoordinatorCore, Phase
-from swarm.protocol.group import GroupMember
+from swarm.protocol.coordinator import commands as commanding
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
+from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Join, Message, Status, Twin
+from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
@@ -152,7 +152,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     archive.proven = soundness.proven
     newest = archive.newest()
     if options.initial is not None and (newest is None or 0 not in archive.complete_versions()):
-        from peers.first_version import archive_first  # not in the memory of every coordinator
+        from peers.run.first_version import archive_first
 
         archive_first(archive, options.initial, manifest)
         log.append(CheckpointArchived(0, list(manifest.initial.digests)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from peers.control_client import Request
 from peers.coordinator.driver import CoordinatorDriver
-from swarm.protocol.actions import ControlRequested
-from swarm.protocol.commanding import signed
-from swarm.protocol.coordinator import CoordinatorCore
-from swarm.protocol.group import GroupMember
+from peers.runtime.control_client import Request
+from swarm.protocol.coordinator.commands import signed
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import ControlRequested
+from swarm.protocol.raft.member import GroupMember
 
 
 class Steward:

@@ -40,7 +40,7 @@ from peers.dashboard.reader import Reader
 from peers.dashboard.stream import TOPICS, Hub
 from peers.dashboard.tokens import Access
 from peers.dashboard.topics import NAMES
-from peers.home import Home
+from peers.run.home import Home
 
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from peers.control_client import ControlError, NoCoordinator, NotPermitted, Unanswered, send, socket_path
 from peers.dashboard.access import Denied
-from peers.home import Home
+from peers.run.home import Home
+from peers.runtime.control_client import ControlError, NoCoordinator, NotPermitted, Unanswered, send, socket_path
 
 COMMANDS = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
 BY = "dashboard"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.dashboard.access import Denied
-from peers.home import Home
+from peers.run.home import Home
 
 _MOST = 16
 _LAST_WORDS = 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peers.dashboard.access import Denied
-from peers.home import Home
+from peers.run.home import Home
 
 
 def join_lines(home: Home) -> dict[str, Any]:

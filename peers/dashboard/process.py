@@ -38,7 +38,7 @@ from peers.dashboard.stream import Hub
 from peers.dashboard.tensorboard import TensorBoard
 from peers.dashboard.tokens import Tokens
 from peers.dashboard.topics import Topics
-from peers.home import Home
+from peers.run.home import Home
 
 _MOST_CONNECTIONS = 512
 _PORTS_TRIED = 50

@@ -18,9 +18,9 @@ from peers.demo.children import Child, ChildDied, Children
 from peers.demo.event_tail import EventTail
 from peers.demo.killing import Killing, Recovery
 from peers.demo.traffic import Traffic
-from peers.home import Home
-from peers.progress import Progress
-from peers.run_toml import render
+from peers.report.progress import Progress
+from peers.run.home import Home
+from peers.run.run_toml import render
 from swarm import events as e
 from swarm.manifest import (
     BatchSection,

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from peers.demo.killing import Recovery
 from peers.demo.story import Report
-from peers.event_text import amount
+from swarm.events.wording import amount
 
 
 def show(report: Report, console: Console) -> None:

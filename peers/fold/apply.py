@@ -119,6 +119,7 @@ IGNORED = NOISE | frozenset(
         "CoordinatorAway",
         "CoordinatorBack",
         "CheckpointRefused",
+        "StepHeldUp",
         "ResourcesMeasured",
         "LoopBlocked",
     )

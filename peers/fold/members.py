@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peers.fold import reading
+from peers.fold.packed import NOTHING, Packed
 from peers.fold.reading import Malformed, Record
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Member:
     leaving: str = ""
     """Why it is about to go."""
     machine: dict[str, str | float] = field(default_factory=dict)
-    usage: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    usage: Packed = NOTHING
+    seconds: Packed = NOTHING
     """What it did in its last pass, by kind of work."""
     tokens: dict[str, float] = field(default_factory=dict)
     """By stage, tokens whose microbatches it added."""
@@ -160,7 +161,10 @@ def share_changed(state: RunState, record: Record, at: float, source: str) -> No
     seconds, before = reading.number(record, "seconds"), reading.number(record, "before")
     microbatches = reading.count(record, "microbatches")
     if member is not None:
-        member.note(at, f"a microbatch takes it {seconds:.3g} s, {before:.3g} before: its share is {microbatches} now")
+        member.note(
+            at,
+            f"needs {seconds:.3g} s per microbatch (was {before:.3g} s); its share is {microbatches} microbatches now",
+        )
 
 
 def own_report(state: RunState, source: str) -> bool:

@@ -1,21 +1,29 @@
 """Snapshots: dataclasses of JSON values to JSON and back, exactly.
 
-Fields may be str, int, float, bool, lists and mappings (by text) of these, dataclasses, and each of them or None. What
-is plain JSON already is passed on as it is: of ten thousand peers a snapshot is made in a fraction of a second.
+Fields may be str, int, float, bool, lists and mappings (by text) of these, `Packed`, dataclasses, and each of them or
+None. What is plain JSON already is passed on as it is: of ten thousand peers a snapshot is made in a fraction of a
+second.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
+
+import orjson
+
+from peers.fold.packed import Packed
 
 T = TypeVar("T")
 Step = Callable[[Any], Any]
+DEPTH = 3
+"""Levels that `to_lines` takes apart: parts of a state, their fields, entries of these."""
 
 
 def dump(value: Any) -> Any:
@@ -29,21 +37,63 @@ def load(kind: type[T], raw: Any) -> T:
     return value
 
 
-def pieces(value: Any, depth: int = 3) -> Iterator[str]:
-    """The JSON text of `dump(value)`, part by part, so that it is never in memory as a whole."""
-    separator = "{"
-    if depth and dataclasses.is_dataclass(value):
-        items: Iterator[tuple[str, Any]] = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
-    elif depth and type(value) is dict:
-        items = iter(value.items())
+def to_lines(value: Any) -> Iterator[str]:
+    """A dataclass as JSON texts, each a small `[path, value]`: it is never whole in memory as text or JSON."""
+    yield from _lines(type(value), value, [], DEPTH)
+
+
+def from_lines(kind: type[T], lines: Iterable[str | bytes]) -> T:
+    """The dataclass `kind` that `to_lines` was given. Raises KeyError, TypeError or ValueError."""
+    tree: dict[str, Any] = {}
+    for line in lines:
+        path, raw = orjson.loads(line)
+        within, at = tree, kind
+        for name in path[:-1]:
+            at = _inner(at, name)
+            within = within.setdefault(name, {})
+        within[sys.intern(path[-1])] = _codec(_inner(at, path[-1])).load(raw)
+    built: T = _built(kind, tree, DEPTH)
+    return built
+
+
+def _lines(kind: Any, value: Any, path: list[str], depth: int) -> Iterator[str]:
+    if depth and _is_dataclass(kind):
+        items = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
+    elif depth and typing.get_origin(kind) is dict and value:
+        items = value
     else:
-        yield json.dumps(dump(value) if dataclasses.is_dataclass(value) else _deep(value), separators=(",", ":"))
+        yield json.dumps([path, _codec(kind).dump(value)], separators=(",", ":"))
         return
-    for name, item in items:
-        yield f"{separator}{json.dumps(name)}:"
-        yield from pieces(item, depth - 1)
-        separator = ","
-    yield "{}" if separator == "{" else "}"
+    for name, item in items.items():
+        yield from _lines(_inner(kind, name), item, [*path, name], depth - 1)
+
+
+def _built(kind: Any, tree: Any, depth: int) -> Any:
+    """Dataclasses of a tree whose leaves are loaded; its mappings are taken over."""
+    if depth and _is_dataclass(kind):
+        names = {field.name for field in dataclasses.fields(kind)}
+        if type(tree) is not dict or set(tree) != names:
+            raise ValueError(f"{kind.__name__} has other fields")
+        return kind(**{name: _built(_inner(kind, name), tree[name], depth - 1) for name in names})
+    if depth > 1 and typing.get_origin(kind) is dict:
+        return {name: _built(_inner(kind, name), item, depth - 1) for name, item in tree.items()}
+    return tree
+
+
+def _inner(kind: Any, name: str) -> Any:
+    """The type of a dataclass's field, or of a mapping's values. Raises KeyError when there is none."""
+    if _is_dataclass(kind):
+        return _hints(kind)[name]
+    if typing.get_origin(kind) is dict:
+        return typing.get_args(kind)[1]
+    raise KeyError(name)
+
+
+def _is_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and isinstance(kind, type)
+
+
+_hints = functools.cache(typing.get_type_hints)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +120,9 @@ def _codec(kind: Any) -> _Codec:
 
 
 def _made(kind: Any) -> _Codec:
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    if kind is Packed:
+        return _Codec(dict, Packed, False)
+    if _is_dataclass(kind):
         return _of_dataclass(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
@@ -100,7 +152,7 @@ def _made(kind: Any) -> _Codec:
 
 
 def _of_dataclass(kind: type) -> _Codec:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     deep = {name: codec for name in names if not (codec := _codec(hints[name])).plain}
     texts = [name for name in names if hints[name] is str]
@@ -122,15 +174,3 @@ def _of_dataclass(kind: type) -> _Codec:
         return kind(**made)
 
     return _Codec(dumped, loaded, False)
-
-
-def _deep(value: Any) -> Any:
-    """A list or mapping whose type is not at hand."""
-    if type(value) is list:
-        return [_deep(item) if type(item) in (list, dict) or dataclasses.is_dataclass(item) else item for item in value]
-    if type(value) is dict:
-        return {
-            key: _deep(item) if type(item) in (list, dict) or dataclasses.is_dataclass(item) else item
-            for key, item in value.items()
-        }
-    return dump(value) if dataclasses.is_dataclass(value) else value

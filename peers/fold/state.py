@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from peers.fold import snapshot
 from peers.fold.faults import Faults
@@ -16,8 +17,8 @@ from peers.fold.run import Run
 from peers.fold.samples import Results
 from peers.fold.work import Work
 
-FORMAT = 3
-"""Of the JSON. Raised when fields change: snapshots of another format are made anew from the log."""
+FORMAT = 4
+"""Of the lines. Raised when fields change: snapshots of another format are made anew from the log."""
 
 
 @dataclass(slots=True)
@@ -37,22 +38,19 @@ class RunState:
     malformed: int = 0
     """Records that could not be what their kind says, and were passed over."""
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values. They share lists and mappings with this state: write them before the next event."""
-        return {"format": FORMAT, "state": snapshot.dump(self)}
-
-    def json_pieces(self) -> Iterator[str]:
-        """The text of `to_json`, part by part."""
-        yield f'{{"format":{FORMAT},"state":'
-        yield from snapshot.pieces(self)
-        yield "}"
+    def to_lines(self) -> Iterator[str]:
+        """JSON texts, one after the other, made as they are asked for: take all before the next event."""
+        yield json.dumps({"format": FORMAT})
+        yield from snapshot.to_lines(self)
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Self:
-        """The state that `to_json` made `raw` of; takes it over. Raises ValueError for another format."""
-        if raw.get("format") != FORMAT:
-            raise ValueError(f"a snapshot of format {raw.get('format')!r}, not {FORMAT}")
+    def from_lines(cls, lines: Iterable[str | bytes]) -> Self:
+        """The state whose `to_lines` these are. Raises ValueError for another format."""
+        found = iter(lines)
         try:
-            return snapshot.load(cls, raw["state"])
-        except (KeyError, TypeError, AttributeError) as error:
+            head = json.loads(next(found, "null"))
+            if head != {"format": FORMAT}:
+                raise ValueError(f"a snapshot that begins with {str(head)[:80]}, not with format {FORMAT}")
+            return snapshot.from_lines(cls, found)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"no snapshot of a run: {error}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from peers.fold import reading
 from peers.fold.links import add, told
 from peers.fold.members import USAGE_KEYS, own_report
+from peers.fold.packed import Packed
 from peers.fold.reading import MOST_STAGES, Malformed, Record, a_count, a_number
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def peer_worked(state: RunState, record: Record, at: float, source: str) -> None
     told_seconds = record.get("seconds")
     if type(told_seconds) is not dict:
         raise Malformed("seconds")
-    seconds = {kind: a_number(told_seconds[kind]) for kind in KINDS if kind in told_seconds}
+    seconds = Packed({kind: a_number(told_seconds[kind]) for kind in KINDS if kind in told_seconds})
     links = record.get("links") or []
     usage = record.get("usage") or {}
     if type(links) is not list or len(links) > 64 or type(usage) is not dict or len(usage) > USAGE_KEYS:
@@ -265,7 +266,7 @@ def peer_worked(state: RunState, record: Record, at: float, source: str) -> None
         return
     member.last_at, member.seconds = at, seconds
     if usage:
-        member.usage = usage
+        member.usage = Packed(usage)
     if links and (sent := told(state, actor, links)):
         member.sent += sum(sent.values())
         totals = state.people.of(member.peer).sent

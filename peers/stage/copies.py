@@ -1,6 +1,6 @@
 """Copies of the state that a peer trains, for those who fetch a version whole: one for all who come at the same time.
 
-They are taken on the compute thread, and rarely enough that nobody can keep it from training.
+They lie on disk while they are fetched, and are taken rarely enough that nobody can keep a peer from training.
 """
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from peers.stage.lending import Engine
-from peers.state_request import StateRequest
+from peers.runtime.state_request import StateRequest
+from peers.stage.copying import Emit, Engine, copy_to
 from swarm.net.bulk import is_overdue
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
-from swarm.state.layout import ShardMeta
-from swarm.state.shard import Tensors
-from swarm.state.transfer import iter_chunks
+from swarm.state.folder import Checkpoint
+from swarm.state.transfer import iter_file_chunks
 
 MAX_COPIES = 2
 """At once: of the version that most come for, and of one that somebody is still busy with."""
 COPYING = 0.1
-"""The part of its time that the compute thread may spend on copies."""
+"""The part of its time that a peer may spend on copies."""
 MAX_REST_S = 10.0
 PAUSE_S = 2.0
 """Who leaves a copy before its end is not given another one at once."""
 
 
 class Copies:
-    """Used in one event loop."""
+    """Used in one event loop. `folder` is there, and somebody else empties it before a process begins."""
 
-    def __init__(self, run_hash: str) -> None:
+    def __init__(self, run_hash: str, folder: Path, emit: Emit) -> None:
         self._run_hash = run_hash
+        self._folder = folder
+        self._emit = emit
         self._held: dict[int, _Copy] = {}
         """By version, while they are fetched."""
         self._next_at = 0.0
@@ -49,8 +51,8 @@ class Copies:
         reading = _Reading(now)
         copy.readings.append(reading)
         try:
-            chunks = iter_chunks(*await asyncio.shield(copy.taking))
-            yield await asyncio.to_thread(next, chunks)  # hashes the whole
+            chunks = iter_file_chunks(await asyncio.shield(copy.taking), self._run_hash)
+            yield next(chunks)
             for chunk in chunks:
                 reading.nbytes += len(chunk)
                 yield chunk
@@ -61,11 +63,13 @@ class Copies:
             raise
         finally:
             copy.readings.remove(reading)
-            if not copy.readings and self._held.get(request.version) is copy:
-                del self._held[request.version]
+            if not copy.readings:
+                copy.remove()
+                if self._held.get(request.version) is copy:
+                    del self._held[request.version]
 
     def may_be_taken(self, now: float) -> bool:
-        """Whether the compute thread has rested from the last one."""
+        """Whether the last one was long enough ago."""
         return now >= self._next_at
 
     def rest(self, began: float) -> None:
@@ -91,19 +95,19 @@ class Copies:
         copy = self._held[request.version] = _Copy(taking)
         return copy
 
-    async def _take(self, engine: Engine, stage: int, version: int) -> tuple[Tensors, ShardMeta]:
+    async def _take(self, engine: Engine, stage: int, version: int) -> Checkpoint:
         if (rest := self._next_at - time.monotonic()) > 0:
             await asyncio.sleep(rest)
         began, held = time.monotonic(), engine.version
-        if held == version:
-            state = await asyncio.wrap_future(engine.snapshot())
-            held = state.version
-            self.rest(began)
         if held != version:
             raise StateError("state", f"version {version} is over, this peer is at {held}")
-        digest = await asyncio.to_thread(state.digest)
-        meta = ShardMeta(self._run_hash, stage, version, state.updates, state.chain, digest, state.subspace_id)
-        return state.tensors, meta
+        path = self._folder / f"whole-{version}-{time.monotonic_ns()}"
+        try:
+            draft = await asyncio.wrap_future(copy_to(path, engine, self._run_hash, stage, version, self._emit))
+        finally:
+            self.rest(began)
+        hash_ = await asyncio.to_thread(draft.hash)
+        return Checkpoint(stage, version, path, draft.meta.digest, hash_, draft.nbytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -116,10 +120,20 @@ class _Reading:
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    taking: asyncio.Task[tuple[Tensors, ShardMeta]]
+    taking: asyncio.Task[Checkpoint]
     readings: list[_Reading] = field(default_factory=list)
     given_up: bool = False
     """Its readers are too slow, and others wait."""
 
     def is_overdue(self, now: float) -> bool:
         return all(is_overdue(now - each.began, each.nbytes / max(now - each.began, 1e-9)) for each in self.readings)
+
+    def remove(self) -> None:
+        """Its file goes, as soon as it is there."""
+
+        def taken(task: asyncio.Task[Checkpoint]) -> None:
+            if not task.cancelled() and task.exception() is None:
+                path = task.result().path
+                asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
+
+        self.taking.add_done_callback(taken)

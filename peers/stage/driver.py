@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from peers.core_loop import CoreLoop
-from peers.fault import Fault
+from peers.runtime.core_loop import CoreLoop
+from peers.runtime.fault import Fault
 from peers.stage.keeper import Keeper, NotFinite
 from peers.stage.resources import measure
 from peers.stage.retention import Retention
@@ -16,14 +16,17 @@ from peers.stage.telemetry import Reports
 from swarm.compute.body import FrameError
 from swarm.compute.shortage import out_of_memory
 from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Actor, Attempt
+from swarm.protocol.io import Emit, Send, Stop
+from swarm.protocol.messages import Frame, Message, Relay, WithPayload
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import (
     Apply,
     BackwardDone,
     Begin,
     CancelReduce,
     CheckpointSaved,
     ComputeFailed,
-    Emit,
     FetchSums,
     ForwardDone,
     Lend,
@@ -34,18 +37,13 @@ from swarm.protocol.actions import (
     PeerInput,
     RestoreSums,
     SaveCheckpoint,
-    Send,
     StateFailed,
     StateLoaded,
     StateSpoilt,
-    Stop,
     StoreSum,
     SumsFetched,
     SumsMissing,
 )
-from swarm.protocol.ids import Actor, Attempt
-from swarm.protocol.messages import Frame, Message, Relay, WithPayload
-from swarm.protocol.peer import PeerCore
 from swarm.state.error import StateError
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from peers.home import OpenHome
+from peers.run.home import OpenHome
 from peers.stage.patience import CoordinatorGone, Patience
 from swarm.events import Event
 from swarm.net.host import Host, NobodyAnswers, Unresponsive

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, Kind, PieceRequest
+from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, Kind, PieceRequest
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor

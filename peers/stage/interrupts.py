@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from peers.signals import leaving_signals, let_the_next_end_it
+from peers.runtime.signals import leaving_signals, let_the_next_end_it
 
 
 class Interrupts:

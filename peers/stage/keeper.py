@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from mmap import ACCESS_COPY, mmap
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from peers.piece_request import Kind, PieceRequest
+from peers.runtime.piece_request import Kind, PieceRequest
+from peers.runtime.state_request import StateRequest
+from peers.runtime.thread_work import to_its_end
 from peers.stage.copies import Copies
+from peers.stage.copying import copy_state
 from peers.stage.gathering import Fetch as FetchPieces
 from peers.stage.gathering import Gathering
 from peers.stage.lending import Lending
-from peers.state_request import StateRequest
-from peers.thread_work import to_its_end
 from swarm.compute.averaging import largest_bucket
 from swarm.compute.digest import first_chain
 from swarm.compute.engine import StageEngine
@@ -27,7 +27,9 @@ from swarm.compute.reduction import largest_exact
 from swarm.events import CheckpointRefused, CheckpointWritten, Event, StateFetched
 from swarm.manifest import RunManifest
 from swarm.models.kinds import parameter_shapes
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.peer.catch_up import is_whole
+from swarm.protocol.peer.io import (
     Apply,
     CancelReduce,
     Fetched,
@@ -38,15 +40,13 @@ from swarm.protocol.actions import (
     RestoreSums,
     StoreSum,
 )
-from swarm.protocol.catching_up import is_whole
-from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.reporter import Saved
+from swarm.protocol.peer.status_reports import Saved
 from swarm.state.checkpoints import CheckpointStore
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
 from swarm.state.layout import ShardMeta, check_meta, shard_limit, state_shapes
 from swarm.state.pieces import SumsFile
-from swarm.state.shard import Shard, parse_shard
+from swarm.state.shard import Shard, open_shard
 from swarm.state.transfer import ShardReceiver, iter_file_chunks
 
 _NAME_LENGTH = 16
@@ -91,13 +91,16 @@ class Keeper:
             manifest.checkpoint.keep,
             lambda path, reason: emit(CheckpointRefused(str(path), reason)),
         )
-        self.lending = Lending(self._run_hash, folder.with_name("lent"), emit)
+        lent = folder.with_name("lent")
+        self.lending = Lending(self._run_hash, lent, emit)
         self._fetch_pieces = fetch_pieces
         self._torn: set[tuple[int, int]] = set()
         """Stage and version of checkpoints on this disk that turned out to be of no use."""
         self._incoming = folder.with_name("incoming")
         self._incoming.mkdir(parents=True, exist_ok=True)
         _remove(self._incoming.glob("sums-*"))  # what another process has left
+        _remove(self._incoming.glob("whole-*"))
+        self._downloads = count()
         self._removing: asyncio.Future[None] | None = None
         """A thread that removes old sums."""
         self._sums: Gathering | None = None
@@ -106,7 +109,7 @@ class Keeper:
         """{step: the indices of its sums that were fetched}: if they are wanted again, not of what was decided."""
         self._fetched = 0
         self._told_at = 0.0
-        self._copies = Copies(self._run_hash)
+        self._copies = Copies(self._run_hash, lent, emit)
         self.engine: StageEngine | None = None
         self.stage: int | None = None
         self._making = asyncio.Lock()
@@ -123,7 +126,7 @@ class Keeper:
         return Saved(StageIndex(max(saved)[1])) if saved else None
 
     def flip_bit(self) -> None:
-        """One bit of the parameters in memory becomes another: for rehearsals (peers/fault.py)."""
+        """One bit of the parameters in memory becomes another: for rehearsals (peers/runtime/fault.py)."""
         if self.engine is not None:
             self.engine.flip_bit()
 
@@ -208,15 +211,19 @@ class Keeper:
         assert action.source is not None
         request = StateRequest(action.stage, action.version, from_archive=action.from_archive)
         parameters = parameter_shapes(self._manifest.model, action.stage)
-        receiver = ShardReceiver(self._run_hash, action.stage, action.version, parameters, str(action.source))
-        async with aclosing(self._fetch(action.source, request.encode())) as chunks:
-            async for chunk in chunks:
-                receiver.feed(chunk)
-                if own is not None and own.hash == receiver.hash:
-                    break
-            else:
-                source = "archive" if action.from_archive else str(action.source)
-                return await asyncio.to_thread(receiver.finish), source
+        path = self._incoming / f"whole-{action.stage}-{action.version}-{next(self._downloads)}"
+        receiver = ShardReceiver(self._run_hash, action.stage, action.version, parameters, path, str(action.source))
+        try:
+            async with aclosing(self._fetch(action.source, request.encode())) as chunks:
+                async for chunk in chunks:
+                    await asyncio.to_thread(receiver.feed, chunk)
+                    if own is not None and own.hash == receiver.hash:
+                        break
+                else:
+                    source = "archive" if action.from_archive else str(action.source)
+                    return await asyncio.to_thread(receiver.finish), source
+        finally:
+            await asyncio.to_thread(receiver.close)
         shard = await asyncio.to_thread(self._load_own, action.stage, action.version)
         return (shard, "own checkpoint") if shard is not None else await self._download(action, None)
 
@@ -240,16 +247,11 @@ class Keeper:
         return shard
 
     def _parse(self, path: Path, stage: int) -> Shard:
-        """Map into memory, where a copy would cost as much as all else; the name is of no use any more.
-
-        Raises StateError, OSError.
-        """
-        with path.open("rb") as file:
+        """The state in a file, whose name is of no use any more. Raises StateError, OSError."""
+        try:
+            return open_shard(path, "the donors", shapes=self._shapes(stage))
+        finally:
             path.unlink()
-            if not os.fstat(file.fileno()).st_size:
-                raise StateError("the donors", "a state of no bytes")
-            raw = mmap(file.fileno(), 0, access=ACCESS_COPY)
-        return parse_shard(raw, "the donors", shapes=self._shapes(stage))
 
     async def fetch_sums(self, action: FetchSums) -> bool:
         """Carry out a FetchSums. False: it is under way, and goes on with these donors. Raises StateError, OSError."""
@@ -334,35 +336,22 @@ class Keeper:
     # ------------------------------------------------------------ saving and serving
 
     async def save(self, version: int, proven: int | None = None) -> str:
-        """Snapshot now, write in a thread; returns the hash of the shard's file, equal on every replica.
+        """Copy now, commit when others are done; returns the hash of the shard's file, equal on every replica.
 
         One after the other: what is saved prunes what is older, and newer, on the disk, but for the newest checkpoint
         up to version `proven`. Raises NotFinite, and StateError when the disk is full.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
-        state = await asyncio.wrap_future(engine.snapshot())
-        if state.version != version:
-            raise StateError("checkpoint", f"the stage went on to version {state.version} before {version} was saved")
+        copying = copy_state(engine, stage, version, lambda held: self._store.draft(stage, held), self._emit)
+        draft = await asyncio.wrap_future(copying)
         async with self._saving:
-            if await asyncio.to_thread(lambda: state.spoilt):
+            if draft.spoilt:
+                await asyncio.to_thread(draft.remove)
                 raise NotFinite(f"version {version} of stage {stage} holds NaN or infinity")
-            digest = await asyncio.to_thread(state.digest)
-            checkpoint = await to_its_end(self._save_shard, stage, state, digest, proven)
-        self._emit(CheckpointWritten(stage, version, digest, checkpoint.nbytes))
+            checkpoint = await to_its_end(self._store.save, draft, proven)
+        self._emit(CheckpointWritten(stage, version, checkpoint.digest, checkpoint.nbytes))
         return checkpoint.hash
-
-    def _save_shard(self, stage: int, state: StageState, digest: str, proven: int | None) -> Checkpoint:
-        return self._store.save(
-            stage,
-            state.version,
-            state.tensors,
-            digest,
-            updates=state.updates,
-            chain=state.chain,
-            subspace_id=state.subspace_id,
-            proven=proven,
-        )
 
     async def serve(self, request: StateRequest, requester: Actor) -> AsyncGenerator[bytes, None]:
         """The chunks of a live state or of a saved checkpoint. Raises StateError when this peer does not have it."""

@@ -1,8 +1,8 @@
 """What a peer keeps for those who take up its stage while it trains: copies of versions, and the sums of steps.
 
-A copy is taken on the compute thread before the step is applied, and held in memory while somebody loads that version.
-Sums lie on disk, each bucket as it was sent when the step was reduced, or would have been, had there been another
-replica. Both are served piece by piece.
+Both lie on disk and are served piece by piece. A copy is written before the step is applied, and kept while somebody
+loads that version. Of the sums each bucket is as it was sent when the step was reduced, or would have been, had there
+been another replica.
 """
 
 from __future__ import annotations
@@ -10,45 +10,32 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest
-from swarm.compute.optimizer import StageState
+from peers.runtime.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest
+from peers.stage.copying import Engine, copy_to
 from swarm.events import CheckpointRefused, Event
-from swarm.protocol.actions import Lend, StoreSum
 from swarm.protocol.ids import Attempt
+from swarm.protocol.peer.io import Lend, StoreSum
+from swarm.state.draft import Draft
 from swarm.state.error import StateError
-from swarm.state.layout import ShardMeta
 from swarm.state.packed import framed
-from swarm.state.pieces import PIECE_BYTES, Index, SumsFile, span
-from swarm.state.shard import shard_parts
+from swarm.state.pieces import PIECE_BYTES, Index, SumsFile
 
 MAX_COPIES = 2
-"""Of the state, in memory at once."""
+"""Of the state, on disk at once."""
 MAX_SUMS_BYTES = 16 << 30
 """On disk. The oldest go first: who needs them must load a newer version."""
 
 
-class Engine(Protocol):
-    @property
-    def buckets(self) -> int: ...
-    @property
-    def version(self) -> int | None: ...
-    def snapshot(self) -> Future[StageState]: ...
-    def written(self, attempt: Attempt) -> Future[list[bytes]]: ...
-
-
 @dataclass(slots=True)
 class _Lent:
-    """`parts` in memory, or the same bytes in a file."""
+    """What lies in a file."""
 
     index: Index
-    parts: Sequence[bytes | memoryview] = ()
-    path: Path | None = None
+    path: Path
 
     def answer(self, request: PieceRequest) -> bytes:
         pieces = self._read(request.first, request.count)
@@ -60,8 +47,6 @@ class _Lent:
     def _read(self, first: int, count: int) -> bytes:
         start = first * PIECE_BYTES
         length = min(count * PIECE_BYTES, self.index.total - start)
-        if self.path is None:
-            return b"".join(span(self.parts, start, length))
         with self.path.open("rb") as file:
             file.seek(start)
             return file.read(length)
@@ -85,7 +70,7 @@ class Lending:
         """By version."""
         self._sums: dict[int, _Making] = {}
         """By step."""
-        self._taking: dict[int, asyncio.Future[StageState]] = {}
+        self._taking: dict[int, asyncio.Future[Draft]] = {}
         self._stored: dict[Attempt, dict[int, bytes]] = {}
         """Reduced buckets of attempts that are not applied yet, if others listen."""
 
@@ -94,24 +79,26 @@ class Lending:
         """Versions that are lent."""
         return sorted(self._copies)
 
-    def taken(self, version: int) -> asyncio.Future[StageState] | None:
-        """The copy of a version, while it is taken on the compute thread."""
+    def taken(self, version: int) -> asyncio.Future[Draft] | None:
+        """The copy of a version, while it is taken."""
         return self._taking.get(version)
 
     def lend(self, order: Lend, stage: int, engine: Engine, may_copy: bool) -> None:
-        """Carry out a Lend. `may_copy`: the compute thread has the time."""
+        """Carry out a Lend. `may_copy`: the last copy was long enough ago."""
         if stage != self._stage:
             self.clear()
         self._stage, self._order = stage, order
         for version in [v for v in self._copies if v not in order.versions]:
-            del self._copies[version]
+            self._forget(self._copies, version)
         for step in [step for step in self._sums if step < order.since]:
-            self._forget(step)
+            self._forget(self._sums, step)
         version = order.pass_id.version
         if version in order.versions and version not in self._copies and may_copy and len(self._copies) < MAX_COPIES:
-            taking = asyncio.wrap_future(engine.snapshot())  # in the queue before the step is applied
+            path = self._folder / f"state-{version}-{time.monotonic_ns()}"
+            copying = copy_to(path, engine, self._run_hash, stage, version, self._emit)
+            taking = asyncio.wrap_future(copying)  # in the queue before the step is applied
             self._taking = {version: taking}
-            self._copies[version] = self._keep(self._copied(taking, stage, version), self._copies, version)
+            self._copies[version] = self._keep(self._copied(taking), self._copies, version)
 
     def lends(self, attempt: Attempt) -> bool:
         """Whether others listen to the pass of an attempt of this stage."""
@@ -143,16 +130,16 @@ class Lending:
             self._sums[step] = self._keep(self._written(buckets, step), self._sums, step)
         done = [(known, lent.result().index.total) for known, lent in self._sums.items() if _is_here(lent)]
         while sum(total for _, total in done) > MAX_SUMS_BYTES:
-            self._forget(min(done)[0])
+            self._forget(self._sums, min(done)[0])
             done.remove(min(done))
 
     def clear(self) -> None:
         """Another state is loaded, or none is held any more."""
-        self._copies.clear()
         self._stored.clear()
         self._order = None
-        for step in list(self._sums):
-            self._forget(step)
+        for table in (self._copies, self._sums):
+            for key in list(table):
+                self._forget(table, key)
 
     async def answer(self, request: PieceRequest, stage: int | None, version: int | None) -> bytes:
         """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that there are not, OSError.
@@ -190,17 +177,9 @@ class Lending:
         task.add_done_callback(ended)
         return task
 
-    async def _copied(self, taking: asyncio.Future[StageState], stage: int, version: int) -> _Lent:
-        state = await taking
-        if state.version != version:
-            raise StateError("lent", f"version {version} was over before it could be copied: this is {state.version}")
-        return await asyncio.to_thread(self._indexed, state, stage)
-
-    def _indexed(self, state: StageState, stage: int) -> _Lent:
-        digest = state.digest()
-        meta = ShardMeta(self._run_hash, stage, state.version, state.updates, state.chain, digest, state.subspace_id)
-        parts = shard_parts(state.tensors, meta)
-        return _Lent(Index.of(parts), parts)
+    async def _copied(self, taking: asyncio.Future[Draft]) -> _Lent:
+        path = (await taking).path
+        return _Lent(await asyncio.to_thread(Index.of_file, path), path)
 
     async def _written(self, buckets: list[bytes] | asyncio.Future[list[bytes]], step: int) -> _Lent:
         found = buckets if isinstance(buckets, list) else await buckets
@@ -218,14 +197,15 @@ class Lending:
             raise
         return _Lent(Index.of(parts), path=path)
 
-    def _forget(self, step: int) -> None:
+    def _forget(self, table: dict[int, _Making], key: int) -> None:
         """Its file goes, as soon as it is written. In a thread: a busy disk takes seconds to let a large one go."""
 
         def remove(lent: _Making) -> None:
-            if _is_here(lent) and (path := lent.result().path) is not None:
+            if _is_here(lent):
+                path = lent.result().path
                 asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
 
-        self._sums.pop(step).add_done_callback(remove)
+        table.pop(key).add_done_callback(remove)
 
 
 def _is_here(lent: _Making) -> bool:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from swarm.events import Event
 from swarm.net.uplink import Uplink
-from swarm.protocol.means import Means
-from swarm.protocol.messages import Seating
+from swarm.protocol.messages import Means, Seating
 
 
 @dataclass(frozen=True, slots=True)

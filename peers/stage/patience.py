@@ -6,7 +6,7 @@ while this machine slept: then nobody would ever tell. After its patience a peer
 
 from __future__ import annotations
 
-from peers.core_loop import RunFailed
+from peers.runtime.core_loop import RunFailed
 from swarm.events import CoordinatorAway, CoordinatorBack
 
 DEFAULT_PATIENCE_S = 600.0

@@ -12,15 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from peers.core_loop import RunFailed
-from peers.directory import Directory
-from peers.dry_run import dry_run
-from peers.fault import Fault
-from peers.home import OpenHome
-from peers.link_probe import DOWN, noise, probe_link
-from peers.organisers import addresses_by_peer, fetch_from_any, members_of
-from peers.piece_request import Kind, PieceRequest
-from peers.run_network import run_network
+from peers.run.dry_run import dry_run
+from peers.run.home import OpenHome
+from peers.runtime.core_loop import RunFailed
+from peers.runtime.directory import Directory
+from peers.runtime.fault import Fault
+from peers.runtime.link_probe import DOWN, noise, probe_link
+from peers.runtime.organisers import addresses_by_peer, fetch_from_any, members_of
+from peers.runtime.piece_request import Kind, PieceRequest
+from peers.runtime.run_network import run_network
+from peers.runtime.state_request import StateRequest
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
 from peers.stage.interrupts import Interrupts
@@ -32,7 +33,6 @@ from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
 from peers.stage.usage import Usage, machine_traits
-from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
@@ -61,10 +61,11 @@ from swarm.net.host import DEFAULT_LISTEN, Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS, Buffer
-from swarm.protocol.actions import LeaveRequested, LinksMeasured, MeansChanged, PeerInput
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
+from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
-from swarm.protocol.peer import PeerCore
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput
 from swarm.protocol.settings import Settings
 from swarm.state.layout import shard_limit
 from swarm.state.transfer import HEADER_BYTES, TransferHeader

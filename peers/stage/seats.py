@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from peers.home import Home
+from peers.run.home import Home
 from peers.stage.process import JoinOptions, join
 from swarm.events import SeatLeft, SeatTaken
 from swarm.net.invite import Invite

@@ -15,10 +15,10 @@ from peers.stage.usage import Usage
 from swarm.compute.meter import Meter
 from swarm.events import EventLog
 from swarm.net.network import Network
+from swarm.protocol.coordinator.membership.reported_work import described, worked
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import MAX_LINK_USES, Join, LinkUse, Message, Open, Status, Telemetry, Trait, Work
-from swarm.protocol.peer import PeerCore
-from swarm.protocol.reported_work import described, worked
+from swarm.protocol.peer.core import PeerCore
 
 SLOW_UPLINK = 125_000.0
 """Bytes a second: over less than this the sums are told alone."""

@@ -6,7 +6,7 @@ leaves a note in its home, and `join` does not start there until somebody has re
 
 from __future__ import annotations
 
-from peers.home import Home, HomeError
+from peers.run.home import Home, HomeError
 from swarm.atomic import atomic_file, write_whole
 from swarm.net.handshake import Refusal
 

@@ -8,7 +8,7 @@ before, whatever samples stood there (EF21, as in arXiv 2401.07788: what a frame
 
 The receiver computes with x̂, and so does the next visit's change: the error of one visit is corrected in the next, and
 as the model settles the changes shrink, and their error with them. Which visit is which, and that both ends hold the
-same m, is the protocol's business (swarm/protocol/crossings.py). Here are the two forms of a frame:
+same m, is the protocol's business (swarm/protocol/lineage.py). Here are the two forms of a frame:
 
     Delta            whole: fp16 values, ±65,504 at most. Of x a key frame; of x̂ lossless. Evaluation and generation
     Delta.against    the change from m: the payload of Q

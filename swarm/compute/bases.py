@@ -1,6 +1,6 @@
 """What later visits build on: what crossed, or what it lost, at the last visit and in this step so far.
 
-The core says which are kept (swarm/protocol/bases.py). All are fp16, in main memory.
+The core says which are kept (swarm/protocol/peer/delta_bases.py). All are fp16, in main memory.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from swarm.compute.digest import reconstruction_digest
 from swarm.manifest import RunManifest
-from swarm.protocol.actions import SettleBases
 from swarm.protocol.ids import BaseKey, End, Microbatch, StepNumber
+from swarm.protocol.peer.io import SettleBases
 
 
 class BaseStore:

@@ -30,8 +30,8 @@ from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.residuals import Residuals
 from swarm.compute.sums import Accumulator, Layout, SumOverflow, peak_of
 from swarm.manifest import SumSection
-from swarm.protocol.actions import EncodePart, SumBucket
 from swarm.protocol.ids import Attempt
+from swarm.protocol.peer.io import EncodePart, SumBucket
 
 HEAD_BYTES = 9
 """Of a payload, before its frame, at most."""

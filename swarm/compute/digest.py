@@ -35,11 +35,28 @@ def next_chain(previous: str, reduced: str, scale: float, update: Update) -> str
 
 def state_digest(version: int, updates: int, tensors: Mapping[str, Tensor]) -> str:
     """Of a stage's full state: named parameters and moments, hashed in the order of their names."""
-    state = blake3(_INTEGERS.pack(version, updates))
-    for name, tensor in sorted(tensors.items()):
-        state.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+    state = StateDigest(version, updates)
+    for name in sorted(tensors):  # one after the other: they may be read from a file
+        state.begin(name, tensor := tensors[name])
         state.update(_bytes(tensor))
     return state.hexdigest()
+
+
+class StateDigest:
+    """The same, of tensors that are given in pieces, in the order of their names."""
+
+    def __init__(self, version: int, updates: int) -> None:
+        self._hasher = blake3(_INTEGERS.pack(version, updates))
+
+    def begin(self, name: str, tensor: Tensor) -> None:
+        """The bytes of `tensor` follow."""
+        self._hasher.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+
+    def update(self, part: memoryview) -> None:
+        self._hasher.update(part)
+
+    def hexdigest(self) -> str:
+        return self._hasher.hexdigest()
 
 
 def run_digest(stage_digests: Iterable[str]) -> str:

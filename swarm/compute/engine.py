@@ -22,6 +22,7 @@ from swarm.codecs import CodecError, Reason, UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, Buffer, FrameError
+from swarm.compute.held import HeldState, Holds
 from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, REDUCING, Meter
 from swarm.compute.optimizer import StageState
 from swarm.compute.reduction import Buckets
@@ -30,7 +31,8 @@ from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.compute.turns import Turns
 from swarm.manifest import RunManifest
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Attempt, Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
+from swarm.protocol.peer.io import (
     Apply,
     Assemble,
     Backward,
@@ -50,7 +52,6 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Attempt, Direction, FrameKey, Microbatch, PartKey, PassId, SumKey
 
 ComputeAction = (
     Begin
@@ -110,6 +111,7 @@ class StageEngine:
         self._relieved = False
         """There was no memory once, and what could be given up has been."""
         self._starved = 0
+        self._holds = Holds()
         self._coming: Stage | None = None
         """Tensors for a state that is on its way."""
         self.meter = Meter()
@@ -167,8 +169,31 @@ class StageEngine:
         return self._call(lambda: self._load(state))
 
     def snapshot(self) -> Future[StageState]:
-        """A copy of one version's full state, for checkpoints and for other peers."""
+        """A copy of one version's full state, in memory."""
         return self._call(lambda: self._held().optimizer.state())
+
+    def copied(self, copy: Callable[[HeldState], _Value]) -> Future[_Value]:
+        """What `copy` makes of one version's full state, for checkpoints and for other peers, in a thread of its own.
+
+        The state is not copied in memory: until `copy` has had all of it, the next step is not applied.
+        """
+        copied: Future[_Value] = Future()
+
+        def begin() -> None:
+            held = self._held().optimizer.hold(self._holds)
+            if not copied.set_running_or_notify_cancel():
+                held.release()
+                return
+            threading.Thread(target=_copy, args=(held, copy, copied), name="copy", daemon=True).start()
+
+        def failed(begun: Future[None]) -> None:
+            if begun.cancelled():
+                copied.cancel()
+            elif (error := begun.exception()) is not None and copied.set_running_or_notify_cancel():
+                copied.set_exception(error)
+
+        self._call(begin).add_done_callback(failed)
+        return copied
 
     def written(self, attempt: Attempt) -> Future[list[bytes]]:
         """The reduced sums of an attempt, uncompressed. Asked for before the step is applied."""
@@ -247,10 +272,11 @@ class StageEngine:
                 self._backlog.push(Urgency.REDUCE, 0, action)
 
     def close(self) -> None:
-        """Finish the task in hand, drop the rest, end the thread."""
+        """Finish the task in hand, drop the rest, end the thread. Copies that are not complete are given up."""
         for task in self._backlog.close():
             if isinstance(task, _Call):
                 task.future.cancel()
+        self._holds.give_up()
         if self._turns is not None:
             self._turns.end()
         if threading.current_thread() is not self._thread:
@@ -412,6 +438,7 @@ class StageEngine:
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)
             case Apply():
+                self._holds.settle()
                 return stage.apply(action)
             case SettleBases():
                 stage.bases.settle(action)
@@ -430,6 +457,7 @@ class StageEngine:
         return self._stage
 
     def _initialise(self) -> None:
+        self._holds.settle()
         self._stage = self._coming = None  # two copies need not fit
         self._stage = self._build(initialised=True)
 
@@ -443,7 +471,12 @@ class StageEngine:
 
     def _load(self, state: StageState) -> None:
         stage = self._prepare()
-        stage.optimizer.load(state)
+        self._holds.settle()
+        try:
+            stage.optimizer.load(state)
+        finally:
+            if stage.optimizer.torn:
+                self._stage = self._coming = None
         stage.begin()
         stage.bases.clear()
         stage.reduction.forget()
@@ -463,6 +496,17 @@ class _Call:
                 self.future.set_result(self._run())
             except Exception as error:
                 self.future.set_exception(error)
+
+
+def _copy(held: HeldState, copy: Callable[[HeldState], _Value], copied: Future[_Value]) -> None:
+    """In a thread of its own."""
+    torch.set_num_threads(1)  # the cores are for computing
+    try:
+        copied.set_result(copy(held))
+    except Exception as error:
+        copied.set_exception(error)
+    finally:
+        held.release()
 
 
 def _first_line(error: BaseException) -> str:

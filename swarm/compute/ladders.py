@@ -6,16 +6,16 @@ from swarm import codecs
 from swarm.codecs import ladder
 from swarm.compute.body import HEADER_BYTES
 from swarm.manifest import RunManifest
-from swarm.protocol.ladders import Ladders, Rung
+from swarm.protocol.codec_ladder import CodecLadders, Rung
 from swarm.protocol.messages import CodecPair
 
 
-def ladders(manifest: RunManifest) -> Ladders | None:
+def ladders(manifest: RunManifest) -> CodecLadders | None:
     """None where the manifest names both codecs. Raises codecs.UnknownCodec."""
     if not manifest.codec.auto:
         return None
     forward, backward = ladder.names(manifest)
-    return Ladders.of(
+    return CodecLadders.of(
         [Rung(name, frame_bytes(manifest, name)[0]) for name in forward],
         [Rung(name, frame_bytes(manifest, forward[0], name)[1]) for name in backward],
         CodecPair(*ladder.start(manifest)),

@@ -17,8 +17,8 @@ from swarm.compute.low_rank import LowRank, Matrix, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
 from swarm.compute.sums import Accumulator, Layout, combine
 from swarm.manifest import SumSection
-from swarm.protocol.actions import EncodePart, SumBucket
 from swarm.protocol.ids import Attempt
+from swarm.protocol.peer.io import EncodePart, SumBucket
 
 _ALL = 0
 """Residuals are kept whole, under one number of a bucket."""

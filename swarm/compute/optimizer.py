@@ -17,6 +17,7 @@ from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
 from swarm.compute.finite import all_finite
+from swarm.compute.held import HeldState, Holds
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.models.boundary import is_projector
@@ -32,7 +33,9 @@ class StateError(ValueError):
 
 @dataclass(frozen=True)
 class StageState:
-    """Everything a replica must hold to continue: CPU copies that share nothing with a live stage."""
+    """Everything a replica must hold to continue: CPU copies that share nothing with a live stage, in memory or in a
+    file that is read tensor by tensor.
+    """
 
     version: int
     """Steps applied, skipped ones included."""
@@ -40,7 +43,7 @@ class StageState:
     """Steps that moved the parameters."""
     chain: str
     """Chain digest of everything applied, hex."""
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, Tensor]
     """"param/<name>", "exp_avg/<name>", "exp_avg_sq/<name>": fp32, by name in parameter order."""
     subspace_id: str = ""
     """The subspace the parameters mean something in (ModelSection.subspace_id)."""
@@ -75,6 +78,8 @@ class StageOptimizer:
         self._section = section
         self._subspace_id = subspace_id
         self._on_cpu = on_cpu
+        self.torn = False
+        """A state was loaded in part: it is of no version."""
         self._moments = {
             kind: {name: torch.zeros_like(p) for name, p in self._parameters.items()}
             for kind in ("exp_avg", "exp_avg_sq")
@@ -124,8 +129,17 @@ class StageOptimizer:
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._live().items()}
         return StageState(self.version, self.updates, self.chain, tensors, self._subspace_id)
 
+    def hold(self, holds: Holds) -> HeldState:
+        """This version as it lies in memory, for who copies it. It must not be changed before `holds` is settled."""
+        held = HeldState(holds, self._live(), self.version, self.updates, self.chain, self._subspace_id)
+        holds.add(held)
+        return held
+
     def load(self, state: StageState) -> None:
-        """Take over `state`. Raises StateError and changes nothing unless subspace, names, shapes and values fit."""
+        """Take over `state`. Raises StateError and changes nothing unless subspace, names, shapes and values fit.
+
+        If it is in a file which cannot be read all of a sudden, this is `torn`.
+        """
         if state.subspace_id != self._subspace_id:
             raise StateError(
                 f"state of subspace {state.subspace_id[:16] or 'none'}, this run has {self._subspace_id[:16] or 'none'}"
@@ -134,9 +148,11 @@ class StageOptimizer:
             )
         live = self._live()
         _check_state(state, live)
+        self.torn = True
         with torch.no_grad():
             for name, tensor in live.items():
                 tensor.copy_(state.tensors[name])
+        self.torn = False
         self.version, self.updates, self.chain = state.version, state.updates, state.chain
 
     def _live(self) -> dict[str, Tensor]:

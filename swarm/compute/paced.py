@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace, wait
 from swarm.manifest import RunManifest
-from swarm.protocol.actions import Backward, Forward, PeerInput
 from swarm.protocol.ids import PassKind
+from swarm.protocol.peer.io import Backward, Forward, PeerInput
 
 _Action = TypeVar("_Action", Forward, Backward)
 

@@ -20,8 +20,8 @@ from swarm.compute.body import FrameError
 from swarm.compute.digest import reduced_digest
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
 from swarm.manifest import SumSection
-from swarm.protocol.actions import Assembled, EncodePart, SumBucket
 from swarm.protocol.ids import Attempt
+from swarm.protocol.peer.io import Assembled, EncodePart, SumBucket
 
 BUCKET_ELEMENTS = 1 << 18
 """A multiple of packing.BLOCK."""

@@ -23,9 +23,9 @@ from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
-from swarm.protocol.actions import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
+from swarm.protocol.peer.io import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
 
 
 class Stage:

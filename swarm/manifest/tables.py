@@ -104,7 +104,7 @@ class SumSection(Section):
 
 
 class TimingSection(Section):
-    """One budget; every deadline is derived from it and from measured quantiles (swarm/protocol/deadlines.py)."""
+    """One budget; every deadline is derived from it and from measured quantiles (swarm/protocol/timeouts.py)."""
 
     step_budget_s: float = Field(default=60.0, ge=0.01, le=1e6)
     recruit_after_s: float = Field(default=10.0, ge=0, le=1e6)

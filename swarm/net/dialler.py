@@ -22,8 +22,8 @@ from swarm.protocol.ids import Actor
 FIRST_TURN_S = 1.0
 REDIAL_TURN_S = 0.05
 """How long the higher peer id leaves it to the lower one to dial: at first as long as a busy machine takes to answer
-over a long way, since two dials that cross cost five seconds; later little, since a dial that fails is how a death is
-noticed."""
+over a long way, since two dials that cross cost five seconds; little to whom we have reached before, as by the request
+for the run's manifest: the connection is mostly there still, and a dial that fails is how a death is noticed."""
 MEETING_TURN_S = 0.5
 """What a dial still gets once the other has come through to us."""
 
@@ -43,15 +43,11 @@ class Dialler:
         self._has_link = has_link
         self._arrivals: dict[str, asyncio.Event] = {}
         """Set when a peer reaches us while we leave the dial to it."""
-        self._met: set[str] = set()
-        """Peers that were reached once."""
 
     async def reach(self, actor: Actor, channel: Channel) -> Stream:
         """A stream of ours, when it is our turn. Raises DialError, Refused, StreamClosed, TimeoutError."""
         await self._leave_to(actor.peer)
-        stream = await self._dial(actor, channel)
-        self._met.add(actor.peer)
-        return stream
+        return await self._dial(actor, channel)
 
     async def open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
         """A stream of ours to an incarnation, or to whichever there is, at once. Raises as `reach`."""
@@ -77,7 +73,7 @@ class Dialler:
 
     def forget(self, peer_id: str) -> None:
         self.maddrs.pop(peer_id, None)
-        self._met.discard(peer_id)
+        self._host.reached.discard(peer_id)
 
     def came(self, peer_id: str) -> None:
         """It has opened a stream to us."""
@@ -97,7 +93,7 @@ class Dialler:
             return
         arrival = self._arrivals.setdefault(peer_id, asyncio.Event())
         try:
-            async with asyncio.timeout(REDIAL_TURN_S if peer_id in self._met else FIRST_TURN_S):
+            async with asyncio.timeout(REDIAL_TURN_S if peer_id in self._host.reached else FIRST_TURN_S):
                 await arrival.wait()
         except TimeoutError:
             pass

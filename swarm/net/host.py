@@ -60,6 +60,8 @@ class Host:
         """Resolves, with the reason, when the daemon ends, or cannot be reached, although nobody called `close`."""
         self.clock_correction_s = 0.0
         """How far the clocks of those by which we entered are ahead of ours, if it matters."""
+        self.reached: set[str] = set()
+        """Peers that a stream of ours was opened to; whoever dials forgets those that are of no interest any more."""
         self.listen = tuple(listen)
         """Where it listens, each with its port."""
         self._announced = announced
@@ -160,7 +162,9 @@ class Host:
 
     async def open_stream(self, peer_id: str, protocol: str, timeout: float = DIAL_TIMEOUT_S) -> Stream:
         """Open a stream to a peer. Raises DialError."""
-        return await self._daemon.open_stream(peer_id, protocol, timeout)
+        stream = await self._daemon.open_stream(peer_id, protocol, timeout)
+        self.reached.add(peer_id)
+        return stream
 
     async def handle_streams(self, protocol: str, handler: StreamHandler) -> None:
         """Have `handler(stream, peer id)` called for streams opened to us; the stream is closed when it returns."""

@@ -11,8 +11,8 @@ The median of the last ones is taken.
 
 from __future__ import annotations
 
-from swarm.protocol.deadlines import Observed
 from swarm.protocol.ids import Actor
+from swarm.protocol.timeouts import Observed
 
 AT_ONCE = 64 << 10
 """Bytes of a payload that may be there with its header: they are not counted."""

@@ -26,7 +26,6 @@ from google.protobuf.message import Message as Proto
 from swarm.net.proto import messages_pb2 as pb
 from swarm.protocol import controls
 from swarm.protocol import messages as m
-from swarm.protocol.consensus import BATCH
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -39,6 +38,7 @@ from swarm.protocol.ids import (
     SumKey,
     Term,
 )
+from swarm.protocol.raft.raft import BATCH
 
 MAX_STAGES = 1024
 MAX_MICROBATCHES = 65_535

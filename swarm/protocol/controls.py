@@ -17,7 +17,7 @@ from swarm.protocol.settings import Settings
 
 NAMES = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
 GO_BACK = "go_back"
-"""A coordinator's own command, when the run has diverged (swarm/protocol/divergence.py)."""
+"""A coordinator's own command, when the run has diverged (swarm/protocol/coordinator/divergence.py)."""
 MOST_STEPS = 2**31 - 1
 MOST_RATE = 1e6
 REQUESTS = 64

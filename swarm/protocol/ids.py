@@ -29,6 +29,10 @@ class Actor:
         return f"{self.peer[-6:]}.{self.incarnation % 100_000}"
 
 
+Pair = frozenset[Actor]
+"""Two actors."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PassId:
     """One walk of microbatches through the pipeline, totally ordered.

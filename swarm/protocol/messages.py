@@ -83,7 +83,7 @@ class StageTable:
     −1: it has none there, so its residuals are empty (swarm/protocol/residuals.py).
     """
     lines: tuple[int, ...] = ()
-    """By member, how fast its line is, kB a second: who has a slow one sums less (swarm/protocol/reducers.py).
+    """By member, how fast its line is, kB a second: who has a slow one sums less (swarm/protocol/bucket_owners.py).
 
     Empty: all sum as much.
     """
@@ -377,6 +377,17 @@ class Seating:
     """The process takes one more on if this one is asked to (TakeSeats)."""
     on_call: bool = False
     """This one was taken on because the coordinator asked, and leaves when it is asked to (LeaveSeat)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """As in Join and Status."""
+
+    capacity: float = 1.0
+    memory: int | None = None
+    uplink: float | None = None
+    downlink: float | None = None
+    seating: Seating | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from swarm.events import Event, RouteChanged
-from swarm.protocol.actions import CoordinatorAction, Emit, PeerAction, Send
 from swarm.protocol.ids import Actor
+from swarm.protocol.io import Action, Emit, Send
 from swarm.protocol.messages import Message, Relay, Want, WithPayload
 
 RELAYED = Want | WithPayload
@@ -15,12 +15,12 @@ class Outbox:
 
     def __init__(self, me: Actor) -> None:
         self._me = me
-        self._actions: list[PeerAction | CoordinatorAction] = []
+        self._actions: list[Action] = []
         self.routes: dict[Actor, Actor] = {}
         self._told: dict[Actor, Actor] = {}
         """Routes as last told, in whichever pass that was."""
 
-    def add(self, action: PeerAction | CoordinatorAction) -> None:
+    def add(self, action: Action) -> None:
         self._actions.append(action)
 
     def emit(self, event: Event) -> None:
@@ -44,6 +44,6 @@ class Outbox:
         else:
             self._actions.append(Send(to, message))
 
-    def take(self) -> list[PeerAction | CoordinatorAction]:
+    def take(self) -> list[Action]:
         actions, self._actions = self._actions, []
         return actions

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
+from swarm.atomic import sync_folder
 from swarm.protocol.soundness import to_keep
+from swarm.state.draft import Draft, Source, sync, write_draft
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint, OnRefused, VersionFolder
-from swarm.state.layout import Shapes, ShardMeta
-from swarm.state.shard import Shard, Tensors, WrittenFile, read_shard, write_shard
+from swarm.state.layout import Shapes, check_meta
+from swarm.state.shard import Shard, WrittenFile, open_shard, read_shard
+
+_DRAFT = ".draft"
 
 
 class CheckpointStore:
-    """Saves, loads and prunes. `save` may run in a thread while others load; one process owns a directory."""
+    """Saves, loads and prunes. `draft` and `save` may run in a thread while others load; one process owns a directory."""
 
     def __init__(
         self, directory: Path, run_hash: str, keep: int, on_refused: OnRefused = lambda path, reason: None
@@ -22,41 +27,50 @@ class CheckpointStore:
         self._folder = VersionFolder(directory, run_hash)
         self._keep = keep
         self._on_refused = on_refused
+        self._drafts = count()
+        for left in directory.glob(f"*{_DRAFT}"):  # by another process
+            left.unlink(missing_ok=True)
 
-    def save(
-        self,
-        stage: int,
-        version: int,
-        tensors: Tensors,
-        digest: str,
-        *,
-        updates: int,
-        chain: str,
-        subspace_id: str = "",
-        proven: int | None = None,
-    ) -> Checkpoint:
-        """Write and commit one shard, then prune; the newest up to version `proven` stays.
-
-        The tensors must not change meanwhile: pass a snapshot.
-        `updates`, `chain` and `subspace_id` belong to the state (see ShardMeta). The result's `hash` is equal on every
-        replica whose state is equal: it is what replicas compare and what the archive is told to expect.
-        Raises StateError when the disk is full or fails; checkpoints that were there stay intact. One that is too old,
-        or of a history that was rolled back, and cannot be removed goes to `on_refused`; a later save removes it.
-        """
-        path = self._folder.path(stage, version)
-        meta = ShardMeta(self._folder.run_hash, stage, version, updates, chain, digest, subspace_id)
+    def draft(self, stage: int, source: Source) -> Draft:
+        """Write what `source` gives, for `save`. Raises StateError when the disk is full or fails, and what it raises."""
+        path = self._folder.directory / f"{stage}-{source.version}-{next(self._drafts)}{_DRAFT}"
         try:
-            written = write_shard(self._folder.new_path(stage, version), tensors, meta)
-            checkpoint = Checkpoint(stage, version, path, digest, written.hash, written.nbytes)
+            return write_draft(path, source, self._folder.run_hash, stage)
+        except OSError as error:
+            raise self._not_written(path, source.version, error) from error
+
+    def save(self, draft: Draft, proven: int | None = None) -> Checkpoint:
+        """Commit a draft, then prune; the newest up to version `proven` stays.
+
+        The result's `hash` is equal on every replica whose state is equal: it is what replicas compare and what the
+        archive is told to expect. Raises StateError when the disk is full or fails; checkpoints that were there stay
+        intact, and the draft goes. One that is too old, or of a history that was rolled back, and cannot be removed
+        goes to `on_refused`; a later save removes it.
+        """
+        stage, version = draft.meta.stage, draft.meta.version
+        path = self._folder.path(stage, version)
+        try:
+            hash_ = draft.hash()
+            sync(draft.path)
+            draft.path.replace(self._folder.new_path(stage, version))
+            sync_folder(path.parent)
+            checkpoint = Checkpoint(stage, version, path, draft.meta.digest, hash_, draft.nbytes)
             self._folder.commit(checkpoint)
         except OSError as error:
-            raise StateError(
-                path,
-                f"checkpoint of version {version} not written: {error.strerror}; "
-                "older checkpoints are intact, free some space",
-            ) from error
+            draft.remove()
+            raise self._not_written(path, version, error) from error
         self._prune(stage, version, proven)
         return checkpoint
+
+    @staticmethod
+    def _not_written(path: Path, version: int, error: OSError) -> StateError:
+        if not error.errno:
+            return StateError(path, str(error))
+        return StateError(
+            path,
+            f"checkpoint of version {version} not written: {error.strerror}; "
+            "older checkpoints are intact, free some space",
+        )
 
     def versions(self, stage: int) -> list[int]:
         """Committed versions of `stage`, oldest first. Their files are checked only when loaded."""
@@ -70,8 +84,11 @@ class CheckpointStore:
         return found[stage]
 
     def load(self, stage: int, version: int, shapes: Shapes | None = None) -> Shard:
-        """Read and verify one checkpoint. Raises StateError naming the file."""
-        return read_checkpoint(self.checkpoint(stage, version), self._folder.run_hash, shapes)
+        """Verify one checkpoint; its values are read as they are used. Raises StateError naming the file."""
+        found = self.checkpoint(stage, version)
+        shard = open_shard(found.path, str(found.path), shapes=shapes, written=WrittenFile(found.hash, found.nbytes))
+        check_meta(shard.meta, str(found.path), run_hash=self._folder.run_hash, stage=stage, version=version)
+        return shard
 
     def _readable(self, version: int) -> dict[int, Checkpoint]:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from blake3 import blake3
 
@@ -37,6 +38,16 @@ class Index:
             for view in span(parts, number * PIECE_BYTES, min(PIECE_BYTES, total - number * PIECE_BYTES)):
                 hasher.update(view)
             hashes.append(hasher.digest())
+        return cls(total, tuple(hashes))
+
+    @classmethod
+    def of_file(cls, path: Path) -> Index:
+        """Of the bytes of a file. Raises OSError."""
+        hashes, total = [], 0
+        with path.open("rb", buffering=PIECE_BYTES) as file:
+            while piece := file.read(PIECE_BYTES):
+                hashes.append(blake3(piece).digest())
+                total += len(piece)
         return cls(total, tuple(hashes))
 
     def size(self, number: int) -> int:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from mmap import mmap
+from io import FileIO
 from pathlib import Path
 
 import torch
 from blake3 import blake3
 
 from swarm.atomic import atomic_file, write_whole
+from swarm.state.draft import file_hash
 from swarm.state.error import StateError
 from swarm.state.layout import (
     KINDS,
     LENGTH,
+    Layout,
     Shapes,
     ShardMeta,
     check_meta,
@@ -37,10 +39,10 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What a shard file holds. The tensors share one buffer: copy them into place."""
+    """What a shard file holds. The tensors share one buffer, or are read one by one: copy them into place."""
 
     meta: ShardMeta
-    tensors: dict[str, torch.Tensor]
+    tensors: Tensors
 
     def of_kind(self, kind: str) -> dict[str, torch.Tensor]:
         """Tensors by parameter name: `kind` is "param", "exp_avg" or "exp_avg_sq"."""
@@ -53,11 +55,6 @@ class WrittenFile:
 
     hash: str
     nbytes: int
-
-
-def write_shard(path: Path, tensors: Tensors, meta: ShardMeta) -> WrittenFile:
-    """Write a shard atomically. Raises OSError (then `path` is what it was); StateError for tensors not in fp32."""
-    return write_parts(path, shard_parts(tensors, meta))
 
 
 def shard_parts(tensors: Tensors, meta: ShardMeta) -> list[bytes | memoryview]:
@@ -115,27 +112,21 @@ def read_shard(
         raise StateError(path, f"cannot be read: {error.strerror}") from None
     if filled != size:
         raise StateError(path, f"{filled} of {size} bytes could be read")
-    if written is not None and (actual := blake3(buffer).hexdigest()) != written.hash:
-        raise StateError(path, f"BLAKE3 is {actual[:16]}…, the manifest says {written.hash[:16]}…: the file is corrupt")
+    if written is not None:
+        _check_hash(blake3(buffer).hexdigest(), written, str(path))
     shard = parse_shard(buffer, str(path), shapes=shapes)
     check_meta(shard.meta, str(path), run_hash=run_hash, stage=stage, version=version)
     return shard
 
 
-def parse_shard(buffer: bytearray | mmap, where: str, *, shapes: Shapes | None = None) -> Shard:
+def parse_shard(buffer: bytearray, where: str, *, shapes: Shapes | None = None) -> Shard:
     """The shard in `buffer`, whose memory the tensors share.
 
     Checks layout, names, `shapes` if given, that all values are finite and second moments not negative.
     Raises StateError naming `where`.
     """
-    length = head_length(buffer, where)
-    begin = LENGTH.size + length
-    layout = parse_head(memoryview(buffer)[LENGTH.size : begin], where)
-    if len(buffer) != begin + layout.values_bytes:
-        raise StateError(where, f"{len(buffer)} bytes, its head describes {begin + layout.values_bytes}")
-    meta = from_metadata(layout.metadata, where)
-    if shapes is not None:
-        check_shapes({name: place.shape for name, place in layout.places.items()}, shapes, where)
+    begin = LENGTH.size + head_length(buffer, where)
+    layout, meta = _parse_head(memoryview(buffer)[LENGTH.size : begin], len(buffer) - begin, where, shapes)
     tensors: dict[str, torch.Tensor] = {}
     for name, place in layout.places.items():
         tensor = torch.empty(place.shape)
@@ -145,6 +136,92 @@ def parse_shard(buffer: bytearray | mmap, where: str, *, shapes: Shapes | None =
         _check_values(name, tensor, where)
         tensors[name] = tensor
     return Shard(meta, tensors)
+
+
+def open_shard(path: Path, where: str, *, shapes: Shapes | None = None, written: WrittenFile | None = None) -> Shard:
+    """The shard in a file, whose tensors are read one by one, each time that they are asked for, and checked then.
+
+    The file may lose its name meanwhile, but must not change. Checks what can be checked without values, and the hash
+    of the file where it is given. Raises StateError naming `where`.
+    """
+    try:
+        file = path.open("rb", buffering=0)
+        size = os.fstat(file.fileno()).st_size
+        if written is not None:
+            _check_file(file, size, written, where)
+        head = os.pread(file.fileno(), LENGTH.size, 0)
+        begin = LENGTH.size + head_length(head, where)
+        head = os.pread(file.fileno(), begin - LENGTH.size, LENGTH.size)
+    except OSError as error:
+        raise StateError(where, f"cannot be read: {error.strerror}") from None
+    if len(head) != begin - LENGTH.size:
+        raise StateError(where, f"{size} bytes, its head alone takes {begin}: the file is torn")
+    layout, meta = _parse_head(head, size - begin, where, shapes)
+    return Shard(meta, _FileTensors(file, begin, layout, where))
+
+
+class _FileTensors(Mapping[str, torch.Tensor]):
+    """Reads a tensor whenever it is asked for. Raises StateError: it cannot be read, or holds what none may."""
+
+    def __init__(self, file: FileIO, begin: int, layout: Layout, where: str) -> None:
+        self._file = file
+        self._begin = begin
+        self._layout = layout
+        self._where = where
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        place = self._layout.places[name]
+        tensor = torch.empty(place.shape)
+        if place.count:
+            view = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+            _read_whole(self._file, view, self._begin + place.start, self._where)
+        _check_values(name, tensor, self._where)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layout.places)
+
+    def __len__(self) -> int:
+        return len(self._layout.places)
+
+
+def _read_whole(file: FileIO, view: memoryview, start: int, where: str) -> None:
+    filled = 0
+    while filled < len(view):
+        try:
+            count = os.preadv(file.fileno(), [view[filled : filled + _READ_BYTES]], start + filled)
+        except OSError as error:
+            raise StateError(where, f"cannot be read: {error.strerror}") from None
+        if not count:
+            raise StateError(where, f"ends {len(view) - filled} bytes too early: the file is torn")
+        filled += count
+
+
+def _check_file(file: FileIO, size: int, written: WrittenFile, where: str) -> None:
+    """Raises StateError: it is not the file that was written; OSError."""
+    if size != written.nbytes:
+        raise StateError(where, f"{size} bytes, the manifest says {written.nbytes}: the file is torn")
+    _check_hash(file_hash(file), written, where)
+
+
+def _check_hash(actual: str, written: WrittenFile, where: str) -> None:
+    if actual != written.hash:
+        raise StateError(
+            where, f"BLAKE3 is {actual[:16]}…, the manifest says {written.hash[:16]}…: the file is corrupt"
+        )
+
+
+def _parse_head(
+    head: bytes | memoryview, values_bytes: int, where: str, shapes: Shapes | None
+) -> tuple[Layout, ShardMeta]:
+    """What a head says, if so many bytes of values follow it. Raises StateError."""
+    layout = parse_head(head, where)
+    if values_bytes != layout.values_bytes:
+        raise StateError(where, f"{values_bytes} bytes of values, its head describes {layout.values_bytes}")
+    meta = from_metadata(layout.metadata, where)
+    if shapes is not None:
+        check_shapes({name: place.shape for name, place in layout.places.items()}, shapes, where)
+    return layout, meta
 
 
 def check_shapes(found: Shapes, wanted: Shapes, where: str) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from blake3 import blake3
 
+from swarm.atomic import write_whole
 from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
 from swarm.state.layout import Shapes, ShardMeta, check_meta, shard_limit, state_shapes
@@ -140,19 +143,22 @@ class ChunkReader:
 
 
 class ShardReceiver:
-    """Receives one stage's state into memory.
+    """Receives one stage's state into a new file. `close` it in any case.
 
-    `parameters`: shapes of the stage's parameters by name; they bound the size before anything is allocated.
+    `parameters`: shapes of the stage's parameters by name; they bound the size before anything is written.
     """
 
-    def __init__(self, run_hash: str, stage: int, version: int, parameters: Shapes, where: str = "the sender") -> None:
+    def __init__(
+        self, run_hash: str, stage: int, version: int, parameters: Shapes, path: Path, where: str = "the sender"
+    ) -> None:
         self._shapes = state_shapes(parameters)
         self._where = where
-        self._memory = _Memory()
-        self._reader = ChunkReader(run_hash, stage, version, shard_limit(parameters), self._memory, where)
+        self._path = path
+        self._sink = _File(path)
+        self._reader = ChunkReader(run_hash, stage, version, shard_limit(parameters), self._sink, where)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes, at most CHUNK_BYTES. Raises StateError: the transfer is then void."""
+        """Take the next bytes, at most CHUNK_BYTES. Raises StateError: the transfer is then void; OSError."""
         self._reader.feed(chunk)
 
     @property
@@ -160,12 +166,17 @@ class ShardReceiver:
         """BLAKE3 of the shard's bytes, as announced; None until the header has come."""
         return None if self._reader.header is None else self._reader.header.hash
 
+    def close(self) -> None:
+        """Remove the file. Who has a shard of it can go on reading."""
+        self._sink.close()
+
     def finish(self) -> Shard:
-        """The shard, all of it checked but the meaning of its numbers. Raises StateError naming the sender."""
-        from swarm.state.shard import parse_shard
+        """The shard, whose values are checked as they are read (`open_shard`). Raises StateError naming the sender."""
+        from swarm.state.shard import open_shard
 
         header = self._reader.finish()
-        shard = parse_shard(self._memory.buffer, self._where, shapes=self._shapes)
+        shard = open_shard(self._path, self._where, shapes=self._shapes)
+        self.close()
         check_meta(
             shard.meta,
             self._where,
@@ -176,14 +187,19 @@ class ShardReceiver:
         return shard
 
 
-class _Memory:
-    def __init__(self) -> None:
-        self.buffer = bytearray()
-        self._filled = 0
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
 
     def open(self, size: int) -> None:
-        self.buffer = bytearray(size)
+        self._file = self._path.open("wb", buffering=0)
 
     def write(self, part: memoryview) -> None:
-        self.buffer[self._filled : self._filled + len(part)] = part
-        self._filled += len(part)
+        assert self._file is not None
+        write_whole(self._file, part)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._path.unlink(missing_ok=True)

@@ -8,7 +8,10 @@ import pytest
 
 from benchmarks import deadlines as benchmark
 from benchmarks.deadlines import ADAPTIVE, ENVIRONMENTS, SHORTEST, Environment, Policy, play, search
-from swarm.protocol import asked, deadlines, silence, suspicion
+from swarm.protocol import timeouts as deadlines
+from swarm.protocol.coordinator.membership import failure_detector as silence
+from swarm.protocol.coordinator.passes import stragglers as suspicion
+from swarm.protocol.peer import in_flight as asked
 
 SEEDS = range(3)
 

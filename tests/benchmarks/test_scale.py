@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from benchmarks.control_weights import ControlWeights
+from benchmarks.fleet.plan import FleetPlan
+from benchmarks.fleet.traffic import FROM
+from benchmarks.fleet.world import COORDINATOR
 from benchmarks.fleet_goodput import CONTROL_BYTES
 from benchmarks.scale import measure
-from swarm.protocol.actions import Received
-from swarm.protocol.coordinator import Phase
+from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.ids import Actor
+from swarm.protocol.io import Received
 from swarm.protocol.messages import Message, Status
-from swarm.simulation.fleet.plan import FleetPlan
-from swarm.simulation.fleet.traffic import FROM
-from swarm.simulation.fleet.world import COORDINATOR
 
 HUNDRED = FleetPlan(peers=100, stages=4, microbatches_per_replica=2)
 

@@ -89,8 +89,8 @@ def test_what_peers_do_by_themselves_is_told_with_their_names(tmp_path: Path) ->
     )
     pair, slow, gone = told(report)
     assert pair == ["p0: p1 is reached through coordinator.0: connection lost"]
-    assert slow[0] == "p1 has 2 microbatches of stage 0 now: one takes it 0.4 s, and 0.1 before"
-    assert slow[1].startswith("p1: the coordinator has been out of reach for 2 s (no answer)")
+    assert slow[0] == "p1 needs 0.4 s per microbatch (was 0.1 s); it now does 2 microbatches of stage 0"
+    assert slow[1].startswith("p1: the coordinator has been unreachable for 2 s (no answer)")
     assert gone == []
 
 

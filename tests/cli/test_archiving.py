@@ -16,13 +16,14 @@ from peers.coordinator.collector import FIRST_RATE, Collector
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.process import KeyDamaged, organiser_key
-from peers.home import Home
-from peers.state_request import StateRequest
+from peers.run.home import Home
+from peers.runtime.state_request import StateRequest
 from swarm.events import CheckpointRefused, Event, EventLog
 from swarm.net.bulk import LEAST_RATE, TooSlow, Transfer
 from swarm.net.host import DialError
-from swarm.protocol.actions import CollectCheckpoint, Stop, TermWritten, WriteTerm
+from swarm.protocol.coordinator.io import CollectCheckpoint, TermWritten, WriteTerm
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
+from swarm.protocol.io import Stop
 from swarm.state.archive import Archive
 from swarm.state.transfer import HEADER_BYTES, TransferHeader
 

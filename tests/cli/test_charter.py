@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peers import organisers
 from peers.cli import main
 from peers.coordinator.charter import CharterError, check_place, signed_manifest, way_in
-from peers.home import Home
-from peers.organisers import addresses_by_peer, fetch_from_any, members_of
+from peers.run.home import Home
+from peers.runtime import organisers
+from peers.runtime.organisers import addresses_by_peer, fetch_from_any, members_of
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard, SignedManifest, key_fingerprint
 from swarm.net.bulk import BulkError
 from swarm.net.identity import Identity

@@ -10,11 +10,11 @@ import pytest
 
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, read_decisions
-from peers.home import Home
-from swarm.protocol.actions import WriteGroup
+from peers.run.home import Home
 from swarm.protocol.controls import Controls
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import Command, CommandEntry, Decision, StageOutcome, TermEntry
+from swarm.protocol.raft.io import WriteGroup
 from swarm.protocol.soundness import Soundness
 
 RUN = "ab" * 32

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from peers import cli, control_client
-from peers.control_client import Refused, Reply
+from peers import cli
+from peers.runtime import control_client
+from peers.runtime.control_client import Refused, Reply
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from peers.control_client import MAX_LINE, NoCoordinator, Refused, Reply, Request, Unanswered, send, socket_path
 from peers.coordinator import control_socket
 from peers.coordinator.control_socket import ControlSocket, ControlSocketError
+from peers.runtime.control_client import MAX_LINE, NoCoordinator, Refused, Reply, Request, Unanswered, send, socket_path
 
 
 class Coordinator:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hivemind.utils import get_dht_time
 
-from peers import directory as module
-from peers.directory import Directory
+from peers.runtime import directory as module
+from peers.runtime.directory import Directory
 from swarm.net.handshake import Role
 from swarm.net.records import PeerRecord
 from swarm.protocol.ids import Actor

@@ -9,7 +9,7 @@ import torch
 from made_up_data import DATA
 from rich.console import Console
 
-from peers.dry_run import dry_run, estimate, show, to_json
+from peers.run.dry_run import dry_run, estimate, show, to_json
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.manifest import ManifestError, RunFile, RunManifest
 
@@ -24,8 +24,9 @@ def test_memory_and_traffic_by_hand():
     frames = 10 * (500 + 2 * (2 * 8 + 2))
     first, last = plan.stages
     assert (first.weights, first.moments, first.accumulator, first.reduced) == (4000, 8000, 8000, 8000)
+    assert first.gradients == 4000
     assert (first.retention, last.retention) == (frames, 2000)
-    assert first.memory == 28_000 + frames
+    assert first.memory == 32_000 + frames
     assert first.reduce_sent == 8000, "half of the buckets to the other, half back"
     assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 4)]
     assert plan.efficiency == 10 / 11

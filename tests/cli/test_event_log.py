@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from peers import run_network as module
-from peers.run_network import run_network
-from peers.tally import Tally, worth_telling
+from peers.report.tally import Tally, worth_telling
+from peers.runtime import run_network as module
+from peers.runtime.run_network import run_network
 from swarm.events import EventLog, FrameRefused, PeerRefused, ProcessStopped, read_log
 from swarm.net.handshake import Role
 from swarm.protocol.ids import Actor

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from peers.archived_run import MANIFEST_FILE, describe_archive
-from peers.resolved_run import resolve_run
-from peers.run_toml import render
+from peers.run.archived_run import MANIFEST_FILE, describe_archive
+from peers.run.resolved_run import resolve_run
+from peers.run.run_toml import render
 from swarm.data import open_source, prepare
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.manifest import BatchSection, ModelSection, RunFile

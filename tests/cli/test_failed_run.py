@@ -13,12 +13,14 @@ import pytest
 from peers.cli import is_user_error
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.record import RecordError
-from peers.core_loop import CoreFault, exit_code
+from peers.runtime.core_loop import CoreFault, exit_code
 from peers.stage.driver import StageDriver
 from peers.stage.retention import Retention
 from swarm.events import EventLog, ProcessStopped, read_log
-from swarm.protocol.actions import LoadState, MemoryShort, SaveCheckpoint, StateFailed, Stop, Tick, WriteTerm
+from swarm.protocol.coordinator.io import WriteTerm
 from swarm.protocol.ids import StageIndex, Term
+from swarm.protocol.io import Stop, Tick
+from swarm.protocol.peer.io import LoadState, MemoryShort, SaveCheckpoint, StateFailed
 from swarm.state.error import StateError
 
 

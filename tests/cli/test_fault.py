@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from peers.fault import Fault, FaultError
+from peers.runtime.fault import Fault, FaultError
 from swarm.events import MicrobatchForwarded, StagePrepared, StepApplied
-from swarm.protocol.actions import Forward, Send
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind, StepNumber, Term
+from swarm.protocol.io import Send
 from swarm.protocol.messages import Fenced
+from swarm.protocol.peer.io import Forward
 
 
 def test_strikes_once_at_the_event_it_names() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from peers.first_version import archive_first, first_digests, first_states
-from peers.reference import train_reference
+from peers.run.first_version import archive_first, first_digests, first_states
+from peers.run.reference import train_reference
+from peers.runtime.state_request import StateRequest
 from peers.stage.keeper import Keeper
-from peers.state_request import StateRequest
 from swarm.compute.digest import first_chain
 from swarm.compute.optimizer import StageState
 from swarm.events import StateFetched
@@ -28,8 +28,8 @@ from swarm.manifest import (
     explain,
 )
 from swarm.models.kinds import build_stage
-from swarm.protocol.actions import LoadState
 from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.peer.io import LoadState
 from swarm.state.archive import Archive
 from swarm.state.error import StateError
 from swarm.state.initial import InitialParameters, LazyTensor, write_initial

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peers.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest, RequestError
+from peers.runtime.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest, RequestError
 from peers.stage.gathering import OTHERS_S, Gathering, Unavailable
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy

@@ -10,10 +10,10 @@ from group_world import GroupWorld
 from peers.coordinator import group_record
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import RecordError, read_decisions
-from swarm.protocol.actions import SendEntries, WriteGroup
 from swarm.protocol.ids import Actor, StepNumber, Term
 from swarm.protocol.messages import ArchivedEntry, Decision, DecisionEntry, Entry, Offer, StageOutcome, TermEntry
-from swarm.simulation.member_disk import MemberDisk
+from swarm.protocol.raft.io import SendEntries, WriteGroup
+from swarm.simulation.toy.member_disk import MemberDisk
 
 RUN = "ab" * 32
 OTHER = Actor("other", 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.home import Home, HomeError
+from peers.run.home import Home, HomeError
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
 
 
@@ -40,7 +40,7 @@ def test_a_damaged_counter_is_named(tmp_path: Path):
 
 def test_two_processes_never_share_a_home(tmp_path: Path):
     code = (
-        "import sys, time; from pathlib import Path; from peers.home import Home\n"
+        "import sys, time; from pathlib import Path; from peers.run.home import Home\n"
         "home = Home.open(Path(sys.argv[1])); print('in', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)

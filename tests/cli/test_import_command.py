@@ -9,10 +9,10 @@ import safetensors.torch
 import torch
 
 from peers import cli
-from peers.archived_run import describe_archive
-from peers.first_version import archive_first
-from peers.home import Home
-from peers.resolved_run import resolve_run
+from peers.run.archived_run import describe_archive
+from peers.run.first_version import archive_first
+from peers.run.home import Home
+from peers.run.resolved_run import resolve_run
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.tokenizer import Tokenizer
 from swarm.manifest import ModelSection, load_run_file

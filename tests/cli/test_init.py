@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peers import cli
-from peers.run_toml import MEANINGS, TABLES, render
+from peers.run.run_toml import MEANINGS, TABLES, render
 from swarm.manifest import ManifestError, RunFile, RunSection, load_run_file
 
 

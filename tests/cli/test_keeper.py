@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from peers.piece_request import PieceRequest
+from peers.runtime.piece_request import PieceRequest
+from peers.runtime.state_request import StateRequest
 from peers.stage import copies, process
 from peers.stage import keeper as keeper_module
 from peers.stage.copies import MAX_REST_S, PAUSE_S
 from peers.stage.keeper import Keeper
-from peers.state_request import StateRequest
-from swarm.compute.optimizer import StageState
+from swarm.compute.held import HeldState, Holds
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import PATIENCE_S, BulkError
-from swarm.protocol.actions import FetchSums, LoadState
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.reporter import Saved
+from swarm.protocol.peer.io import FetchSums, LoadState
+from swarm.protocol.peer.status_reports import Saved
 from swarm.state import checkpoints
 from swarm.state.error import StateError
 from swarm.state.layout import state_shapes
@@ -35,7 +35,7 @@ ONE, TWO, THREE = (Actor(name, 1) for name in ("one", "two", "three"))
 
 
 class Engine:
-    """Holds a state of one number; counts the copies that were taken."""
+    """Holds a state of one number; counts the copies that were begun."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -46,10 +46,17 @@ class Engine:
     def prepare(self) -> None:
         pass
 
-    def snapshot(self) -> Future[StageState]:
+    def copied(self, copy: Callable[[HeldState], Any]) -> Future[Any]:
         self.snapshots += 1
         tensors = {name: torch.full((3,), self.value) for name in self.names}
-        return done(StageState(self.version, 0, "00" * 32, tensors))
+        holds = Holds()
+        holds.add(held := HeldState(holds, tensors, self.version, 0, "00" * 32, ""))
+        future: Future[Any] = Future()
+        try:
+            future.set_result(copy(held))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def initialise(self) -> Future[None]:
         return done(None)
@@ -141,7 +148,7 @@ async def test_donors_who_agree_on_a_state_of_no_bytes_give_none(tmp_path: Path)
         return index()
 
     keeper._fetch_pieces = nothing
-    with pytest.raises(StateError, match="the donors: a state of no bytes"):
+    with pytest.raises(StateError, match="the donors: 0 bytes is too short"):
         await keeper.load(LoadState(StageIndex(0), 3, None, False, (ONE, TWO)))
 
 
@@ -162,16 +169,15 @@ async def test_a_save_does_not_prune_what_another_one_is_writing(
     engine = Engine(20)
     keeper = keeper_of(engine, tmp_path)
     writing, go_on = threading.Event(), threading.Event()
-    write_shard = checkpoints.write_shard
+    sync_folder = checkpoints.sync_folder
 
-    def slowly(path: Path, *rest: Any) -> Any:
-        found = write_shard(path, *rest)
-        if "/00000020/" in str(path):  # written, and not committed
+    def slowly(path: Path) -> None:
+        sync_folder(path)
+        if path.name == "00000020":  # written, and not committed
             writing.set()
             assert go_on.wait(60)
-        return found
 
-    monkeypatch.setattr(checkpoints, "write_shard", slowly)
+    monkeypatch.setattr(checkpoints, "sync_folder", slowly)
     first = asyncio.create_task(keeper.save(20))
     await asyncio.to_thread(writing.wait, 60)
     engine.version = 21
@@ -207,22 +213,22 @@ async def test_sums_that_come_out_the_same_after_a_rollback_are_taken(tmp_path: 
 
 
 class Clock:
-    """In place of the keeper's. A copy takes so long on the compute thread."""
+    """In place of the keeper's. A copy takes so long."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, engine: Engine, copying_s: float = 0.0) -> None:
         self.now = 1000.0
         self.slept: list[float] = []
-        snapshot = engine.snapshot
+        copied = engine.copied
 
-        def copied() -> Future[StageState]:
+        def slowly(copy: Callable[[HeldState], Any]) -> Future[Any]:
             self.now += copying_s
-            return snapshot()
+            return copied(copy)
 
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
             self.now += seconds
 
-        engine.snapshot = copied  # type: ignore[method-assign]
+        engine.copied = slowly  # type: ignore[method-assign]
         monkeypatch.setattr(copies.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(copies.asyncio, "sleep", sleep)
 
@@ -249,9 +255,7 @@ async def test_at_most_two_copies_are_held_and_the_slow_make_room(
     assert [chunk async for chunk in newer], "nobody else had to go"
 
 
-async def test_the_compute_thread_is_not_kept_from_training_by_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_is_not_kept_from_training_by_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(7)
     clock, keeper = Clock(monkeypatch, engine, copying_s=0.5), keeper_of(engine, tmp_path)
     for version in (7, 8, 9):

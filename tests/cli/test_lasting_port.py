@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from peers import lasting_port
-from peers.bootstrap import serve
-from peers.home import Home
-from peers.lasting_port import LastPortTaken
+from peers.run.home import Home
+from peers.runtime import lasting_port
+from peers.runtime.bootstrap import serve
+from peers.runtime.lasting_port import LastPortTaken
 from swarm.net.listening import listen_on
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from peers import link_probe
-from peers.link_probe import DOWN, LONGEST_WAIT_S, PAUSE_S, SIZE, UP, Prober, noise, probe_link, received_rate
+from peers.runtime import link_probe
+from peers.runtime.link_probe import DOWN, LONGEST_WAIT_S, PAUSE_S, SIZE, UP, Prober, noise, probe_link, received_rate
 from swarm.net.bulk import BulkError, Transfer
 from swarm.protocol.ids import Actor
 

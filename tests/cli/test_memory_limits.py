@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peers import memory_limits
-from peers.device import memory_budget
+from peers.runtime import memory_limits
+from peers.runtime.device import memory_budget
 
 GIB = 1 << 30
 
@@ -104,7 +104,7 @@ def test_what_the_owner_says_is_no_more_than_the_limit(groups: Groups) -> None:
 
 def test_limits_of_the_process_count() -> None:
     program = (
-        "import resource, psutil\nfrom peers.memory_limits import allowed_memory\n"
+        "import resource, psutil\nfrom peers.runtime.memory_limits import allowed_memory\n"
         "limit = psutil.Process().memory_info().vms + (256 << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\nprint(allowed_memory())"
     )
@@ -132,7 +132,8 @@ def small_group() -> Path:
 
 
 def test_a_real_limit_is_seen(small_group: Path) -> None:
-    program = "from peers.device import memory_budget; print(memory_budget(None, 'cpu'), memory_budget(1 << 40, 'cpu'))"
+    budget = "from peers.runtime.device import memory_budget"
+    program = f"{budget}; print(memory_budget(None, 'cpu'), memory_budget(1 << 40, 'cpu'))"
     line = f'echo $$ > {small_group}/cgroup.procs && exec {sys.executable} -c "{program}"'
     try:
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True)

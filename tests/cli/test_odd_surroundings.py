@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from peers import cli, descriptors
-from peers.descriptors import TooFewDescriptors, raise_limit
-from peers.home import Home, HomeError
+from peers import cli
+from peers.run.home import Home, HomeError
+from peers.runtime import descriptors
+from peers.runtime.descriptors import TooFewDescriptors, raise_limit
 
 ROOT = Path(cli.__file__).parent.parent
 
@@ -113,7 +114,7 @@ def limited(soft: int, hard: int) -> Callable[[], None]:
 
 def test_a_low_limit_of_descriptors_is_raised() -> None:
     program = (
-        "import resource; from peers.descriptors import raise_limit; raise_limit(); "
+        "import resource; from peers.runtime.descriptors import raise_limit; raise_limit(); "
         "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     done = subprocess.run(

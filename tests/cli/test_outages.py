@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peers.outages import _MOST, Outages
+from peers.runtime.outages import _MOST, Outages
 from swarm.protocol.ids import Actor
 
 COORDINATOR, PEER = Actor("coordinator", 1), Actor("peer", 7)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from peers.event_text import describe
 from peers.stage.patience import Patience
 from swarm.events import CoordinatorAway, CoordinatorBack, Event
 
@@ -29,10 +28,9 @@ def test_waiting_is_told_after_a_second_at_each_quarter_and_at_the_end() -> None
     assert patience.look(WHY, 600.0) == CoordinatorAway(600.0, 0.0, WHY)
     assert patience.exhausted
     assert "could not be reached for 10 minutes" in patience.last_words()
-    assert "leaves in 599 s" in describe(told[0][1])
-    assert "leaves" in describe(CoordinatorAway(600.0, 0.0, WHY)) and "dials on" not in describe(
-        CoordinatorAway(600.0, 0.0, WHY)
-    )
+    assert "leaves in 599 s" in told[0][1].describe()
+    last = CoordinatorAway(600.0, 0.0, WHY).describe()
+    assert "leaves" in last and "dials on" not in last
 
 
 def test_a_coordinator_that_comes_back_is_waited_for_anew() -> None:

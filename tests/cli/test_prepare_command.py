@@ -8,8 +8,8 @@ import tokenizers
 from tokenizers import models
 
 from peers import cli
-from peers.resolved_run import resolve_run
-from peers.run_toml import render
+from peers.run.resolved_run import resolve_run
+from peers.run.run_toml import render
 from swarm.codecs import UnknownCodec
 from swarm.data import CorpusError, CorpusReader, read_corpus
 from swarm.manifest import ManifestError, RunFile

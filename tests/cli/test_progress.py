@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from peers import cli
-from peers.event_text import amount, describe, step_line
-from peers.metrics import Metrics
-from peers.progress import Progress
+from peers.report.metrics import Metrics
+from peers.report.progress import Progress
 from swarm import events as e
+from swarm.events import step_line
+from swarm.events.wording import amount
 from swarm.manifest import DataSection
 
 DECIDED = e.StepDecided(1, 3, 0.5, 6.25, 1.234, 8192, [], [])
@@ -41,7 +42,7 @@ def test_a_step_is_one_line():
 def test_what_others_send_does_not_move_the_terminal(sent: str, capsys: pytest.CaptureFixture[str]):
     without = dataclasses.replace(DECIDED, without=[sent])
     for event in (e.PeerLost(sent, 0, sent), e.FrameRefused(sent, sent, 1), without):
-        assert describe(event).isprintable()
+        assert event.describe().isprintable()
         for line in shown(event, MEASURED, terminal=True):
             assert sent not in line
     with pytest.raises(SystemExit):
@@ -75,9 +76,9 @@ def test_a_choice_of_codec_and_its_reason_are_shown():
 
 
 def test_traffic_names_the_links_that_are_measured():
-    assert describe(e.TrafficMeasured({"gradient": 5}, {})) == "sent 5 B, received 0 B"
+    assert e.TrafficMeasured({"gradient": 5}, {}).describe() == "sent 5 B, received 0 B"
     measured = e.TrafficMeasured({"gradient": 5}, {}, {"abc.1": 1_400_000})
-    assert describe(measured) == "sent 5 B, received 0 B; links: 1.4 MB/s from abc.1"
+    assert measured.describe() == "sent 5 B, received 0 B; links: 1.4 MB/s from abc.1"
 
 
 def test_trouble_and_its_reason_are_shown():
@@ -92,7 +93,7 @@ def test_trouble_and_its_reason_are_shown():
     )
     assert [line.split("  ", 1)[1] for line in lines] == [
         "abc.1 of stage 2 is lost: connection closed",
-        "abc.1 of stage 2 is fenced: lost; to do again: 2 finished and 1 unfinished microbatches",
+        "abc.1 of stage 2 is fenced: lost; 2 finished and 1 unfinished microbatches are done again",
         "stage 2 has table 1, microbatches 0–2 moved: abc.1 is fenced",
         "recovered 1:3/b2→m0 from def.1",
         "rolled back to version 10, term 2: no copy of stage 2 is left",
@@ -139,9 +140,9 @@ KINDS = {kind.__name__: kind for kind in e.Event.__subclasses__()}
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_kind_is_told_in_words(kind: type[e.Event]):
     event = example(kind)
-    line = describe(event)
+    line = event.describe()
     assert line and "\n" not in line
-    assert not line.startswith(kind.__name__), "this kind has no sentence in peers/event_text.py"
+    assert not line.startswith(kind.__name__), "this kind has no sentence in peers/report/event_text.py"
     if "reason" in typing.get_type_hints(kind):
         assert "text" in line
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from peers.archived_run import MANIFEST_FILE, check_archive
 from peers.coordinator.record import DecisionRecord, RecordError
-from peers.home import Home
-from peers.replay import StepReplay, read_replay
+from peers.run.archived_run import MANIFEST_FILE, check_archive
+from peers.run.home import Home
+from peers.run.replay import StepReplay, read_replay
 from swarm.protocol.ids import StepNumber, Term
 from swarm.protocol.messages import CodecPair, Contribution, Decision, StageOutcome
 from swarm.protocol.update import Update

@@ -10,8 +10,9 @@ from typing import Any
 from peers.stage.driver import StageDriver
 from peers.stage.retention import Retention, Spilled
 from swarm.events import EventLog
-from swarm.protocol.actions import BackwardDone, ComputeFailed, ForwardDone, Stop
 from swarm.protocol.ids import Microbatch, PassId, StepNumber, Term
+from swarm.protocol.io import Stop
+from swarm.protocol.peer.io import BackwardDone, ComputeFailed, ForwardDone
 
 PASS = PassId(Term(1), StepNumber(2))
 

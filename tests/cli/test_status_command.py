@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from peers import cli
-from peers.event_text import describe
 from peers.fold import RunState, apply
 from peers.fold.views import status_view
-from peers.home import Home
+from peers.run.home import Home
 from swarm import events as e
 
 LOG = [
@@ -85,7 +84,7 @@ def test_a_limit_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "upload limit  20.0 Mbit/s" in capsys.readouterr().out
     assert exit_code("status", "--home", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["max_rate"] == 2_500_000
-    assert describe(e.ProcessStarted("peer", "abc.1", "f" * 64, "0.1.0", 2_500_000)).endswith("at most 20.0 Mbit/s")
+    assert e.ProcessStarted("peer", "abc.1", "f" * 64, "0.1.0", 2_500_000).describe().endswith("at most 20.0 Mbit/s")
 
 
 def test_of_several_coordinators_each_says_who_leads(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

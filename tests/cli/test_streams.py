@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.signals import leaving_signals
+from peers.runtime.signals import leaving_signals
 
 _ENDED = "import sys\nopen(sys.argv[1], 'w').write('worked to the end')\n"
 

@@ -13,8 +13,8 @@ from swarm.compute.coded import CodedReduction
 from swarm.compute.reduction import BUCKET_ELEMENTS
 from swarm.compute.sums import Accumulator, Layout, SumOverflow
 from swarm.manifest import SumSection
-from swarm.protocol.actions import EncodePart, SumBucket
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.peer.io import EncodePart, SumBucket
 
 COUNT = BUCKET_ELEMENTS + 100
 LAYOUT = Layout.of({"w": torch.empty(COUNT)}, with_loss=True)

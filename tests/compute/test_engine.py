@@ -1,3 +1,4 @@
+import dataclasses
 import gc
 import queue
 import threading
@@ -8,15 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.emulated_engine import EmulatedEngine
+from swarm.compute import held as held_module
 from swarm.compute import packing
 from swarm.compute.body import BodyFormat, BodyKind, FrameError
-from swarm.compute.emulated import EmulatedEngine
 from swarm.compute.engine import StageEngine
+from swarm.compute.held import GivenUp, HeldState
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.optimizer import StateError
 from swarm.compute.paced import PacedEngine
 from swarm.models.kinds import build_stage
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
+from swarm.protocol.messages import Decision
+from swarm.protocol.peer.io import (
     AppliedStep,
     Apply,
     Assemble,
@@ -36,8 +41,6 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
-from swarm.protocol.messages import Decision
 from swarm.protocol.update import Update
 
 WAIT_S = 20.0
@@ -278,6 +281,103 @@ def test_a_decision_is_applied_after_the_next_pass_has_begun(start):
     driver.reduce_alone()
     driver.begin(NEXT)
     driver.ask(Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, (), update=UPDATE), Attempt(STEP, 0, 0)), AppliedStep)
+
+
+def applied_alone(driver: Driver) -> Apply:
+    """The step is reduced: its decision, which is yet to be applied."""
+    driver.begin()
+    driver.reduce_alone()
+    return Apply(Decision(0, 0, 0.1, 1.0, 24, 1.0, (), update=UPDATE), Attempt(STEP, 0, 0))
+
+
+class SlowDisk:
+    """Writes down what it is given, and waits after the first block."""
+
+    def __init__(self) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+        self.written = bytearray()
+        self.held = None
+
+    def copy(self, held: HeldState) -> tuple[str, int]:
+        self.held = held
+        return held.give(self._write).digest, held.version
+
+    def _write(self, block: memoryview) -> None:
+        self.written += block
+        if not self.began.is_set():
+            self.began.set()
+            assert self.go.wait(WAIT_S)
+
+
+def test_a_copy_is_of_one_version_the_next_step_waits_and_microbatches_do_not(start):
+    driver, disk = start(), SlowDisk()
+    before = driver.engine.snapshot().result(WAIT_S)
+    apply = applied_alone(driver)
+    copied = driver.engine.copied(disk.copy)
+    assert disk.began.wait(WAIT_S)
+    driver.begin(NEXT)
+    driver.ask(Forward(NEXT, TRAIN, 0, tokens(driver)), ForwardDone)
+    driver.ask(Backward(NEXT, 0, gradient(driver)), BackwardDone)
+    driver.engine.submit(apply)
+    with pytest.raises(queue.Empty):
+        driver.posts.get(timeout=0.3)  # long enough to apply it, if that may be
+    assert driver.engine.version == 0
+    disk.go.set()
+    driver.get(AppliedStep)
+    assert copied.result(WAIT_S) == (before.digest(), 0) and driver.engine.version == 1
+    assert bytes(disk.written) == b"".join(before.tensors[name].numpy().tobytes() for name in sorted(before.tensors))
+    assert disk.held.waited_s > 0.2
+
+
+@pytest.mark.parametrize("end", ["stalled", "closed"])
+def test_a_copy_that_does_not_get_on_is_given_up(start, monkeypatch, end):
+    monkeypatch.setattr(held_module, "STALLED_S", 0.2 if end == "stalled" else 2 * WAIT_S)
+    driver, disk = start(), SlowDisk()
+    apply = applied_alone(driver)
+    copied = driver.engine.copied(disk.copy)
+    assert disk.began.wait(WAIT_S)
+    driver.engine.submit(apply)
+    if end == "closed":
+        driver.engine.close()
+    else:
+        driver.get(AppliedStep)
+    disk.go.set()
+    with pytest.raises(GivenUp, match="training went on without it"):
+        copied.result(WAIT_S)
+
+
+def test_a_copy_that_fails_keeps_nobody_waiting_and_says_why(start):
+    driver = start()
+
+    def full(block: memoryview) -> None:
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        driver.engine.copied(lambda held: held.give(full)).result(WAIT_S)
+    driver.ask(applied_alone(driver), AppliedStep)
+    other = start(initialise=False)
+    with pytest.raises(RuntimeError, match="holds no state yet"):
+        other.engine.copied(SlowDisk().copy).result(WAIT_S)
+
+
+def test_a_state_that_cannot_be_read_to_its_end_leaves_none(start):
+    driver = start()
+    state = driver.engine.snapshot().result(WAIT_S)
+    reads = 0
+
+    class Failing(dict):
+        def __getitem__(self, name):
+            nonlocal reads
+            reads += 1
+            if reads > 2:
+                raise OSError("the disk fails")
+            return super().__getitem__(name)
+
+    with pytest.raises(OSError, match="the disk fails"):
+        driver.engine.load_state(dataclasses.replace(state, tensors=Failing(state.tensors))).result(WAIT_S)
+    assert driver.engine.version is None, "half of it is of another version"
+    driver.engine.load_state(state).result(WAIT_S)
+    assert driver.engine.snapshot().result(WAIT_S).digest() == state.digest()
 
 
 def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_manifest):

@@ -13,8 +13,8 @@ from swarm.compute.low_rank import LowRank, orthonormal, product
 from swarm.compute.low_rank_reduction import LowRankReduction
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import SumSection
-from swarm.protocol.actions import EncodePart, SumBucket
 from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.peer.io import EncodePart, SumBucket
 
 SHAPES = {"embed": (50, 32), "norm": (32,), "kernel": (16, 4, 3, 3), "small": (2, 3)}
 LAYOUT = Layout.of({name: torch.empty(shape) for name, shape in SHAPES.items()}, with_loss=True)

@@ -14,7 +14,9 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, MOST_KEPT, REDUCING, Meter, Stretch
 from swarm.compute.turns import Turns
 from swarm.manifest import RunManifest
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
+from swarm.protocol.messages import Decision
+from swarm.protocol.peer.io import (
     AppliedStep,
     Apply,
     Assemble,
@@ -26,8 +28,6 @@ from swarm.protocol.actions import (
     StoreSum,
     SumBucket,
 )
-from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
-from swarm.protocol.messages import Decision
 
 STEP = PassId(Term(0), StepNumber(0))
 TOKENS = np.arange(14).reshape(2, 7)

@@ -9,8 +9,8 @@ from swarm.compute.digest import reduced_digest
 from swarm.compute.reduction import BUCKET_ELEMENTS, Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
 from swarm.manifest import SumSection
-from swarm.protocol.actions import EncodePart, SumBucket
 from swarm.protocol.ids import Attempt, PassId
+from swarm.protocol.peer.io import EncodePart, SumBucket
 
 COUNT = 2 * BUCKET_ELEMENTS + 10
 LAYOUT = Layout.of({"w": torch.empty(COUNT)}, with_loss=True)

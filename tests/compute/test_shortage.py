@@ -14,7 +14,8 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.shortage import out_of_memory
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator
-from swarm.protocol.actions import (
+from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind
+from swarm.protocol.peer.io import (
     Backward,
     BackwardDone,
     Begin,
@@ -25,7 +26,6 @@ from swarm.protocol.actions import (
     MemoryShort,
     PartEncoded,
 )
-from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind
 
 STEP, TRAIN = PassId(0, 0), PassKind.TRAIN
 CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried to …")

@@ -13,7 +13,7 @@ import pytest
 from served_dashboard import Dashboard, dashboard, generated_home
 
 from benchmarks.generated_log import Shape
-from peers.home import Home
+from peers.run.home import Home
 
 
 class Coordinator(threading.Thread):

@@ -9,11 +9,11 @@ import pytest
 from peers import cli
 from peers.fold import RunState, apply
 from swarm.events import Event, read_log
-from swarm.protocol.coordinator import CoordinatorCore
-from swarm.protocol.group import GroupMember
-from swarm.simulation.runner import run_plan
-from swarm.simulation.scenario import plan_of
-from swarm.simulation.sim_coordinator import SimCoordinator
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.raft.member import GroupMember
+from swarm.simulation.runs.runner import run_plan
+from swarm.simulation.runs.scenario import plan_of
+from swarm.simulation.toy.sim_coordinator import SimCoordinator
 
 SEEDS = int(os.environ.get("FOLD_SEEDS", "60"))
 """Of each scenario. A thousand are run before a release: FOLD_SEEDS=1000."""

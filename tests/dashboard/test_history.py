@@ -62,7 +62,7 @@ def folded(lines: list[dict[str, Any]]) -> RunState:
 
 
 def same(one: RunState, other: RunState) -> bool:
-    return one.to_json() == other.to_json()
+    return list(one.to_lines()) == list(other.to_lines())
 
 
 def rows(history: History) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from peers.reference import train_reference
-from peers.replay import StepReplay
+from peers.run.reference import train_reference
+from peers.run.replay import StepReplay
 from swarm.compute.engine import StageEngine, failure
 from swarm.compute.ladders import ladders
 from swarm.compute.optimizer import StageState
@@ -30,13 +30,15 @@ from swarm.manifest import (
     SumSection,
     SwarmSection,
 )
-from swarm.protocol import actions as act
-from swarm.protocol.catching_up import is_whole
+from swarm.protocol import io
 from swarm.protocol.controls import Controls
-from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.coordinator import io as coordinator_io
+from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.ids import Actor, Direction, PassKind
 from swarm.protocol.messages import Command, Decision, Frame, Leave, Open, StageTable
-from swarm.protocol.peer import PeerCore
+from swarm.protocol.peer import io as peer_io
+from swarm.protocol.peer.catch_up import is_whole
+from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.settings import Settings
 
 WAIT_S = 30.0
@@ -102,7 +104,7 @@ class Corpus:
 class Again:
     """What an order needs is to come yet."""
 
-    order: act.LoadState | act.FetchSums
+    order: peer_io.LoadState | peer_io.FetchSums
 
 
 class Peer:
@@ -120,46 +122,46 @@ class Peer:
         """By version, for those who join while this peer trains."""
         self.sums: dict[int, tuple[str, list[object]]] = {}
         """By step, its digest and its reduced buckets as they were sent, for the same."""
-        self._lent: act.Lend | None = None
+        self._lent: peer_io.Lend | None = None
         self._stored: dict[int, object] = {}
         self._fetched: dict[int, list[object]] = {}
         self._swarm = swarm
         self._options = options
 
-    def carry_out(self, action: act.PeerAction) -> object:
+    def carry_out(self, action: peer_io.PeerAction) -> object:
         """What comes of it, at once."""
         match action:
-            case act.LoadState():
+            case peer_io.LoadState():
                 return self._load(action)
-            case act.SaveCheckpoint(version):
+            case peer_io.SaveCheckpoint(version):
                 assert self.engine is not None
                 if self.engine.snapshot().result(WAIT_S).spoilt:
-                    return act.StateSpoilt(version)
-                return act.CheckpointSaved(version, f"version {version}")
-            case act.Emit() | act.Stop():
+                    return peer_io.StateSpoilt(version)
+                return peer_io.CheckpointSaved(version, f"version {version}")
+            case io.Emit() | io.Stop():
                 return None
-            case act.Lend():
+            case peer_io.Lend():
                 return self._lend(action)
-            case act.FetchSums():
+            case peer_io.FetchSums():
                 return self._fetch(action)
         assert self.engine is not None
-        if isinstance(action, act.RestoreSums):
+        if isinstance(action, peer_io.RestoreSums):
             sums = self._fetched.pop(action.attempt.pass_id.step)
             if action.whole:
                 self.engine._held().reduction.restore(action.attempt, sums)
             for bucket, payload in enumerate(() if action.whole else sums):
-                self.engine._carry_out(act.StoreSum(action.attempt, bucket, payload))
-            return self.engine._carry_out(act.Assemble(action.attempt))
+                self.engine._carry_out(peer_io.StoreSum(action.attempt, bucket, payload))
+            return self.engine._carry_out(peer_io.Assemble(action.attempt))
         self._note(action)
         try:
             done = self.engine._carry_out(action)  # type: ignore[arg-type]
         except (ValueError, LookupError, ArithmeticError) as error:
             return failure(action, error)  # type: ignore[arg-type]
-        if isinstance(done, act.ForwardDone | act.BackwardDone):
+        if isinstance(done, peer_io.ForwardDone | peer_io.BackwardDone):
             return dataclasses.replace(done, seconds=0.01)  # all are equally fast: shares stay as they are
         return done
 
-    def _lend(self, action: act.Lend) -> None:
+    def _lend(self, action: peer_io.Lend) -> None:
         assert self.engine is not None
         self._lent = action
         self.copies = {version: copy for version, copy in self.copies.items() if version in action.versions}
@@ -169,9 +171,13 @@ class Peer:
 
     def _note(self, action: object) -> None:
         """Keep the sums of the open step, if others listen."""
-        if isinstance(action, act.StoreSum):
+        if isinstance(action, peer_io.StoreSum):
             self._stored[action.bucket] = bytes(action.payload)  # type: ignore[arg-type]
-        elif isinstance(action, act.Apply) and self._lent is not None and self._lent.pass_id == action.attempt.pass_id:
+        elif (
+            isinstance(action, peer_io.Apply)
+            and self._lent is not None
+            and self._lent.pass_id == action.attempt.pass_id
+        ):
             assert self.engine is not None and self.core.holding.stage is not None
             step, digest = action.decision.step, action.decision.outcomes[self.core.holding.stage].digest
             if not all(self._stored.get(b) for b in range(self.engine.buckets)):  # nobody else received them
@@ -180,16 +186,16 @@ class Peer:
             elif self._lent.sums:
                 self.sums[step] = (digest, [self._stored[b] for b in range(self.engine.buckets)])
 
-    def _fetch(self, action: act.FetchSums) -> act.PeerInput | None:
+    def _fetch(self, action: peer_io.FetchSums) -> peer_io.PeerInput | None:
         for donor in action.donors:
             peer = self._swarm.peers.get(donor)
             digest, sums = ("", []) if peer is None else peer.sums.get(action.step, ("", []))
             if digest == action.digest:
                 self._fetched[action.step] = sums
-                return act.SumsFetched(action.stage, action.step)
+                return peer_io.SumsFetched(action.stage, action.step)
         if self._comes(action.donors, action.step):
             return None
-        return act.SumsMissing(action.stage, action.step, "no donor has them")
+        return peer_io.SumsMissing(action.stage, action.step, "no donor has them")
 
     def _comes(self, donors: tuple[Actor, ...], version: int) -> bool:
         """Whether a donor has yet to come so far. Then the order is carried out once more, later."""
@@ -198,7 +204,7 @@ class Peer:
         ]
         return any(held is not None and held <= version for held in there)
 
-    def _load(self, action: act.LoadState) -> act.PeerInput | None:
+    def _load(self, action: peer_io.LoadState) -> peer_io.PeerInput | None:
         if self.engine is not None:
             self.engine.close()
         self.engine = StageEngine(self._swarm.manifest, action.stage, post=lambda event: None, **self._options)
@@ -210,17 +216,17 @@ class Peer:
             if copy is None and self._comes(action.donors, action.version):
                 return None
             if copy is None:
-                return act.StateFailed(action.stage, action.version, "no donor has it")
+                return peer_io.StateFailed(action.stage, action.version, "no donor has it")
             self.engine.load_state(copy).result(WAIT_S)
         elif action.source is None:
             self.engine.initialise().result(WAIT_S)
         else:
             source = self._swarm.peers.get(action.source)
             if source is None or source.engine is None or source.engine.version != action.version:
-                return act.StateFailed(action.stage, action.version, "not there")
+                return peer_io.StateFailed(action.stage, action.version, "not there")
             self.engine.load_state(source.engine.snapshot().result(WAIT_S)).result(WAIT_S)
         counts = (self.engine.buckets, self.engine.first_round, self.engine.shared_buckets)
-        return act.StateLoaded(action.stage, action.version, *counts)
+        return peer_io.StateLoaded(action.stage, action.version, *counts)
 
 
 Hook = Callable[["Swarm", Actor, object], None]
@@ -273,7 +279,7 @@ class Swarm:
     def start(self, name: str, incarnation: int = 1) -> None:
         actor = Actor(name, incarnation)
         self.peers[actor] = Peer(self, actor, self._capacity, **self._options)
-        self._queue.append((actor, act.Tick()))
+        self._queue.append((actor, io.Tick()))
 
     def tell(self, to: Actor, event: object) -> None:
         """An input for a core, as its driver would post it."""
@@ -292,7 +298,7 @@ class Swarm:
             ladders=ladders(self.manifest),
             controls=Controls.of(self.commands),
         )
-        self._queue.append((COORDINATOR, act.Tick()))
+        self._queue.append((COORDINATOR, io.Tick()))
 
     def kill(self, actor: Actor, *, back: bool = False, farewell: bool = False) -> None:
         """`farewell`: the coordinator hears of it at once."""
@@ -300,9 +306,9 @@ class Swarm:
         if dead.engine is not None:
             dead.engine.close()
         if farewell:
-            self._queue.appendleft((COORDINATOR, act.Received(actor, Leave(actor, "goodbye"))))
+            self._queue.appendleft((COORDINATOR, io.Received(actor, Leave(actor, "goodbye"))))
         for other in (COORDINATOR, *self.peers):
-            self._queue.append((other, act.LinkLost(actor)))
+            self._queue.append((other, io.LinkLost(actor)))
         if back:
             self.start(actor.peer, actor.incarnation + 1)
 
@@ -340,7 +346,7 @@ class Swarm:
         cores = {COORDINATOR: self._core, **{actor: peer.core for actor, peer in self.peers.items()}}
         due = {actor: core.next_wakeup() for actor, core in cores.items()}
         self._now = max(self._now, min(due.values()))
-        self._queue.extend((actor, act.Tick()) for actor, at in due.items() if at <= self._now)
+        self._queue.extend((actor, io.Tick()) for actor, at in due.items() if at <= self._now)
 
     def _handle(self, to: Actor, event: object) -> None:
         core = self._core if to == COORDINATOR else self.peers[to].core if to in self.peers else None
@@ -356,53 +362,53 @@ class Swarm:
             self._hook(self, to, action)
             if to != COORDINATOR and to not in self.peers:
                 return
-            if isinstance(action, act.Send):
+            if isinstance(action, io.Send):
                 self._send(to, action)
             elif to == COORDINATOR:
                 self._coordinate(action)  # type: ignore[arg-type]
             elif (done := self.peers[to].carry_out(action)) is not None:  # type: ignore[arg-type]
                 self._queue.append((to, done))
-            elif isinstance(action, act.LoadState | act.FetchSums):
+            elif isinstance(action, peer_io.LoadState | peer_io.FetchSums):
                 self._queue.append((to, Again(action)))
 
-    def _send(self, sender: Actor, send: act.Send) -> None:
+    def _send(self, sender: Actor, send: io.Send) -> None:
         message = send.message
         if isinstance(message, Open):
             self.tables = message.tables
         if isinstance(message, Frame) and message.key.direction is Direction.FORWARD and not message.key.pass_id.index:
             self.frames.append(message)
         if send.to in (COORDINATOR, *self.peers):
-            self._queue.append((send.to, act.Received(sender, message)))
+            self._queue.append((send.to, io.Received(sender, message)))
 
-    def _coordinate(self, action: act.CoordinatorAction) -> None:
+    def _coordinate(self, action: coordinator_io.CoordinatorAction) -> None:
         done: object = None
         match action:
-            case act.Emit(event):
+            case io.Emit(event):
                 self.events.append(event)
-            case act.Stop():
+            case io.Stop():
                 self._over = True
-            case act.Feed(to, key, kind):
+            case coordinator_io.Feed(to, key, kind):
                 self._feed(to, key, kind)
-            case act.WriteTerm(term, back):
+            case coordinator_io.WriteTerm(term, back):
                 if back is not None:
                     self.decisions = {step: d for step, d in self.decisions.items() if step < back}
-                done = act.TermWritten(term)
-            case act.WriteRecord(decision):
+                done = coordinator_io.TermWritten(term)
+            case coordinator_io.WriteRecord(decision):
                 self.decisions[decision.step] = decision
-                done = act.RecordWritten(decision)
-            case act.WriteCommand(command):
+                done = coordinator_io.RecordWritten(decision)
+            case coordinator_io.WriteCommand(command):
                 self.commands.append(command)
-                done = act.CommandWritten(command)
-            case act.PassClosed(_, kind, loss_sum, _) if kind is PassKind.EVALUATE:
+                done = coordinator_io.CommandWritten(command)
+            case coordinator_io.PassClosed(_, kind, loss_sum, _) if kind is PassKind.EVALUATE:
                 self.losses.append(loss_sum / self.manifest.batch.tokens_per_microbatch)
-            case act.CollectCheckpoint(version, term, holders, _):
+            case coordinator_io.CollectCheckpoint(version, term, holders, _):
                 for stage, actors in enumerate(holders):
                     held = [peer.engine for actor in actors if (peer := self.peers.get(actor)) is not None]
                     states = [e.snapshot().result(WAIT_S) for e in held if e is not None and e.version == version]
                     if not states:
                         return
                     self.archive[stage, version] = states[0]
-                done = act.ArchiveStored(version, term)
+                done = coordinator_io.ArchiveStored(version, term)
         if done is not None:
             self._queue.append((COORDINATOR, done))
 
@@ -414,7 +420,7 @@ class Swarm:
             tokens = self._corpus.heldout(key.microbatch)
         else:
             tokens = np.ones((1, 3), dtype=np.int64)
-        self._queue.append((to, act.Received(COORDINATOR, Frame(key, form.pack_tokens(kind, tokens)))))
+        self._queue.append((to, io.Received(COORDINATOR, Frame(key, form.pack_tokens(kind, tokens)))))
 
 
 def runs() -> Iterator[Callable[..., Swarm]]:

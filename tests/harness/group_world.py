@@ -9,18 +9,19 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from swarm.protocol.actions import Send, SendEntries, WriteGroup
-from swarm.protocol.consensus import Consensus
 from swarm.protocol.ids import Actor, Term
+from swarm.protocol.io import Send
 from swarm.protocol.messages import Entry, TermEntry
-from swarm.simulation.member_disk import MemberDisk
+from swarm.protocol.raft.io import SendEntries, WriteGroup
+from swarm.protocol.raft.raft import Raft
+from swarm.simulation.toy.member_disk import MemberDisk
 
 BEAT_S = 1.0
 
 
 @dataclass
 class Member:
-    core: Consensus
+    core: Raft
     disk: MemberDisk
     writing: list[WriteGroup] = field(default_factory=list)
 
@@ -51,7 +52,7 @@ class GroupWorld:
     def start(self, actor: Actor) -> None:
         disk = self.disks[actor]
         self._stands(0, disk.entries[: disk.committed])  # perhaps written as it died, and never told
-        core = Consensus(actor, self.actors, BEAT_S, 0.2, self.disks[actor].stored(), self.now)
+        core = Raft(actor, self.actors, BEAT_S, 0.2, self.disks[actor].stored(), self.now)
         self.members[actor] = Member(core, self.disks[actor])
 
     def crash(self, actor: Actor) -> None:
@@ -60,7 +61,7 @@ class GroupWorld:
         for order in member.writing[: self.random.randrange(len(member.writing) + 1)]:
             member.disk.write(order)
 
-    def do(self, actor: Actor, what: Callable[[Consensus], None]) -> None:
+    def do(self, actor: Actor, what: Callable[[Raft], None]) -> None:
         """Something happens to a member; what it orders is carried out, or comes to be."""
         member = self.members[actor]
         what(member.core)
@@ -82,7 +83,7 @@ class GroupWorld:
         if self.random.random() < self.loss:
             self.messages.append((sender, to, message))
 
-    def _check(self, actor: Actor, core: Consensus) -> None:
+    def _check(self, actor: Actor, core: Raft) -> None:
         if core.leads:
             assert self.leaders.setdefault(core.ballot, actor) == actor, f"two lead under ballot {core.ballot}"
         fresh = core.take_settled()
@@ -96,7 +97,7 @@ class GroupWorld:
                 assert index == len(self.standing), "an entry is left out"
                 self.standing.append(entry)
 
-    def propose(self, leader: Consensus) -> None:
+    def propose(self, leader: Raft) -> None:
         self.terms += 1
         entry = TermEntry(leader.ballot, Term(self.terms))
         self.do(leader.me, lambda core: core.propose(entry))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from swarm.protocol import messages as m
-from swarm.protocol.actions import CoordinatorInput, Received, RecordWritten, Send, TermWritten, Tick, WriteRecord
-from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import CoordinatorInput, RecordWritten, TermWritten, WriteRecord
 from swarm.protocol.ids import Actor, Attempt, PassId, StageIndex
+from swarm.protocol.io import Received, Send, Tick
 from swarm.protocol.settings import Settings
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ME = Actor("coordinator", 0)
 ONE, TWO, THREE, FOUR = (Actor(name, 1) for name in ("one", "two", "three", "four"))

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from hivemind.dht import DHTNode
 
-from peers.home import Home
+from peers.run.home import Home
 from peers.stage.entrance import enter
 from swarm.events import CoordinatorAway, CoordinatorBack, Event
 from swarm.net.daemon import DaemonP2P

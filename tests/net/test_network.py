@@ -17,7 +17,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.net.bulk import PROTOCOL
+from swarm.net.bulk import PROTOCOL, Transfer
 from swarm.net.handshake import Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import Host
 from swarm.net.network import Network
@@ -383,6 +383,23 @@ async def test_who_has_the_higher_id_dials_when_the_other_does_not(pair: Pair) -
     recorder = pair.one if low is pair.networks[0] else pair.two
     high.send(low.me, m.Released(PASS, 1, ()))
     assert await recorder.next_of(recorder.messages) == (high.me, m.Released(PASS, 1, ()))
+
+
+async def test_who_was_asked_for_bulk_data_before_is_dialled_at_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a peer asks the coordinator for the manifest before it speaks to it."""
+    monkeypatch.setattr("swarm.net.dialler.FIRST_TURN_S", 2 * DEADLINE_S)
+    low, high = sorted(await pair.start(), key=lambda network: network.me.peer)
+    recorder = pair.one if low is pair.networks[0] else pair.two
+    low.serve(nothing)
+    assert await (await high.fetch(low.me.peer, b"anything")).read() == b""
+    high.send(low.me, m.Released(PASS, 1, ()))
+    assert await recorder.next_of(recorder.messages) == (high.me, m.Released(PASS, 1, ()))
+
+
+async def nothing(requester: Actor, request: bytes) -> Transfer:
+    return Transfer.of(b"")
 
 
 async def test_a_dial_that_hangs_gives_way_to_the_one_that_has_come_through(

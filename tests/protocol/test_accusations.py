@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swarm.protocol.accusations import LASTING, MOST_FAILURES, Accusations, Failure
-from swarm.protocol.experience import Experience
-from swarm.protocol.halves import Halves
+from swarm.protocol.coordinator.membership.accusations import LASTING, MOST_FAILURES, Accusations, Failure
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
+from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.ids import Actor, Microbatch
 
 
@@ -94,7 +94,7 @@ def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
 
 
 def test_others_than_have_failed_try_at_once_and_who_has_failed_later_and_later() -> None:
-    experience, one, two = Experience(), Actor("one", 1), Actor("two", 1)
+    experience, one, two = FailureHistory(), Actor("one", 1), Actor("two", 1)
     for now in (10.0, 20.0, 30.0, 40.0):
         experience.opened([one])
         experience.attempt_failed("no memory", now)

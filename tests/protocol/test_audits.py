@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from swarm.protocol import audits
-from swarm.protocol.audits import Audits, Ruling
-from swarm.protocol.finding import Answer
+from swarm.protocol.coordinator.audit import audits
+from swarm.protocol.coordinator.audit.audits import Audits, Ruling
+from swarm.protocol.coordinator.passes.pass_state import Answer
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import StageTable
 from swarm.protocol.settings import Settings
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ONE, TWO, LATE = (Actor(name, 1) for name in ("one", "two", "late"))
 SETTINGS = dataclasses.replace(

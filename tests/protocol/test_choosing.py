@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.burdens import Burden, Measured, burdens, pace
-from swarm.protocol.choosing import LIMIT, ROOM, choose
+from swarm.protocol.codec_ladder import CodecLadders, Rung, Slot
+from swarm.protocol.coordinator.codec_choice.choose import LIMIT, ROOM, choose
+from swarm.protocol.coordinator.codec_choice.link_load import LinkLoad, Measured, burdens, pace
 from swarm.protocol.ids import Actor, Direction
-from swarm.protocol.ladders import Ladders, Rung, Slot
 from swarm.protocol.messages import CodecPair, StageTable
 
-LADDERS = Ladders.of(
+LADDERS = CodecLadders.of(
     [Rung(name, size) for name, size in zip("abcdef", (4096, 2048, 1056, 800, 672, 544), strict=True)],
     [Rung(name, size) for name, size in zip("ABCDE", (4000, 2000, 1008, 752, 504), strict=True)],
     CodecPair("c", "C"),
@@ -33,7 +33,7 @@ def tables(replicas: list[int]) -> tuple[StageTable, ...]:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Burden], float, tuple[CodecPair, ...]]:
+def situations(draw: st.DrawFn) -> tuple[list[LinkLoad], float, tuple[CodecPair, ...]]:
     those = tables(draw(st.lists(st.integers(1, 3), min_size=2, max_size=4)))
     actors = [actor for table in those for actor in table.roster]
     known = {}
@@ -54,7 +54,7 @@ def place(pairs: tuple[CodecPair, ...], slot: Slot) -> int:
     return found
 
 
-def load(burden: Burden, pairs: tuple[CodecPair, ...], seconds: float, gentler: Slot | None = None) -> float:
+def load(burden: LinkLoad, pairs: tuple[CodecPair, ...], seconds: float, gentler: Slot | None = None) -> float:
     """Time of sending ÷ time of computing; `gentler`: one slot is a rung gentler than in `pairs`."""
     sent = 0.0
     for slot, frames in burden.frames.items():
@@ -226,7 +226,7 @@ def test_nobody_is_slowest_while_somebody_is_not_measured() -> None:
 
 
 def test_a_ladder_leaves_out_what_saves_nothing() -> None:
-    made = Ladders.of(
+    made = CodecLadders.of(
         [Rung("a", 100), Rung("b", 100), Rung("c", 90), Rung("d", 95), Rung("e", 80)],
         [Rung("A", 50), Rung("B", 60), Rung("C", 40)],
         CodecPair("b", "B"),

@@ -7,15 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.events import Event, ManyReplicas
-from swarm.protocol.actions import Emit
-from swarm.protocol.capacities import Capacities
-from swarm.protocol.churn import DEATH_IN_A_REDUCE, PRIOR_PER_S, Churn, expected_quiet_s, replica_cap
-from swarm.protocol.history import History
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.coordinator.placement.churn import (
+    DEATH_IN_A_REDUCE,
+    PRIOR_PER_S,
+    Churn,
+    expected_quiet_s,
+    replica_cap,
+)
+from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
 from swarm.protocol.ids import Actor, Term
-from swarm.protocol.members import Members
+from swarm.protocol.io import Emit
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.rebalancing import Rebalancing
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 
 def test_what_is_seen_outweighs_what_is_usual() -> None:
@@ -52,7 +58,7 @@ def test_who_plans_more_replicas_than_reduces_bear_is_told_so_once() -> None:
     for reduce_s, advised in ((10.0, None), (100.0, 6)):
         settings = small_settings(stages=1, microbatches=16, steps=9, replicas=8)
         out, members = Outbox(Actor("coordinator", 0)), Members()
-        rebalancing = Rebalancing(settings, History(Term(1), None, None, 0), members, Capacities(1), out)
+        rebalancing = Rebalancing(settings, History(Term(1), None, None, 0), members, StageCosts(1), out)
         for _ in range(3):
             rebalancing.decided(2 * reduce_s, reduce_s)
         told: list[Event] = [action.event for action in out.take() if isinstance(action, Emit)]

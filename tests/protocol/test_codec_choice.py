@@ -8,18 +8,18 @@ import math
 import pytest
 
 from swarm.events import CodecChosen
-from swarm.protocol.actions import Emit
-from swarm.protocol.codec_choice import DWELL, CodecChoice
+from swarm.protocol.codec_ladder import CodecLadders, Rung
+from swarm.protocol.coordinator.codec_choice.choice import DWELL, CodecChoice
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
-from swarm.protocol.ladders import Ladders, Rung
-from swarm.protocol.members import Members
+from swarm.protocol.io import Emit
 from swarm.protocol.messages import CodecPair, Decision, LinkRate, StageTable, Status
 from swarm.protocol.outbox import Outbox
 
 ONE, TWO = Actor("one", 1), Actor("two", 1)
 TABLES = (StageTable(0, (ONE,), (0, 0)), StageTable(0, (TWO,), (0, 0)))
 GENTLE, EVEN, HARD = CodecPair("a", "A"), CodecPair("b", "B"), CodecPair("c", "C")
-LADDERS = Ladders.of(
+LADDERS = CodecLadders.of(
     [Rung("a", 4000), Rung("b", 2000), Rung("c", 1000)], [Rung("A", 4000), Rung("B", 2000), Rung("C", 1000)], EVEN
 )
 SECONDS = 0.01

@@ -8,28 +8,25 @@ import pytest
 
 from swarm.events import ControlGiven, ControlRefused, PeerExpelled, PeerLeaving, RunPaused
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
+from swarm.protocol.controls import Controls, check
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import (
     AnswerControl,
     ArchiveStored,
     CollectCheckpoint,
     CommandWritten,
     ControlRequested,
     CoordinatorInput,
-    Emit,
-    Received,
     RecordWritten,
-    Send,
     TermWritten,
-    Tick,
     WriteCommand,
     WriteRecord,
     WriteTerm,
 )
-from swarm.protocol.controls import Controls, check
-from swarm.protocol.coordinator import CoordinatorCore, Phase
-from swarm.protocol.history import History
+from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, Received, Send, Tick
+from swarm.simulation.runs.scenario import small_settings
 
 ME, ONE, TWO = Actor("coordinator", 0), Actor("QmPeerOne", 1), Actor("QmPeerTwo", 1)
 SETTINGS = small_settings(stages=1, microbatches=2, steps=4, replicas=2, checkpoint_every=100)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from group_world import BEAT_S, GroupWorld
 
-from swarm.protocol.actions import WriteGroup
-from swarm.protocol.consensus import BATCH, Consensus, Part
-from swarm.protocol.group_log import GroupLog, Standing, Stored
 from swarm.protocol.ids import Actor, StepNumber, Term
 from swarm.protocol.messages import ArchivedEntry, Canvass, Decision, DecisionEntry, TermEntry, Vote
-from swarm.simulation.member_disk import MemberDisk
+from swarm.protocol.raft.io import WriteGroup
+from swarm.protocol.raft.log import RaftLog, Standing, Stored
+from swarm.protocol.raft.raft import BATCH, Part, Raft
+from swarm.simulation.toy.member_disk import MemberDisk
 
 
 def walk(seed: int, size: int = 3) -> GroupWorld:
@@ -45,7 +45,7 @@ def _twice() -> list[tuple[str, Any]]:
 
 
 def _alone() -> list[tuple[str, Any]]:
-    def commit(self: Consensus) -> None:
+    def commit(self: Raft) -> None:
         if self.log.ballot_at(self._durable) == self.ballot:
             self._advance(self._durable)
 
@@ -53,9 +53,9 @@ def _alone() -> list[tuple[str, Any]]:
 
 
 def _shorter() -> list[tuple[str, Any]]:
-    canvassed = Consensus._on_canvass
+    canvassed = Raft._on_canvass
 
-    def heard(self: Consensus, sender: Actor, canvass: Canvass, now: float) -> None:
+    def heard(self: Raft, sender: Actor, canvass: Canvass, now: float) -> None:
         canvassed(self, sender, Canvass(canvass.ballot, 1 << 30, 1 << 30, canvass.binding), now)
 
     return [("_on_canvass", heard)]
@@ -64,7 +64,7 @@ def _shorter() -> list[tuple[str, Any]]:
 def _early() -> list[tuple[str, Any]]:
     """What is said does not wait for the disk."""
 
-    def release(self: Consensus) -> None:
+    def release(self: Raft) -> None:
         while self._held_back:
             self._out.append(self._held_back.popleft()[1])
 
@@ -74,7 +74,7 @@ def _early() -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("broken", [_twice, _alone, _shorter, _early])
 def test_a_broken_record_is_caught(broken: Callable[[], list[tuple[str, Any]]], monkeypatch: Any) -> None:
     for name, value in broken():
-        monkeypatch.setattr(Consensus, name, value)
+        monkeypatch.setattr(Raft, name, value)
     with pytest.raises(AssertionError):
         for seed in range(2000):
             walk(seed)
@@ -99,7 +99,7 @@ def test_a_vote_outlives_a_restart() -> None:
     assert canvassed(one), "the same vote may be told again"
 
 
-def settle(world: GroupWorld) -> Consensus:
+def settle(world: GroupWorld) -> Raft:
     """The leader after a while in which all is well."""
     world.calm()
     (leader,) = [member.core for member in world.members.values() if member.core.leads]
@@ -182,7 +182,7 @@ def test_a_rollback_goes_back_to_the_decision_that_made_the_checkpoint() -> None
 
 
 def test_a_log_knows_the_ballot_of_entries_that_left_memory() -> None:
-    log = GroupLog(Stored())
+    log = RaftLog(Stored())
     log.extend([TermEntry(1, Term(1)), TermEntry(1, Term(2)), TermEntry(4, Term(3)), TermEntry(5, Term(4))])
     log.release(3)
     assert [log.ballot_at(index) for index in range(5)] == [0, 1, 1, 4, 5]

@@ -11,21 +11,11 @@ import pytest
 
 from swarm.events import PeerLost
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    CoordinatorInput,
-    Emit,
-    Received,
-    Send,
-    Stop,
-    TermWritten,
-    Tick,
-    Transferring,
-    WriteRecord,
-    WriteTerm,
-)
-from swarm.protocol.coordinator import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import CoordinatorInput, TermWritten, Transferring, WriteRecord, WriteTerm
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, Received, Send, Stop, Tick
+from swarm.simulation.runs.scenario import small_settings
 
 ME, ONE, TWO = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
 PASS = PassId(Term(1), StepNumber(0))

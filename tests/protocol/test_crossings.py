@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.data import StepOrder
-from swarm.protocol.bases import Bases
-from swarm.protocol.crossings import Crossings, mismatch, total
 from swarm.protocol.ids import BaseKey, Direction, End, FrameKey, Microbatch, PassId, StepNumber, Term
+from swarm.protocol.lineage import Crossings, mismatch, total
 from swarm.protocol.messages import Lineage, Receipt
+from swarm.protocol.peer.delta_bases import DeltaBases
 
 PASS = PassId(Term(1), StepNumber(3))
 M = Microbatch(2)
@@ -136,7 +136,7 @@ def test_another_copy_made_of_the_same_input_and_used_by_nobody_is_no_matter() -
 ORDER = StepOrder(2, seed=1)
 
 
-def visited(bases: Bases, step: int, digest: int) -> Crossings:
+def visited(bases: DeltaBases, step: int, digest: int) -> Crossings:
     """A step in which microbatch `M` comes in as `digest` and goes out as digest + 1, and is kept."""
     crossings = bases.crossings(StepNumber(step))
     crossings.arrived(M, Lineage(fresh=True))
@@ -147,7 +147,7 @@ def visited(bases: Bases, step: int, digest: int) -> Crossings:
 
 
 def test_a_base_serves_the_next_visit_of_its_samples_and_no_other() -> None:
-    bases = Bases(ORDER, 100, 10)
+    bases = DeltaBases(ORDER, 100, 10)
     settled = bases.settle(StepNumber(0), visited(bases, 0, 10))
     assert settled is not None and settled.dropped == ()
     assert settled.kept == (BaseKey(StepNumber(0), M, End.RECEIVED), BaseKey(StepNumber(0), M, End.SENT))
@@ -163,7 +163,7 @@ def test_a_base_serves_the_next_visit_of_its_samples_and_no_other() -> None:
 
 def test_what_is_needed_soonest_is_kept_and_what_is_never_needed_is_not() -> None:
     order = StepOrder(4, seed=3)
-    bases = Bases(order, 8, 4)
+    bases = DeltaBases(order, 8, 4)
     for step in range(4):
         bases.settle(StepNumber(step), visited(bases, step, 10 * (step + 1)))
         assert len(bases) <= 4
@@ -176,12 +176,12 @@ def test_what_is_needed_soonest_is_kept_and_what_is_never_needed_is_not() -> Non
 
 
 def test_a_loaded_state_has_no_bases() -> None:
-    bases = Bases(ORDER, 100, 10)
+    bases = DeltaBases(ORDER, 100, 10)
     bases.settle(StepNumber(0), visited(bases, 0, 10))
     bases.clear()
     assert len(bases) == 0 and bases.crossings(StepNumber(ORDER.next(0))).hints([key()]) == ()
 
 
 def test_a_run_without_visits_remembers_nothing() -> None:
-    bases = Bases(None, 100, 10)
+    bases = DeltaBases(None, 100, 10)
     assert bases.settle(StepNumber(0), visited(bases, 0, 10)) is None and len(bases) == 0

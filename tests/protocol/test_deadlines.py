@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.deadlines import Observed, silence_deadline, stall_deadline, want_deadline
+from swarm.protocol.timeouts import Observed, silence_deadline, stall_deadline, want_deadline
 
 BUDGET_S, BEAT_S = 60.0, 1.0
 SECONDS = st.floats(0.001, 1000.0)

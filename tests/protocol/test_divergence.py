@@ -10,25 +10,23 @@ from one_stage import ME, ONE, STAGE, TWO, Run, sent, settings
 from swarm.events import RunDiverged, StateDrifted
 from swarm.manifest import DivergenceSection
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
+from swarm.protocol.controls import Controls, Retreat, check
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import (
     ArchiveStored,
     CommandWritten,
-    Emit,
     RecordWritten,
-    Stop,
     TermWritten,
-    Tick,
     WriteCommand,
     WriteRecord,
     WriteTerm,
 )
-from swarm.protocol.controls import Controls, Retreat, check
-from swarm.protocol.coordinator import CoordinatorCore, Phase
-from swarm.protocol.group_log import Standing
 from swarm.protocol.ids import Actor, Attempt, StepNumber, Term
+from swarm.protocol.io import Emit, Stop, Tick
 from swarm.protocol.messages import ArchivedEntry, CommandEntry, Decision, DecisionEntry, StageOutcome, TermEntry
+from swarm.protocol.raft.log import Standing
 from swarm.protocol.soundness import Soundness, to_keep
-from swarm.simulation.runner import run_seed
+from swarm.simulation.runs.runner import run_seed
 
 
 def diverging(**section: object) -> Run:

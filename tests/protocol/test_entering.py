@@ -8,9 +8,9 @@ from one_stage import ONE, STAGE, THREE, TWO, Run, sent, settings
 
 from swarm.events import StageAmended
 from swarm.protocol import messages as m
-from swarm.protocol.actions import Emit
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor
-from swarm.protocol.ledger import Ledger
+from swarm.protocol.io import Emit
 
 
 class Entrance(Run):
@@ -22,7 +22,7 @@ class Entrance(Run):
         self.hear(THREE, m.Join(THREE))
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> PassState:
         assert self.core.open_pass is not None
         return self.core.open_pass.ledger
 

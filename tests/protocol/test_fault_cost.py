@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from swarm.protocol.fault_cost import FaultCosts
+from swarm.protocol.coordinator.passes.fault_costs import FaultCosts
+from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
-from swarm.protocol.ledger import Ledger
 from swarm.protocol.messages import StageTable, Status
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ONE, TWO = Actor("one", 1), Actor("two", 1)
 NOBODY: frozenset[Actor] = frozenset()
@@ -14,9 +14,9 @@ SETTINGS = small_settings(stages=1, microbatches=4, steps=20, replicas=2)
 TOKENS = SETTINGS.tokens_per_step
 
 
-def opened(step: int, now: float, term: int = 1) -> Ledger:
+def opened(step: int, now: float, term: int = 1) -> PassState:
     table = StageTable(0, (ONE, TWO), (0, 1, 0, 1))
-    return Ledger(
+    return PassState(
         pass_id=PassId(Term(term), StepNumber(step)),
         kind=PassKind.TRAIN,
         tables=(table,),
@@ -105,11 +105,11 @@ def test_a_step_that_is_audited_is_no_fault_and_not_usual() -> None:
     assert costs.usual_s == 2.0
 
 
-def evaluation(now: float, term: int = 1) -> Ledger:
+def evaluation(now: float, term: int = 1) -> PassState:
     table = StageTable(0, (ONE, TWO), (0, 1))
     pass_id = PassId(Term(term), StepNumber(3), 1)
     weights = {ONE: 1.0, TWO: 1.0}
-    return Ledger(pass_id=pass_id, kind=PassKind.EVALUATE, tables=(table,), weights=weights, decision=None, now=now)
+    return PassState(pass_id=pass_id, kind=PassKind.EVALUATE, tables=(table,), weights=weights, decision=None, now=now)
 
 
 def evaluations(*seconds: float) -> FaultCosts:

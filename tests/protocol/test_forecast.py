@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from peers.event_text import describe
-from swarm.protocol.forecast import forecast
+from swarm.protocol.catch_up_forecast import forecast
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ME = Actor("12D3KooWNewcomer", 7)
 STAGE = StageIndex(1)
@@ -22,7 +21,7 @@ def test_the_sums_of_a_step_must_come_in_less_time_than_it_takes(downlink: float
     assert told is not None and told.can is can
     assert (told.stage, told.nbytes, told.step_s) == (1, 5_000_000, 2.5)
     assert told.sums_s == 5_000_000 / downlink
-    assert ("cannot catch up" in describe(told)) is not can
+    assert ("cannot catch up" in told.describe()) is not can
 
 
 @pytest.mark.parametrize(

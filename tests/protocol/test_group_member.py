@@ -6,27 +6,15 @@ from dataclasses import replace
 
 from swarm.events import DecisionRecorded, LeadershipLost, LeadershipTaken, MajorityMissing
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    ArchiveStored,
-    CollectCheckpoint,
-    Emit,
-    GroupAction,
-    GroupInput,
-    GroupWritten,
-    LeaveRequested,
-    LinkLost,
-    Received,
-    Send,
-    Stop,
-    Tick,
-    WriteGroup,
-)
-from swarm.protocol.coordinator import Phase
-from swarm.protocol.group import GroupMember
-from swarm.protocol.group_log import Standing, Stored
+from swarm.protocol.coordinator.core import Phase
+from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint
 from swarm.protocol.ids import Actor, StageIndex, StepNumber, Term
+from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
+from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten, WriteGroup
+from swarm.protocol.raft.log import Standing, Stored
+from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ME, TWO, THREE = (Actor(f"c{i}", 0) for i in range(3))
 GROUP = (ME, TWO, THREE)

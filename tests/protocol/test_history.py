@@ -1,6 +1,6 @@
 """Where a run stands after what is durable: decisions, checkpoints, rollbacks."""
 
-from swarm.protocol.history import History
+from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.ids import Term
 
 

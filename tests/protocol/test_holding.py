@@ -2,22 +2,22 @@
 
 import pytest
 
-from swarm.protocol.actions import StateLoaded
-from swarm.protocol.holding import Holding
 from swarm.protocol.ids import PassId, StageIndex, StepNumber, Term
 from swarm.protocol.messages import Assign
+from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.io import StateLoaded
 
 ONE, TWO = StageIndex(0), StageIndex(1)
 
 
-def holding(term: int = 1, stage: StageIndex = ONE, version: int = 3) -> Holding:
-    held = Holding()
+def holding(term: int = 1, stage: StageIndex = ONE, version: int = 3) -> HeldStage:
+    held = HeldStage()
     take_up(held, Assign(Term(term), stage, version))
     held.begun(PassId(Term(term), StepNumber(version)))
     return held
 
 
-def take_up(held: Holding, order: Assign) -> bool:
+def take_up(held: HeldStage, order: Assign) -> bool:
     """Whether the order was news; then it is carried out."""
     load = held.assigned(order)
     if load is None:

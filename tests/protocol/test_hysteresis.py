@@ -7,9 +7,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.hysteresis import Hysteresis
+from swarm.protocol.coordinator.membership.stage_costs import Lineup, Worker
+from swarm.protocol.coordinator.placement.hysteresis import Hysteresis
+from swarm.protocol.coordinator.placement.planner import Move, Stay, plan_move
 from swarm.protocol.ids import Actor
-from swarm.protocol.planner import Lineup, Move, Stay, Worker, plan_move
 
 DWELL_S = 10.0
 

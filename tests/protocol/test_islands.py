@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.protocol.ids import Actor
-from swarm.protocol.islands import islands
-from swarm.protocol.wiring import Pair
+from swarm.protocol.coordinator.passes.partitions import islands
+from swarm.protocol.ids import Actor, Pair
 
 ACTORS = [Actor(name, 1) for name in "abcdef"]
 PAIRS = [Pair((a, b)) for a in ACTORS for b in ACTORS if a < b]

@@ -9,21 +9,12 @@ import pytest
 
 from swarm.events import RunPaused
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    CoordinatorInput,
-    Emit,
-    Received,
-    RecordWritten,
-    Send,
-    TermWritten,
-    Tick,
-    WriteRecord,
-    WriteTerm,
-)
-from swarm.protocol.coordinator import CoordinatorCore, Phase
-from swarm.protocol.experience import MOST_REST_S
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import CoordinatorInput, RecordWritten, TermWritten, WriteRecord, WriteTerm
+from swarm.protocol.coordinator.membership.failure_history import MOST_REST_S
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, Received, Send, Tick
+from swarm.simulation.runs.scenario import small_settings
 
 ME = Actor("coordinator", 0)
 ONE, TWO, THREE, FOUR, FIVE = (Actor(name, 1) for name in ("one", "two", "three", "four", "five"))

@@ -8,25 +8,14 @@ import pytest
 
 from swarm.events import PeerLeaving
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    AppliedStep,
-    Emit,
-    LeaveRequested,
-    LinkLost,
-    Received,
-    RecordWritten,
-    Send,
-    StateLoaded,
-    Stop,
-    TermWritten,
-    Tick,
-    WriteRecord,
-)
-from swarm.protocol.coordinator import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import RecordWritten, TermWritten, WriteRecord
+from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.peer import PeerCore
-from swarm.protocol.wiring import amend
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Stop, Tick
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import AppliedStep, StateLoaded
+from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR, ONE, TWO, SPARE = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("spare", 1)
 SETTINGS = small_settings(stages=1, microbatches=4, steps=9, replicas=2, checkpoint_every=100)

@@ -1,7 +1,8 @@
 """What the coordinator believes of a member's state: of this history, and still there."""
 
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import MOST_TERMS_MISSED, Members
 from swarm.protocol.ids import Actor, Attempt, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.members import MOST_TERMS_MISSED, Member, Members
 from swarm.protocol.messages import Decision, Prepared, StageOutcome, Status
 
 ME = Actor("one", 1)

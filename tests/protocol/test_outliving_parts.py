@@ -7,19 +7,6 @@ from typing import Any
 
 from swarm.events import ReduceStarted
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    BackwardDone,
-    BucketSummed,
-    CancelReduce,
-    Emit,
-    EncodePart,
-    PartEncoded,
-    Received,
-    Send,
-    StateLoaded,
-    SumBucket,
-    Tick,
-)
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -33,8 +20,18 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
-from swarm.protocol.peer import PeerCore
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, Received, Send, Tick
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import (
+    BackwardDone,
+    BucketSummed,
+    CancelReduce,
+    EncodePart,
+    PartEncoded,
+    StateLoaded,
+    SumBucket,
+)
+from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR, ME, SLOW, FAST = (Actor(name, 1) for name in ("coordinator", "me", "slow", "fast"))
 PASS = PassId(Term(1), StepNumber(0))

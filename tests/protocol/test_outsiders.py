@@ -9,18 +9,10 @@ from one_stage import FOUR, ONE, STAGE, STRANGER, THREE, TWO, Run, sent, setting
 
 from swarm.events import CheckpointRefused, PeerJoined, RunPaused, SwarmSplit
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    ArchiveStored,
-    CollectCheckpoint,
-    Emit,
-    LinkLost,
-    PassClosed,
-    Send,
-    WriteRecord,
-    WriteTerm,
-)
-from swarm.protocol.coordinator import Phase
+from swarm.protocol.coordinator.core import Phase
+from swarm.protocol.coordinator.io import ArchiveStored, CollectCheckpoint, PassClosed, WriteRecord, WriteTerm
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassKind, StageIndex, StepNumber, Term
+from swarm.protocol.io import Emit, LinkLost, Send
 
 
 def paused(orders: list[object]) -> list[str]:

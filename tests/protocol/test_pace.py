@@ -2,10 +2,10 @@
 
 import pytest
 
-from swarm.protocol.pace import Pace
+from swarm.protocol.peer.compute_time import ComputeTime
 
 
-def measured(pace: Pace, forward: float, backward: float, microbatches: int = 3) -> Pace:
+def measured(pace: ComputeTime, forward: float, backward: float, microbatches: int = 3) -> ComputeTime:
     for _ in range(microbatches):
         pace.forward(forward)
         pace.backward(backward)
@@ -13,7 +13,7 @@ def measured(pace: Pace, forward: float, backward: float, microbatches: int = 3)
 
 
 def test_it_is_known_when_a_backward_is() -> None:
-    pace = Pace()
+    pace = ComputeTime()
     pace.new_pass(0)
     pace.forward(1.0)
     assert pace.seconds_per_microbatch is None
@@ -23,7 +23,7 @@ def test_it_is_known_when_a_backward_is() -> None:
 
 
 def test_the_last_stage_has_no_forwards() -> None:
-    pace = Pace()
+    pace = ComputeTime()
     pace.new_pass(3)
     for _ in range(2):
         pace.backward(2.0)
@@ -31,7 +31,7 @@ def test_the_last_stage_has_no_forwards() -> None:
 
 
 def test_a_little_slower_is_averaged_and_much_slower_is_believed() -> None:
-    pace = Pace()
+    pace = ComputeTime()
     pace.new_pass(0)
     measured(pace, 1.0, 2.0).new_pass(0)
     measured(pace, 1.5, 3.0).new_pass(0)
@@ -43,7 +43,7 @@ def test_a_little_slower_is_averaged_and_much_slower_is_believed() -> None:
 
 
 def test_who_was_fenced_in_its_first_forward_has_measured_it() -> None:
-    pace = Pace()
+    pace = ComputeTime()
     pace.new_pass(0)
     measured(pace, 1.0, 2.0).new_pass(0)
     pace.forward(10.0)
@@ -52,7 +52,7 @@ def test_who_was_fenced_in_its_first_forward_has_measured_it() -> None:
 
 
 def test_another_stage_is_measured_anew() -> None:
-    pace = Pace()
+    pace = ComputeTime()
     pace.new_pass(0)
     measured(pace, 1.0, 2.0).new_pass(1)
     assert pace.seconds_per_microbatch is None

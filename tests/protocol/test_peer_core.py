@@ -8,31 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.events import LeaderFollowed, OutOfMemory, PeerFenced, ReduceStarted, RouteChanged
-from swarm.protocol import early
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    BackwardDone,
-    CheckpointSaved,
-    ComputeFailed,
-    Emit,
-    Forward,
-    ForwardDone,
-    LinkLost,
-    LinkUp,
-    MemoryShort,
-    PeerInput,
-    Received,
-    SaveCheckpoint,
-    Send,
-    StateFailed,
-    StateLoaded,
-    Stop,
-    SumBucket,
-    Tick,
-    Undelivered,
-)
-from swarm.protocol.early import Early
-from swarm.protocol.holding import Holding
 from swarm.protocol.ids import (
     Actor,
     Attempt,
@@ -46,12 +22,30 @@ from swarm.protocol.ids import (
     StepNumber,
     Term,
 )
+from swarm.protocol.io import Emit, LinkLost, LinkUp, Received, Send, Stop, Tick
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.peer import PeerCore
-from swarm.protocol.reach import Reach
-from swarm.protocol.reporter import Saved
+from swarm.protocol.peer import early_messages as early
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.early_messages import EarlyMessages
+from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.io import (
+    BackwardDone,
+    CheckpointSaved,
+    ComputeFailed,
+    Forward,
+    ForwardDone,
+    MemoryShort,
+    PeerInput,
+    SaveCheckpoint,
+    StateFailed,
+    StateLoaded,
+    SumBucket,
+    Undelivered,
+)
+from swarm.protocol.peer.reachability import Reachability
+from swarm.protocol.peer.status_reports import Saved
 from swarm.protocol.slots import UNASKED
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR, ME, OTHER = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1)
 PASS = PassId(Term(1), StepNumber(0))
@@ -121,7 +115,7 @@ def test_every_report_has_a_higher_number_than_the_one_before() -> None:
 def test_early_messages_are_bounded_by_number_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "LIMIT", 4)
     monkeypatch.setattr(early, "LIMIT_BYTES", 100)
-    kept = Early()
+    kept = EarlyMessages()
     for bucket, size in enumerate((60, 60, 40, 1)):
         kept.keep(OTHER, part(bucket, size))
     assert [message.key.bucket for _, message in kept.take() if isinstance(message, m.ReducePart)] == [0, 2]
@@ -134,7 +128,7 @@ def test_early_messages_are_bounded_by_number_and_by_bytes(monkeypatch: pytest.M
 
 def test_what_is_void_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "LIMIT_BYTES", 100)
-    kept = Early()
+    kept = EarlyMessages()
     kept.keep(OTHER, part(0, 80))
     kept.drop(lambda message: isinstance(message, m.ReducePart) and message.key.bucket == 0)
     kept.keep(OTHER, part(1, 80))
@@ -144,7 +138,7 @@ def test_what_is_void_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_flood_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "LIMIT", 10)
     monkeypatch.setattr(early, "LIMIT_BYTES", 100)
-    kept, stranger = Early(), Actor("stranger", 1)
+    kept, stranger = EarlyMessages(), Actor("stranger", 1)
     for _ in range(30):
         kept.keep(stranger, m.Want(()))
         kept.keep(stranger, part(0, 30))
@@ -350,7 +344,7 @@ def test_a_checkpoint_that_is_missing_is_saved_when_the_decision_is_told_again()
 
 
 def test_only_the_load_that_was_ordered_counts() -> None:
-    holding = Holding()
+    holding = HeldStage()
     holding.assigned(m.Assign(Term(1), StageIndex(0), 1, OTHER))
     holding.assigned(m.Assign(Term(1), StageIndex(0), 2, OTHER))
     assert not holding.loaded(StateFailed(StageIndex(0), 1, "cancelled")) and holding.loading
@@ -359,7 +353,7 @@ def test_only_the_load_that_was_ordered_counts() -> None:
 
 
 def test_earlier_incarnations_are_forgotten() -> None:
-    reach = Reach(0.1)
+    reach = Reachability(0.1)
     for incarnation in range(1, 5):
         reach.up(Actor("two", incarnation))
         reach.lost(Actor("two", incarnation), float(incarnation))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.protocol.coordinator.membership.stage_costs import Lineup, Worker
+from swarm.protocol.coordinator.placement.planner import WORTH, Claim, Move, Stay, claim, plan_move, recruit
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.planner import WORTH, Claim, Lineup, Move, Stay, Worker, claim, plan_move, recruit
 
 speeds = st.floats(0.05, 20.0)
 costs = st.floats(0.2, 5.0)

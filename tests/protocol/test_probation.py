@@ -1,12 +1,13 @@
 """Who failed by its own fault is tried seldom, and with little."""
 
-from swarm.protocol.actions import LinkLost, Received, TermWritten, Tick
-from swarm.protocol.coordinator import CoordinatorCore
-from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import TermWritten
+from swarm.protocol.coordinator.membership.probation import Probation
+from swarm.protocol.coordinator.passes.assignment import wire
+from swarm.protocol.ids import Actor, Pair, PassId, StageIndex, StepNumber, Term
+from swarm.protocol.io import LinkLost, Received, Tick
 from swarm.protocol.messages import Join, Status
-from swarm.protocol.probation import Probation
-from swarm.protocol.wiring import Pair, wire
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 
 def in_step(step: int, index: int = 0) -> PassId:

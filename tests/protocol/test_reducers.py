@@ -8,10 +8,10 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from swarm.protocol.bucket_owners import EVEN, UNIT, lines_of, owners
+from swarm.protocol.coordinator.passes.assignment import amend, enlarge
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import StageTable
-from swarm.protocol.reducers import EVEN, UNIT, lines_of, owners
-from swarm.protocol.wiring import amend, enlarge
 
 rates = st.lists(st.floats(1e5, 1e9), min_size=3, max_size=30)
 

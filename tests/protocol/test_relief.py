@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.protocol import messages as m
-from swarm.protocol.actions import Received, Send, TermWritten, Tick
-from swarm.protocol.coordinator import CoordinatorCore, Phase
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import TermWritten
+from swarm.protocol.coordinator.passes.work_stealing import SLOWER, WORTH, Busy, Idle, relief
 from swarm.protocol.ids import Actor, Microbatch, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.relief import SLOWER, WORTH, Busy, Idle, relief
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Received, Send, Tick
+from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR, FAST, SLOW, SLOWEST = (Actor(name, 1) for name in ("coordinator", "fast", "slow", "slowest"))
 PASS = PassId(Term(1), StepNumber(0))

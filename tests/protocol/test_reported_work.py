@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from swarm.events import Event, PeerDescribed, PeerSeen, PeerWorked
 from swarm.protocol import messages as m
-from swarm.protocol.actions import Emit, LinkLost, Received, TermWritten, Tick
-from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import TermWritten
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, LinkLost, Received, Tick
+from swarm.simulation.runs.scenario import small_settings
 
 ME, ONE, TWO, STRANGER = Actor("coordinator", 0), Actor("one", 1), Actor("two", 1), Actor("three", 1)
 PASS = PassId(Term(1), StepNumber(0))

@@ -2,10 +2,10 @@
 
 import pytest
 
+from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.ids import Actor, PassId, StepNumber, Term
 from swarm.protocol.messages import Contribution, Decision, StageTable
 from swarm.protocol.residuals import Carry, Rosters, carry_of
-from swarm.protocol.wiring import amend
 
 A, B, C = (Actor(name, 1) for name in ("a", "b", "c"))
 TERM = Term(3)

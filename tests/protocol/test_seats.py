@@ -7,25 +7,15 @@ from typing import Any
 
 from swarm.events import PeerLeaving, SeatAsked
 from swarm.protocol import messages as m
-from swarm.protocol.actions import (
-    Emit,
-    LeaveRequested,
-    LinkLost,
-    MeansChanged,
-    OpenSeats,
-    Received,
-    Send,
-    TermWritten,
-    Tick,
-    WriteTerm,
-)
-from swarm.protocol.coordinator import CoordinatorCore
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import TermWritten, WriteTerm
+from swarm.protocol.coordinator.placement.seats import IN_VAIN_BUDGETS
 from swarm.protocol.ids import Actor, StageIndex, Term
-from swarm.protocol.means import Means
-from swarm.protocol.messages import Seating
-from swarm.protocol.peer import PeerCore
-from swarm.protocol.seats import IN_VAIN_BUDGETS
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Tick
+from swarm.protocol.messages import Means, Seating
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.peer.io import MeansChanged, OpenSeats
+from swarm.simulation.runs.scenario import small_settings
 
 COORDINATOR = Actor("coord", 0)
 SETTINGS = replace(
@@ -192,11 +182,12 @@ def test_a_seat_is_given_up_when_its_stage_has_its_replicas_without_it() -> None
     seats, members = core._seats, core.members
     for name, stage, peers in (("a", 0, ("a",)), ("b", 1, ("b", "b2")), ("b2", 2, ("b", "b2"))):
         member = members.add(actor(name), 0.0)
-        member.stage, member.version = StageIndex(stage), 0
+        member.place(StageIndex(stage), 0.0)
+        member.version = 0
         member.seating = Seating(peers, grows=peers[0] == name, on_call=peers[0] != name)
     assert seats.release(1.0) is None and not core._out.take(), "nobody else holds stage 2"
     newcomer = members.add(actor("c"), 1.0)
-    newcomer.stage = StageIndex(2)
+    newcomer.place(StageIndex(2), 0.0)
     assert seats.release(2.0) is None and not core._out.take(), "c does not hold the version yet"
     newcomer.version = 0
     assert seats.release(3.0) == (member, "stage 2 has its 1 replicas without it")
@@ -231,7 +222,8 @@ def test_a_seat_that_does_not_go_keeps_no_other_from_going() -> None:
     seats, members = core._seats, core.members
     for name, stage, peers in (("liar", 0, ("liar",)), ("a", 0, ("a",)), ("b2", 2, ("b", "b2")), ("c", 2, ("c",))):
         member = members.add(actor(name), 0.0)
-        member.stage, member.version = StageIndex(stage), 0
+        member.place(StageIndex(stage), 0.0)
+        member.version = 0
         member.seating = Seating(peers, grows=False, on_call=name in ("liar", "b2"))
     told = []
     for look in range(9):
@@ -245,10 +237,11 @@ def test_no_machine_is_asked_while_one_of_its_seats_is_leaving() -> None:
     core = CoordinatorCore(COORDINATOR, SETTINGS, 0, None, None)
     for name, stage, peers in (("a", 0, ("a", "a2")), ("a2", 1, ("a", "a2"))):
         member = core.members.add(actor(name), 0.0)
-        member.stage, member.version = StageIndex(stage), 0
+        member.place(StageIndex(stage), 0.0)
+        member.version = 0
         member.seating = Seating(peers, grows=name == "a", on_call=name == "a2")
     assert core._seats.may_come(2, 1.0)
-    member.leaving_since = 1.0
+    member.leave(1.0)
     assert not core._seats.may_come(2, 1.0)
 
 
@@ -269,7 +262,8 @@ def test_the_last_replica_stays_while_somebody_may_take_a_seat_for_its_stage() -
     core = CoordinatorCore(COORDINATOR, SETTINGS, 0, None, None)
     assert not core._seats.may_come(2, 1.0)
     member = core.members.add(actor("a"), 0.0)
-    member.stage, member.version = StageIndex(0), 0
+    member.place(StageIndex(0), 0.0)
+    member.version = 0
     assert not core._seats.may_come(2, 1.0)
     member.seating = Seating(("a",), grows=True)
     assert core._seats.may_come(2, 1.0) and not core._seats.may_come(0, 1.0)

@@ -3,24 +3,24 @@
 from dataclasses import replace
 from typing import Any
 
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor, PassId, PassKind, StepNumber, Term
-from swarm.protocol.ledger import Ledger
-from swarm.protocol.members import Members
 from swarm.protocol.messages import UNTOLD, Prepared, StageTable, Status
-from swarm.protocol.suspicion import Suspicion
 from swarm.protocol.update import STILL
-from swarm.simulation.scenario import small_settings
+from swarm.simulation.runs.scenario import small_settings
 
 ROSTERS = ((Actor("a", 1), Actor("b", 1)), (Actor("m", 1),), (Actor("y", 1), Actor("z", 1)))
 PASS = PassId(Term(1), StepNumber(0))
 NOBODY: frozenset[Actor] = frozenset()
 
 
-def ledger(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> Ledger:
+def ledger(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> PassState:
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
     tables = tuple(StageTable(0, roster, (0, len(roster) - 1)) for roster in rosters)
     weights = {actor: 1.0 for roster in rosters for actor in roster}
-    return Ledger(
+    return PassState(
         pass_id=PASS,
         kind=PassKind.TRAIN,
         tables=tables,
@@ -31,7 +31,7 @@ def ledger(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> Ledger:
     )
 
 
-def prepare(record: Ledger, *stages: int, shared: str = "same") -> None:
+def prepare(record: PassState, *stages: int, shared: str = "same") -> None:
     for stage in stages:
         said = Prepared(record.attempt(stage), f"of {stage}", 1.0, 0.0, shared=shared if stage != 1 else "")
         record.prepared[stage] = dict.fromkeys(record.tables[stage].roster, said)
@@ -82,7 +82,7 @@ def test_a_table_of_a_stage_between_voids_nothing_of_the_ends() -> None:
 def test_whom_a_table_concerns() -> None:
     record = ledger()
     assert [record.concerned(stage) for stage in range(3)] == [[0, 1, 2]] * 3
-    seven = Ledger(
+    seven = PassState(
         pass_id=PASS,
         kind=PassKind.TRAIN,
         tables=tuple(StageTable(0, (Actor(name, 1),), (0, 0)) for name in "abcdefg"),
@@ -134,7 +134,7 @@ def guilty(
             if actor.peer in prepared:
                 record.prepared[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    suspicion = Suspicion(settings)
+    suspicion = Stragglers(settings)
     actor = suspicion.holds_up(members, record, stage)
     if accused:
         return () if actor is None else suspicion.kept_waiting_by(members, record, actor)

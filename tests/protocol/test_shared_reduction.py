@@ -2,10 +2,11 @@
 
 from swarm.events import FrameRefused
 from swarm.protocol import messages as m
-from swarm.protocol.actions import Assemble, Assembled, BucketSummed, Emit, EncodePart, PartEncoded, Send, SumBucket
 from swarm.protocol.ids import Actor, Attempt, PartKey, PassId, StageIndex, StepNumber, SumKey, Term
+from swarm.protocol.io import Emit, Send
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.reduction import Reduction
+from swarm.protocol.peer.all_reduce import AllReduce
+from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, SumBucket
 
 FIRST, LAST = (Actor("a", 1), Actor("b", 1)), (Actor("y", 1), Actor("z", 1))
 PASS = PassId(Term(1), StepNumber(0))
@@ -20,7 +21,7 @@ class Peer:
     def __init__(self, me: Actor, *, last: bool = False, done: int = 0b0011) -> None:
         self.out = Outbox(me)
         attempt, own = (THERE, LAST) if last else (HERE, FIRST)
-        self.reduction = Reduction(
+        self.reduction = AllReduce(
             me=me,
             attempt=attempt,
             table=m.StageTable(attempt.number, own, (0, 0, 1, 1)),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.protocol import messages as m
-from swarm.protocol.actions import Received, Send, TermWritten, Tick
-from swarm.protocol.coordinator import CoordinatorCore
-from swarm.protocol.deadlines import shortest_silence
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import TermWritten
+from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.members import Members
-from swarm.protocol.silence import Silence
-from swarm.simulation.scenario import small_settings
+from swarm.protocol.io import Received, Send, Tick
+from swarm.protocol.timeouts import shortest_silence
+from swarm.simulation.runs.scenario import small_settings
 
 SETTINGS = small_settings(stages=1, microbatches=8, steps=2, replicas=4)
 BEAT, PATIENCE = SETTINGS.heartbeat_s, SETTINGS.step_budget_s / 3
@@ -25,7 +26,7 @@ class Swarm:
     """Eight who speak at every heartbeat, but for those who are named."""
 
     def __init__(self) -> None:
-        self.members, self.silence, self.now = Members(), Silence(SETTINGS), 0.0
+        self.members, self.silence, self.now = Members(), FailureDetector(SETTINGS), 0.0
         for actor in ACTORS:
             self.members.add(actor, 0.0)
         self.go_on(10 * BEAT)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from swarm.events import ControlGiven, ControlRefused
 from swarm.protocol import messages as m
-from swarm.protocol.actions import AnswerControl, ControlRequested, GroupAction
-from swarm.protocol.group_log import Standing, Stored
+from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 from swarm.protocol.ids import Term
+from swarm.protocol.raft.io import GroupAction
+from swarm.protocol.raft.log import Standing, Stored
 from tests.protocol.test_group_member import SETTINGS, THREE, TWO, Desk, emitted, sent
 
 RATE = ControlRequested("mine", "rate", "0.5", "Ann", "because")

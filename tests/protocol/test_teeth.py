@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from swarm.simulation.mutants import MUTANTS, Mutant
-from swarm.simulation.runner import run_seed
+from swarm.simulation.runs.runner import run_seed
+from tests.mutants import MUTANTS, Mutant
 
 SEEDS = 500
 KNOWN = {

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from swarm import events as e
-from swarm.protocol.actions import CoordinatorAction, CoordinatorInput, Emit
-from swarm.protocol.coordinator import CoordinatorCore
-from swarm.simulation.runner import run_seed
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.io import CoordinatorAction, CoordinatorInput
+from swarm.protocol.io import Emit
+from swarm.simulation.runs.runner import run_seed
 
 SCENARIOS = ("mixed", "group", "seats", "audited", "averaging", "moves", "last-replica", "leave")
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.events import ShareChanged
-from swarm.protocol.actions import Emit
-from swarm.protocol.capacities import Capacities
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.coordinator.passes.assignment import shares, wire
+from swarm.protocol.coordinator.passes.weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, Weights
 from swarm.protocol.ids import Actor, StageIndex
-from swarm.protocol.members import Members
+from swarm.protocol.io import Emit
 from swarm.protocol.messages import Join, LinkRate, Status
 from swarm.protocol.outbox import Outbox
-from swarm.protocol.weights import EVEN, FIRST, FIRST_STEPS, RECOVERY, STEADY, Weights
-from swarm.protocol.wiring import shares, wire
 
 A, B, C, D = (Actor(name, 1) for name in "abcd")
 
@@ -85,7 +85,7 @@ class Crew:
 
     def __init__(self, *actors: Actor, capacity: float = 1.0, frames: tuple[float, ...] = ()) -> None:
         self.members = Members()
-        self.capacities = Capacities(1, stage_frames=frames)
+        self.capacities = StageCosts(1, stage_frames=frames)
         self.weights = Weights(self.capacities, self.members, Outbox(A))
         for actor in actors:
             member = self.members.add(actor, 0.0)
@@ -186,7 +186,7 @@ def test_who_is_too_slow_for_any_is_tried_again_later_and_seldom() -> None:
 
 def test_what_a_stage_costs_is_learned_from_all_who_ran_it() -> None:
     """A fast peer that has only run the cheap stage is known to be fast in the dear one."""
-    members, capacities = Members(), Capacities(2)
+    members, capacities = Members(), StageCosts(2)
     for name, stage, seconds, capacity in (("a", 0, 0.1, 1.0), ("b", 0, 0.05, 2.0), ("c", 1, 0.4, 1.0)):
         member = members.add(Actor(name, 1), 0.0)
         member.join(Join(member.actor, None, capacity))
@@ -208,7 +208,7 @@ def test_what_a_stage_costs_is_learned_from_all_who_ran_it() -> None:
 
 @pytest.mark.parametrize("how", ["lineup", "newcomers_lineup"])
 def test_what_a_peer_says_of_its_uplink_bounds_what_it_counts_for(how: str) -> None:
-    members, capacities = Members(), Capacities(1, stage_frames=(100.0,))
+    members, capacities = Members(), StageCosts(1, stage_frames=(100.0,))
     for name, uplink in (("a", 50.0), ("b", None), ("c", math.nan)):
         member = members.add(Actor(name, 1), 0.0)
         member.join(Join(member.actor, None, 4.0, uplink=uplink))

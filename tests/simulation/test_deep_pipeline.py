@@ -7,10 +7,10 @@ import pytest
 
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, Pending, Relay, Unreachable, Want
-from swarm.protocol.walk import Walk
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, small_settings
-from swarm.simulation.timeline import Process
+from swarm.protocol.peer.microbatches import Microbatches
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
 
 STAGES, REPLICAS, SPEED = 8, 2, 30.0
 
@@ -41,5 +41,5 @@ def test_nobody_is_taken_for_unreachable_and_nothing_goes_through_a_sibling() ->
 
 
 def test_without_an_answer_both_would_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Walk, "on_pending", lambda *_: None)
+    monkeypatch.setattr(Microbatches, "on_pending", lambda *_: None)
     assert sent_in_a_calm_run()[Relay.__name__] > 20

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fleet.machine import SPREAD, UPLINK_BYTES_PER_S, Machine, machine
+from benchmarks.fleet.optimum import optimum, visits_per_s
+from benchmarks.fleet.payload import Payload
+from benchmarks.fleet.plan import WORKLOAD, FleetPlan, workload
+from benchmarks.fleet.regions import FLOW_BYTES_PER_S, ROUND_TRIP_S, regions
+from benchmarks.fleet.traffic import BETWEEN, FROM, TO
+from benchmarks.fleet.uplink import WEIGHTS
+from benchmarks.fleet.world import FleetWorld
 from swarm.events import Event, StageAmended
 from swarm.net import channel
 from swarm.net.handshake import Channel
-from swarm.protocol.actions import Received
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
+from swarm.protocol.io import Received
 from swarm.protocol.messages import Frame, Leave, Message
-from swarm.simulation.fleet.machine import SPREAD, UPLINK_BYTES_PER_S, Machine, machine
-from swarm.simulation.fleet.optimum import optimum, visits_per_s
-from swarm.simulation.fleet.payload import Payload
-from swarm.simulation.fleet.plan import WORKLOAD, FleetPlan, workload
-from swarm.simulation.fleet.regions import FLOW_BYTES_PER_S, ROUND_TRIP_S, regions
-from swarm.simulation.fleet.traffic import BETWEEN, FROM, TO
-from swarm.simulation.fleet.uplink import WEIGHTS
-from swarm.simulation.fleet.world import FleetWorld
 
 PLAN = FleetPlan(peers=12, stages=3, microbatches_per_replica=6)
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from swarm.simulation.fluid import Course, best_rate, flow
-from swarm.simulation.preemptions import Change, Preemptions, preemptions
+from benchmarks.fluid import Course, best_rate, flow
+from benchmarks.preemptions import Change, Preemptions, preemptions
 
 
 def test_the_best_arrangement_of_equal_and_of_unequal_peers() -> None:

@@ -12,12 +12,12 @@ from collections import Counter
 import pytest
 
 from swarm.events import EvaluationDropped, Event, PassOpened, PeerExpelled, PeerFenced, RunPaused, StepAborted
-from swarm.protocol.probation import Probation
-from swarm.protocol.suspicion import WORTH_BEATS
-from swarm.simulation.lie import DISTURBANCES, Disturbance, Lie
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, plan_of, small_settings
-from swarm.simulation.sim_peer import SimPeer
+from swarm.protocol.coordinator.membership.probation import Probation
+from swarm.protocol.coordinator.passes.stragglers import WORTH_BEATS
+from swarm.simulation.faults.lie import DISTURBANCES, Disturbance, Lie
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.toy.sim_peer import SimPeer
 
 STEPS = 8
 

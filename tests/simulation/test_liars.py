@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from swarm.events import Event, PeerExpelled, StepAudited
-from swarm.simulation.invariants import Violation
-from swarm.simulation.lie import LIES, About, Lie
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, small_settings
-from swarm.simulation.sim_coordinator import SimCoordinator
-from swarm.simulation.sim_peer import SimPeer
-from swarm.simulation.timeline import Process
+from swarm.simulation.faults.lie import LIES, About, Lie
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
+from swarm.simulation.toy.sim_coordinator import SimCoordinator
+from swarm.simulation.toy.sim_peer import SimPeer
 
 
 class LiarRun:

@@ -4,10 +4,10 @@ import pytest
 
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Message, Result
-from swarm.protocol.walk import Walk
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, small_settings
-from swarm.simulation.timeline import Process
+from swarm.protocol.peer.microbatches import Microbatches
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
 
 
 def seconds_with_a_lost_result() -> float:
@@ -31,5 +31,5 @@ def seconds_with_a_lost_result() -> float:
 
 def test_a_lost_result_is_told_again_with_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     told_again = seconds_with_a_lost_result()
-    monkeypatch.setattr(Walk, "tell_results_again", lambda self: None)
+    monkeypatch.setattr(Microbatches, "tell_results_again", lambda self: None)
     assert seconds_with_a_lost_result() > told_again + 2.0, "without it whoever lost it is taken for mute"

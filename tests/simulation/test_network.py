@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from swarm.protocol.actions import LinkLost, LinkUp, Received
 from swarm.protocol.ids import Actor
+from swarm.protocol.io import LinkLost, LinkUp, Received
 from swarm.protocol.messages import Leave
-from swarm.simulation.network import Burst
-from swarm.simulation.scenario import small_settings
-from swarm.simulation.timeline import Process
-from swarm.simulation.world import World
+from swarm.simulation.kernel.network import Burst
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.scenario import small_settings
+from swarm.simulation.runs.world import World
 
 
 class Ear:

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from swarm.simulation.preemptions import HOUR_S, LARGEST_BURST, Change, preemptions
+from benchmarks.preemptions import HOUR_S, LARGEST_BURST, Change, preemptions
 
 
 def test_departures_lives_bursts_and_the_mean_are_those_observed() -> None:

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from swarm.simulation.coverage import ENOUGH_SEEDS, Coverage
-from swarm.simulation.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
-from swarm.simulation.runner import Run, crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
-from swarm.simulation.scenario import SCENARIOS, Plan, plan_of
-from swarm.simulation.sim_peer import SimPeer
-from swarm.simulation.world import Process
+from swarm.simulation.faults.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
+from swarm.simulation.runs.coverage import ENOUGH_SEEDS, Coverage
+from swarm.simulation.runs.runner import Run, crash_plan, crash_points, run_crash, run_plan, run_seed, run_seeds
+from swarm.simulation.runs.scenario import SCENARIOS, Plan, plan_of
+from swarm.simulation.runs.world import Process
+from swarm.simulation.toy.sim_peer import SimPeer
 
 JOBS = min(2, os.cpu_count() or 1)
 
@@ -57,7 +57,7 @@ def test_a_calm_run_is_not_disturbed() -> None:
 
 def test_a_seed_replays_exactly_in_a_process_with_other_hashes() -> None:
     program = (
-        "import hashlib; from swarm.simulation.runner import run_seed; h = hashlib.sha256()\n"
+        "import hashlib; from swarm.simulation.runs.runner import run_seed; h = hashlib.sha256()\n"
         "for s in range(20): h.update('\\n'.join(run_seed('mixed', s, tracing=True).trace).encode())\n"
         "print(h.hexdigest())"
     )

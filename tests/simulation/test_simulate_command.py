@@ -5,9 +5,9 @@ import json
 import pytest
 
 from peers.cli import main
-from swarm.simulation import coverage
-from swarm.simulation.mutants import MUTANTS
-from swarm.simulation.scenario import SCENARIOS
+from swarm.simulation.runs import coverage
+from swarm.simulation.runs.scenario import SCENARIOS
+from tests.mutants import MUTANTS
 
 RETENTION = next(mutant for mutant in MUTANTS if mutant.name == "no retention")
 

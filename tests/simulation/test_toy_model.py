@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarm.simulation.toy_model import (
+from swarm.simulation.toy.toy_model import (
     bucket_share,
     explain_sum,
     ideal_run,

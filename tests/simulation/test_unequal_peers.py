@@ -6,12 +6,12 @@ from collections import Counter
 import pytest
 
 from swarm.events import PeerFenced
+from swarm.protocol.coordinator.passes.weights import Weights
 from swarm.protocol.ids import Actor, PassId
 from swarm.protocol.messages import StageTable
-from swarm.protocol.weights import Weights
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, small_settings
-from swarm.simulation.sim_peer import SimPeer
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
+from swarm.simulation.toy.sim_peer import SimPeer
 
 
 class Calm(Run):

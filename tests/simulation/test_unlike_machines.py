@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from swarm.protocol.ids import StageIndex
-from swarm.protocol.reporter import Saved
-from swarm.simulation.runner import run_seed
-from swarm.simulation.sim_storage import Disk
-from swarm.simulation.toy_model import state_digest
+from swarm.protocol.peer.status_reports import Saved
+from swarm.simulation.runs.runner import run_seed
+from swarm.simulation.toy.sim_storage import Disk
+from swarm.simulation.toy.toy_model import state_digest
 
 ROLLED_BACK = (6, 81)
 """Seeds in which a peer comes back with a checkpoint of steps that have been done again since."""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from swarm.events import PeerFenced
+from swarm.protocol.coordinator.passes.stragglers import Stragglers
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import ReducePart, Relay
-from swarm.protocol.suspicion import Suspicion
-from swarm.simulation.runner import Run
-from swarm.simulation.scenario import Plan, small_settings
+from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.scenario import Plan, small_settings
 
 STEPS = 24
 WITHHOLD, VICTIM = (Actor("peer3", 1), Actor("peer4", 1)), Actor("peer1", 1)
@@ -52,6 +52,6 @@ def test_who_keeps_its_part_from_a_sibling_is_soon_hardly_ever_asked(
     assert steps and len(steps) <= 5, steps
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     assert gaps == sorted(gaps), "it comes back ever more seldom"
-    monkeypatch.setattr(Suspicion, "kept_waiting_by", lambda *_: ())
+    monkeypatch.setattr(Stragglers, "kept_waiting_by", lambda *_: ())
     before = {step for step, _ in fenced(seed, replicas, withhold)}
     assert len(before) > 2 * len(steps), "else it takes one sibling after the other with it"

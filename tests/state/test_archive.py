@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from given_state import saved
 
 from swarm.state.archive import Archive
 from swarm.state.checkpoints import CheckpointStore
@@ -105,19 +106,23 @@ def test_prune_keeps_complete_versions_and_what_is_newer(tmp_path: Path) -> None
 
 
 def test_a_replicas_file_arrives_byte_for_byte(tmp_path: Path) -> None:
-    saved = CheckpointStore(tmp_path / "peer", RUN, 1).save(0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32)
+    theirs = saved(
+        CheckpointStore(tmp_path / "peer", RUN, 1), 0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32
+    )
     archive = Archive(tmp_path / "archive", RUN, stages=1, keep=1)
-    writer = archive.receive(0, 10, saved.hash)
-    for chunk in iter_file_chunks(saved, RUN):
+    writer = archive.receive(0, 10, theirs.hash)
+    for chunk in iter_file_chunks(theirs, RUN):
         writer.feed(chunk)
     stored = writer.commit()
-    assert stored.path.read_bytes() == saved.path.read_bytes()
-    assert stored.hash == saved.hash
-    assert b"".join(iter_file_chunks(archive.checkpoint(0, 10), RUN)) == b"".join(iter_file_chunks(saved, RUN))
+    assert stored.path.read_bytes() == theirs.path.read_bytes()
+    assert stored.hash == theirs.hash
+    assert b"".join(iter_file_chunks(archive.checkpoint(0, 10), RUN)) == b"".join(iter_file_chunks(theirs, RUN))
 
 
 def test_a_donor_that_differs_from_the_replicas_is_refused(tmp_path: Path) -> None:
-    honest = CheckpointStore(tmp_path / "peer", RUN, 1).save(0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32)
+    honest = saved(
+        CheckpointStore(tmp_path / "peer", RUN, 1), 0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32
+    )
     archive = Archive(tmp_path / "archive", RUN, stages=1, keep=1)
     writer = archive.receive(0, 10, honest.hash)
     for chunk in iter_chunks(state(2.0000002), meta(0, 10)):  # claims the right digest

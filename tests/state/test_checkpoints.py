@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from given_state import saved
 
 from swarm.state.checkpoints import CheckpointStore
 from swarm.state.error import StateError
@@ -33,7 +34,7 @@ def store(directory: Path, keep: int = 3, run: str = RUN) -> tuple[CheckpointSto
 
 def save(checkpoints: CheckpointStore, stage: int, version: int, seed: int) -> Checkpoint:
     digest = f"{seed:064x}"
-    return checkpoints.save(stage, version, state(seed), digest, updates=version - 1, chain="cd" * 32)
+    return saved(checkpoints, stage, version, state(seed), digest, updates=version - 1, chain="cd" * 32)
 
 
 def value(shard: object) -> float:
@@ -44,9 +45,9 @@ def test_save_load_and_prune(tmp_path: Path) -> None:
     checkpoints, refusals = store(tmp_path, keep=2)
     assert checkpoints.versions(1) == []
     for version in (10, 20, 30):
-        saved = save(checkpoints, 1, version, version)
-        assert (saved.stage, saved.version, saved.digest) == (1, version, f"{version:064x}")
-        assert saved.nbytes == saved.path.stat().st_size
+        one = save(checkpoints, 1, version, version)
+        assert (one.stage, one.version, one.digest) == (1, version, f"{version:064x}")
+        assert one.nbytes == one.path.stat().st_size
     assert checkpoints.versions(1) == [20, 30]
     assert value(checkpoints.load(1, 20, SHAPES)) == 20
     newest = checkpoints.load(1, 30, SHAPES)
@@ -104,9 +105,9 @@ def flip(raw: bytes, place: int) -> bytes:
 def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_whole(tmp_path: Path, damage: str) -> None:
     checkpoints, _ = store(tmp_path)
     save(checkpoints, 0, 10, 10)
-    saved = save(checkpoints, 0, 20, 20)
+    newest = save(checkpoints, 0, 20, 20)
     name, change = DAMAGE[damage]
-    path = saved.path.with_name(name)
+    path = newest.path.with_name(name)
     if change is None:
         path.unlink()
     else:
@@ -120,13 +121,13 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_whole(tmp_path: P
 
 def test_every_flipped_byte_of_a_manifest_changes_nothing_or_is_refused(tmp_path: Path) -> None:
     checkpoints, _ = store(tmp_path)
-    saved = save(checkpoints, 0, 20, 20)
-    path = saved.path.with_name(MANIFEST)
+    newest = save(checkpoints, 0, 20, 20)
+    path = newest.path.with_name(MANIFEST)
     raw = path.read_bytes()
     for place in range(len(raw)):
         path.write_bytes(flip(raw, place))
         try:
-            assert checkpoints.checkpoint(0, 20) == saved
+            assert checkpoints.checkpoint(0, 20) == newest
         except StateError as error:
             assert error.where == str(path)
 
@@ -142,8 +143,9 @@ def test_a_save_killed_at_any_point_is_as_if_it_had_not_begun(tmp_path: Path) ->
     whole = (tmp_path / "00000010" / "stage-0.safetensors").read_bytes()
     (folder / "stage-0.safetensors").write_bytes(whole)  # after the rename,
     (folder / f"{MANIFEST}.tmp").write_bytes(b"{")  # while committing
+    (tmp_path / "0-30-1.draft").write_bytes(b"values")  # and while the next one was copied
     again, _ = store(tmp_path)
-    assert again.versions(0) == [10]
+    assert again.versions(0) == [10] and not list(tmp_path.glob("*.draft"))
     save(again, 0, 20, 20)
     assert again.versions(0) == [10, 20] and value(again.load(0, 20)) == 20
 
@@ -198,11 +200,14 @@ def test_keep_must_be_positive(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys, torch
 from pathlib import Path
+from swarm.compute.held import HeldState, Holds
 from swarm.state.checkpoints import CheckpointStore
 from swarm.state.error import StateError
 checkpoints = CheckpointStore(Path(sys.argv[1]), "ab" * 32, 3)
 def save(version):
-    return checkpoints.save(0, version, {"param/w": torch.ones(1000)}, "00" * 32, updates=0, chain="00" * 32)
+    holds = Holds()
+    holds.add(held := HeldState(holds, {"param/w": torch.ones(1000)}, version, 0, "00" * 32, ""))
+    return checkpoints.save(checkpoints.draft(0, held))
 save(10)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
@@ -228,13 +233,13 @@ def test_a_full_disk_leaves_older_checkpoints_intact(tmp_path: Path, room: int) 
     )
     assert done.returncode == 0, done.stderr
     assert "checkpoint of version 20 not written: File too large; older checkpoints are intact" in done.stdout
-    assert not list(tmp_path.glob("**/*.tmp"))
+    assert not [path for path in tmp_path.glob("**/*") if path.suffix in (".tmp", ".draft")]
 
 
 def test_the_newest_that_is_good_stays_beside_the_newest(tmp_path: Path) -> None:
     checkpoints, _ = store(tmp_path, keep=1)
     for version, proven in ((5, 0), (10, 5), (20, 15), (30, 15)):
-        checkpoints.save(0, version, state(1), "ef" * 32, updates=version, chain="cd" * 32, proven=proven)
+        saved(checkpoints, 0, version, state(1), "ef" * 32, updates=version, chain="cd" * 32, proven=proven)
     assert checkpoints.versions(0) == [10, 30]
-    checkpoints.save(0, 40, state(1), "ef" * 32, updates=40, chain="cd" * 32, proven=35)
+    saved(checkpoints, 0, 40, state(1), "ef" * 32, updates=40, chain="cd" * 32, proven=35)
     assert checkpoints.versions(0) == [30, 40]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from swarm.atomic import atomic_file
 from swarm.state.error import StateError
 from swarm.state.layout import LENGTH, ShardMeta, head_bytes, shard_limit, state_shapes, to_metadata
-from swarm.state.shard import parse_shard, read_shard, shard_parts, write_shard
+from swarm.state.shard import Shard, WrittenFile, open_shard, parse_shard, read_shard, shard_parts, write_parts
 
 META = ShardMeta("ab" * 32, 2, 40, 39, "cd" * 32, "ef" * 32)
 SHAPES = state_shapes({"model.norm.weight": (6,), "lm_head.weight": (3, 5), "empty": (0, 4), "scalar": ()})
@@ -27,7 +28,11 @@ def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    return set(a) == set(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def write_shard(path: Path, values: dict[str, torch.Tensor], meta: ShardMeta) -> WrittenFile:
+    return write_parts(path, shard_parts(values, meta))
 
 
 def raw_shard() -> bytes:
@@ -83,27 +88,60 @@ def test_another_shard_is_refused_naming_the_file(tmp_path: Path, expect: dict[s
     assert caught.value.where == str(path)
 
 
-def test_every_torn_file_is_refused(tmp_path: Path) -> None:
+def opened(path: Path, **expect: Any) -> Shard:
+    return open_shard(path, str(path), **expect)
+
+
+READERS = pytest.mark.parametrize("read", [read_shard, opened])
+"""All at once into memory, and tensor by tensor."""
+
+
+@READERS
+def test_every_torn_file_is_refused(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "s.safetensors"
     raw = raw_shard()
     for size in range(len(raw)):
         path.write_bytes(raw[:size])
         with pytest.raises(StateError) as caught:
-            read_shard(path)  # even without the hash
+            read(path)  # even without the hash
         assert caught.value.where == str(path)
     path.write_bytes(raw + b"\0")
     with pytest.raises(StateError):
-        read_shard(path)
+        read(path)
 
 
-def test_every_flipped_byte_is_refused(tmp_path: Path) -> None:
+@READERS
+def test_every_flipped_byte_is_refused(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "s.safetensors"
     written = write_shard(path, tensors(), META)
+    assert same(read(path, written=written).tensors, tensors())
     raw = path.read_bytes()
     for place in range(len(raw)):
         path.write_bytes(raw[:place] + bytes([raw[place] ^ 0x10]) + raw[place + 1 :])
         with pytest.raises(StateError):
-            read_shard(path, written=written)
+            read(path, written=written)
+
+
+def test_tensors_are_read_from_a_file_that_has_no_name_any_more_and_checked_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    bad = tensors()
+    bad["exp_avg/lm_head.weight"][1, 2] = float("nan")
+    write_shard(path, bad, META)
+    shard = opened(path, shapes=SHAPES)
+    path.unlink()
+    assert torch.equal(shard.tensors["param/lm_head.weight"], tensors()["param/lm_head.weight"])
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"exp_avg/lm_head\.weight holds NaN"):
+            shard.tensors["exp_avg/lm_head.weight"]
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.safetensors"
+    write_shard(path, tensors(), META)
+    shard = opened(path)
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(StateError, match="1 bytes too early"):
+        dict(shard.tensors)
 
 
 @given(raw=st.binary(max_size=300))

@@ -1,11 +1,13 @@
 """A shard as chunks: what arrives is what was sent, or nothing."""
 
 import dataclasses
+import tempfile
 import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
+from given_state import saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +27,7 @@ RUN = "ab" * 32
 META = ShardMeta(RUN, 1, 40, 40, "cd" * 32, "ef" * 32)
 PARAMETERS = {"w": (7, 9), "b": (9,)}
 BIG = {"w": (300, 1000)}
+FOLDER = tempfile.TemporaryDirectory()
 
 
 def state(parameters: dict[str, tuple[int, ...]] = PARAMETERS) -> dict[str, torch.Tensor]:
@@ -36,10 +39,11 @@ def wire(tensors: dict[str, torch.Tensor], meta: ShardMeta = META) -> bytes:
 
 
 def receiver(parameters: dict[str, tuple[int, ...]] = PARAMETERS) -> ShardReceiver:
-    return ShardReceiver(RUN, 1, 40, parameters, "peer Qm123")
+    folder = Path(tempfile.mkdtemp(dir=FOLDER.name))
+    return ShardReceiver(RUN, 1, 40, parameters, folder / "incoming", "peer Qm123")
 
 
-def test_memory_to_memory() -> None:
+def test_memory_to_disk_leaves_no_file() -> None:
     tensors = state(BIG)
     receiving = receiver(BIG)
     sizes = []
@@ -51,11 +55,12 @@ def test_memory_to_memory() -> None:
     assert shard.meta == META
     assert shard.tensors.keys() == tensors.keys()
     assert all(torch.equal(shard.tensors[name], tensors[name]) for name in tensors)
+    assert not receiving._path.exists()
 
 
 def test_disk_and_memory_send_the_same_bytes(tmp_path: Path) -> None:
     tensors = state(BIG)
-    checkpoint = CheckpointStore(tmp_path, RUN, 1).save(1, 40, tensors, META.digest, updates=40, chain=META.chain)
+    checkpoint = saved(CheckpointStore(tmp_path, RUN, 1), 1, 40, tensors, META.digest, updates=40, chain=META.chain)
     assert b"".join(iter_file_chunks(checkpoint, RUN)) == wire(tensors)
     checkpoint.path.unlink()
     with pytest.raises(StateError, match="stage-1"):
@@ -141,8 +146,10 @@ def test_state_that_is_not_finite_is_refused() -> None:
     bad["param/b"][0] = float("nan")
     receiving = receiver()
     receiving.feed(wire(bad))
-    with pytest.raises(StateError, match="NaN"):
-        receiving.finish()
+    shard = receiving.finish()
+    assert shard.tensors["param/w"].isfinite().all()
+    with pytest.raises(StateError, match="peer Qm123: tensor param/b holds NaN"):
+        shard.tensors["param/b"]
 
 
 def test_a_shard_whose_own_metadata_differs_from_the_header_is_refused() -> None:

@@ -82,7 +82,7 @@ MakeGroup = Callable[..., GroupSwarm]
 @pytest.fixture
 def make_swarm(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSwarm]:
     """`make_swarm(codec, "table.key=value", …)`: a swarm that is not started yet. What still lives is killed after."""
-    from peers.resolved_run import resolve_run
+    from peers.run.resolved_run import resolve_run
 
     made: list[Swarm] = []
 
@@ -103,7 +103,7 @@ def make_swarm(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def make_group(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGroup]:
     """`make_group("table.key=value", …)`: a swarm with three coordinators that are not started yet."""
-    from peers.resolved_run import resolve_run
+    from peers.run.resolved_run import resolve_run
 
     made: list[GroupSwarm] = []
 
@@ -124,9 +124,9 @@ def make_group(nursery: Nursery, ground: Path, tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="session")
 def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
     """The stage digests of the single-process run, computed once for all runs that differ in timing alone."""
-    from peers.home import Home
-    from peers.reference import train_reference
-    from peers.replay import read_replay
+    from peers.run.home import Home
+    from peers.run.reference import train_reference
+    from peers.run.replay import read_replay
     from swarm.data.reader import CorpusReader
 
     known: dict[str, tuple[str, ...]] = {}

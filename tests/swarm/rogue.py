@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from peers.home import Home
+from peers.run.home import Home
 from swarm.manifest import RunManifest
 from swarm.net import records
 from swarm.net.bulk import PROTOCOL

@@ -9,9 +9,9 @@ from swarm_processes import Nursery, Process, Swarm
 
 from peers.chaos.internet import Internet, Place
 from peers.chaos.scenario import HostPlan
-from peers.home import Home
-from peers.organisers import addresses_by_peer
-from peers.verdict import archived_digests
+from peers.run.home import Home
+from peers.run.verdict import archived_digests
+from peers.runtime.organisers import addresses_by_peer
 from swarm.events import CheckpointArchived, LeaderFollowed, LeadershipTaken, PeerJoined
 from swarm.manifest import RunManifest
 from swarm.net.identity import Identity

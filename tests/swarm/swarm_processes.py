@@ -21,8 +21,8 @@ import psutil
 
 from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
-from peers.home import Home
-from peers.verdict import archived_digests
+from peers.run.home import Home
+from peers.run.verdict import archived_digests
 from swarm.events import Event, PeerJoined, ProcessStarted, StepApplied
 from swarm.manifest import RunManifest
 

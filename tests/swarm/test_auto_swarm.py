@@ -8,8 +8,8 @@ from collections.abc import Callable
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
-from peers.home import Home
-from peers.replay import read_replay
+from peers.run.home import Home
+from peers.run.replay import read_replay
 from swarm.events import CodecChosen, CoordinatorStarted, PeerFenced, StepDecided
 from swarm.protocol.messages import CodecPair
 

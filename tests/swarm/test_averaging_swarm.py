@@ -7,7 +7,7 @@ from conftest import MakeSwarm
 from swarm_processes import Swarm
 
 from peers.coordinator.record import read_decisions
-from peers.home import Home
+from peers.run.home import Home
 from swarm.events import PeerFenced, ProcessStarted, StateFetched
 
 PEERS = ("p0", "p1", "p2", "p3")

@@ -11,7 +11,7 @@ from conftest import MakeGroup, MakeSwarm
 from served_dashboard import Dashboard, dashboard
 from swarm_processes import Process, Swarm
 
-from peers.control_client import send
+from peers.runtime.control_client import send
 from swarm.events import (
     CheckpointArchived,
     ControlGiven,

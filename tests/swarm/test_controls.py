@@ -16,9 +16,9 @@ import pytest
 from conftest import MakeGroup, MakeSwarm
 from swarm_processes import Process, Swarm
 
-from peers.control_client import NoCoordinator, Refused, Reply, send
-from peers.home import Home
-from peers.verdict import archived_digests
+from peers.run.home import Home
+from peers.run.verdict import archived_digests
+from peers.runtime.control_client import NoCoordinator, Refused, Reply, send
 from swarm.events import (
     CheckpointArchived,
     ControlGiven,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conftest import MakeSwarm
 
-from peers.verdict import archived_digests
+from peers.run.verdict import archived_digests
 from swarm.events import CheckpointArchived, ControlGiven, ProcessStopped, RolledBack, RunDiverged, StepDecided
 
 HOT = ("optimizer.learning_rate=1e30", "optimizer.warmup_steps=1", "optimizer.min_ratio=1.0")

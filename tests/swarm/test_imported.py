@@ -13,9 +13,9 @@ import torch
 from swarm_processes import Nursery, Swarm
 
 from peers import cli
-from peers.first_version import first_states
-from peers.reference import train_reference
-from peers.resolved_run import ResolvedRun, resolve_run
+from peers.run.first_version import first_states
+from peers.run.reference import train_reference
+from peers.run.resolved_run import ResolvedRun, resolve_run
 from swarm.data.reader import CorpusReader
 from swarm.events import CheckpointArchived, CoordinatorStarted, RolledBack, StateFetched, StepApplied
 from swarm.manifest import ModelSection

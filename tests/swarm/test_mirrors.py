@@ -9,7 +9,7 @@ from conftest import MakeGroup
 from swarm_group import NAMES, GroupSwarm
 from swarm_processes import Process
 
-from peers.home import Home
+from peers.run.home import Home
 from swarm.events import LeaderFollowed, PeerWorked, StepDecided, TableChanged, read_log
 from swarm.net.identity import Identity
 

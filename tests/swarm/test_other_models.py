@@ -5,7 +5,7 @@ from collections.abc import Callable
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
-from peers.home import Home
+from peers.run.home import Home
 from swarm.events import MicrobatchAccumulated, PeerFenced, ProcessStarted, StateFetched, StepApplied
 from swarm.state.archive import Archive
 from swarm.state.whole import whole_parameters

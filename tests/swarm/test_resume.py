@@ -11,7 +11,7 @@ import pytest
 from conftest import CODECS, MakeSwarm
 from swarm_processes import Swarm
 
-from peers.home import Home
+from peers.run.home import Home
 from swarm.events import (
     CheckpointArchived,
     CheckpointRefused,

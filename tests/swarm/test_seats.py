@@ -10,7 +10,7 @@ from conftest import MakeSwarm
 from swarm_processes import Swarm
 
 from peers.demo.event_tail import EventTail
-from peers.home import Home
+from peers.run.home import Home
 from swarm.events import (
     CheckpointArchived,
     PeerDescribed,

@@ -10,11 +10,11 @@ from conftest import MakeSwarm
 from swarm_processes import Nursery, Swarm
 
 from peers import cli
-from peers.first_version import first_states
-from peers.home import Home
-from peers.reference import train_reference
-from peers.replay import read_replay
-from peers.resolved_run import ResolvedRun, resolve_run
+from peers.run.first_version import first_states
+from peers.run.home import Home
+from peers.run.reference import train_reference
+from peers.run.replay import read_replay
+from peers.run.resolved_run import ResolvedRun, resolve_run
 from swarm.data.reader import CorpusReader
 from swarm.events import PeerFenced, ReduceStarted, StageAmended, StagePrepared, StepApplied
 from swarm.state.archive import Archive

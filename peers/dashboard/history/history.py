@@ -326,7 +326,7 @@ class History:
         line, logs, state = found
         try:
             self._logs.restore(logs)
-            self._state = RunState.from_json(state)
+            self._state = RunState.from_lines(state)
         except (KeyError, TypeError, ValueError):
             self._make_anew()
             return
@@ -430,7 +430,7 @@ class History:
         began = time.thread_time()
         state = self._state
         if state.events != self._snapshot_events:
-            self._store.add_snapshot(state.run.last_at, state.events, self._logs.to_json(), state.json_pieces())
+            self._store.add_snapshot(state.run.last_at, state.events, self._logs.to_json(), state.to_lines())
             self._snapshot_events = state.events
             trim()
         now = time.thread_time()
@@ -453,7 +453,7 @@ class History:
             found = self._store.snapshot(moment)
             if found is not None:
                 logs.restore(found[1])
-                return _Past(moment, RunState.from_json(found[2]), logs)
+                return _Past(moment, RunState.from_lines(found[2]), logs)
         logs = Logs(self._homes)
         logs.look()
         return _Past(moment, RunState(), logs)

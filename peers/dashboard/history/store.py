@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 """Raised when tables change: a database of another format is made anew."""
 MOST_SNAPSHOTS = 200
+_PIECE = 16_384
+"""Bytes of a packed snapshot that are unpacked at once."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT);
@@ -136,10 +138,10 @@ class Store:
             self._base.rollback()
             raise
 
-    def add_snapshot(self, at: float, events: int, logs: dict[str, Any], pieces: Iterator[str]) -> None:
-        """Written at once, with all that waits. `pieces`: of the state's JSON text."""
+    def add_snapshot(self, at: float, events: int, logs: dict[str, Any], lines: Iterator[str]) -> None:
+        """Written at once, with all that waits. `lines`: of the state."""
         squeeze = zlib.compressobj(1)
-        blob = b"".join(squeeze.compress(piece.encode()) for piece in pieces) + squeeze.flush()
+        blob = b"".join(squeeze.compress(line.encode() + b"\n") for line in lines) + squeeze.flush()
         values = at, self._next_line - 1, events, json.dumps(logs), blob
         self.add("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
         self.commit()
@@ -148,14 +150,14 @@ class Store:
             for each in events_of[1:-8:2]:
                 self.execute("DELETE FROM snapshots WHERE events = ?", (each,))
 
-    def snapshot(self, until: float | None = None) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-        """Lines written by then, how far the logs were read, and the state: of the newest one not after `until`."""
+    def snapshot(self, until: float | None = None) -> tuple[int, dict[str, Any], Iterator[bytes]] | None:
+        """Lines written by then, how far the logs were read, and the state's lines: of the newest not after `until`."""
         where, values = ("WHERE at <= ?", (until,)) if until is not None else ("", ())
         found = self.rows(f"SELECT line, logs, state FROM snapshots {where} ORDER BY events DESC LIMIT 1", values)
         if not found:
             return None
         line, logs, blob = found[0]
-        return line, json.loads(logs), json.loads(zlib.decompress(blob))
+        return line, json.loads(logs), _unpacked(blob)
 
     def cut_lines(self, last: int) -> None:
         """Lines after that one are read anew."""
@@ -182,3 +184,14 @@ class Store:
 
     def close(self) -> None:
         self._base.close()
+
+
+def _unpacked(blob: bytes) -> Iterator[bytes]:
+    """Lines of a snapshot, unpacked piece by piece. Raises ValueError for a damaged one."""
+    unpack, rest = zlib.decompressobj(), b""
+    try:
+        for start in range(0, len(blob), _PIECE):
+            *lines, rest = (rest + unpack.decompress(blob[start : start + _PIECE])).split(b"\n")
+            yield from lines
+    except zlib.error as error:
+        raise ValueError(f"a damaged snapshot: {error}") from None

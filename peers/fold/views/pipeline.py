@@ -135,5 +135,5 @@ def _cell(
         "seconds_per_microbatch": 1 / rate if rate else None,
         "out": actor in stage.out,
         "seat_of": process if isinstance(process := machine.get("process"), str) else None,
-        "usage": member.usage if member is not None else {},
+        "usage": dict(member.usage) if member is not None else {},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,7 @@ def _by_now(told: list[int], rate: float, since: float) -> tuple[float, float]:
     return min(every, accumulated + rate * since), min(every, forwarded + rate * since)
 
 
-def _forward_share(seconds: dict[str, float]) -> float:
+def _forward_share(seconds: Mapping[str, float]) -> float:
     """Of the work on a microbatch: as the peer said of its last step, else a third."""
     forward, backward = seconds.get("forward", 0.0), seconds.get("backward", 0.0)
     return forward / (forward + backward) if forward > 0 and backward > 0 else FORWARD_SHARE

@@ -1,0 +1,120 @@
+"""An engine whose compute is a calibrated sleep: real actions, real threads, real frame sizes and real bytes.
+
+For measuring everything but the arithmetic, with more peers than there are cores. The gradient is the same random
+vector for every microbatch; packed, its sums take no less than those of a real model (docs/slow-links.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from swarm.compute.body import BodyKind, ForwardBody
+from swarm.compute.engine import StageEngine
+from swarm.compute.stage import Stage
+from swarm.compute.sums import Layout
+from swarm.manifest import RunManifest
+from swarm.protocol.ids import PassKind
+from swarm.protocol.messages import CodecPair
+from swarm.protocol.peer.io import Backward, BackwardDone, Forward, ForwardDone, PeerInput, ResultDone
+
+GRADIENT = 1.0
+"""Root mean square of a microbatch's gradient."""
+
+
+class EmulatedEngine(StageEngine):
+    """`StageEngine` with the given seconds for the forward and backward of a microbatch.
+
+    `parameters`: length of the gradient that is reduced, and of the optimizer step that is really done.
+    """
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        stage: int,
+        *,
+        post: Callable[[PeerInput], None],
+        forward_s: float,
+        backward_s: float,
+        parameters: int = 1 << 16,
+    ) -> None:
+        self._parameters = parameters
+        self._seconds = (forward_s, backward_s)
+        super().__init__(manifest, stage, post=post, graph_budget_bytes=0)
+
+    def _layout(self) -> Layout:
+        module = _Weights(self._parameters, last=self._index == self._manifest.model.stages - 1)
+        return Layout.of(dict(module.named_parameters()), with_loss=module.last)
+
+    def _build(self, initialised: bool) -> Stage:
+        return _EmulatedStage(self._manifest, self._index, self._parameters, *self._seconds)
+
+
+class _EmulatedStage(Stage):
+    def __init__(self, manifest: RunManifest, index: int, parameters: int, forward_s: float, backward_s: float) -> None:
+        self._weights = parameters
+        self._forward_s = forward_s
+        self._backward_s = backward_s
+        super().__init__(manifest, index, device="cpu", graph_budget_bytes=0, initialised=True)
+        batch = manifest.batch
+        shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
+        self._hidden = torch.randn(shape, generator=torch.Generator().manual_seed(0))  # the same at every stage
+        self._tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
+        self._width = manifest.model.boundary_width
+        self._auto = manifest.codec.auto
+        self._coded_for: Sequence[CodecPair] | None = None
+        """What the bodies are coded with; None before there are any."""
+        self._of_weights = GRADIENT * torch.randn(parameters, generator=torch.Generator().manual_seed(index))
+
+    def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
+        super().begin(chosen, nonfinite)
+        if chosen == self._coded_for or (self._auto and not chosen):
+            return
+        self._coded_for = chosen
+        index = self._index
+        self._encoded = b"" if self._module.last else self._format.codecs_at(index + 1)[0].encode(self._hidden)
+        self._sent = self._format.pack_encoded(BodyKind.BATCH, self._tokens, self._encoded)
+        self._gradient = None
+        if index:
+            received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._hidden)
+            self._gradient = self._format.pack_backward(index, self._hidden, received)
+
+    def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
+        body = self._format.unpack_forward(self._index, action.payload, action.kind)  # type: ignore[arg-type]
+        train = action.kind is PassKind.TRAIN
+        time.sleep(self._forward_s + (self._backward_s if train and self._module.last else 0.0))
+        if not self._module.last:
+            return ForwardDone(action.pass_id, action.microbatch, self._activation(body))
+        if not train:
+            return ResultDone(action.pass_id, action.microbatch, 1.0, 0 if action.kind is PassKind.GENERATE else -1)
+        return self._add(action, 1.0)
+
+    def backward(self, action: Backward) -> BackwardDone:
+        self._format.unpack_backward(self._index + 1, action.payload, self._sent)  # type: ignore[arg-type]
+        time.sleep(self._backward_s)
+        return self._add(action, None)
+
+    def _build(self, manifest: RunManifest, seed: int | None) -> _Weights:
+        return _Weights(self._weights, last=self._index == manifest.model.stages - 1)
+
+    def _activation(self, body: ForwardBody) -> bytes:
+        if body.kind is BodyKind.PROMPT:
+            return self._frame(body, torch.zeros(*body.inputs.shape, self._width))
+        return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
+
+    def _add(self, action: Forward | Backward, loss: float | None) -> BackwardDone:
+        self._accumulator.add([self._of_weights], loss, step=action.pass_id.step)
+        return BackwardDone(action.pass_id, action.microbatch, self._gradient)
+
+
+class _Weights(nn.Module):
+    """Stands in for a stage's parameters."""
+
+    def __init__(self, count: int, *, last: bool) -> None:
+        super().__init__()
+        self.last = last
+        self.shared = 0
+        self.weight = nn.Parameter(torch.zeros(count))

@@ -1,0 +1,63 @@
+"""The fleet's coordinator: carries out its core's orders, and says what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.fleet.machine import Machine
+from benchmarks.fleet.payload import Payload
+from swarm.protocol import io
+from swarm.protocol.coordinator import io as coordinator_io
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Frame
+from swarm.simulation.kernel.timeline import Process
+
+if TYPE_CHECKING:
+    from benchmarks.fleet.world import FleetWorld
+
+WRITE_S, COLLECT_S = 0.006, 1.0
+"""A write with fsync; and what a checkpoint takes to be fetched, which is only ordered at the end of a run."""
+
+
+class FleetCoordinator(Process):
+    role = "coordinator"
+    world: FleetWorld
+
+    def __init__(self, world: FleetWorld, actor: Actor, core: Any, machine: Machine) -> None:
+        super().__init__(world, actor, core)
+        self.machine = machine
+        self._dispatch = {
+            io.Send: self._send,
+            io.Emit: self._emit,
+            io.Stop: self._stop,
+            coordinator_io.Feed: self._feed_tokens,
+            coordinator_io.WriteTerm: self._write_term,
+            coordinator_io.WriteRecord: self._write_record,
+            coordinator_io.PassClosed: self._pass_closed,
+            coordinator_io.CollectCheckpoint: self._collect,
+        }
+
+    def _send(self, action: io.Send) -> None:
+        self.world.links.send(self, action.to, action.message)
+
+    def _emit(self, action: io.Emit) -> None:
+        self.world.journal.note(action.event, self.world.now)
+
+    def _stop(self, action: io.Stop) -> None:
+        self.finished = True
+        self.world.crash(self)
+
+    def _feed_tokens(self, action: coordinator_io.Feed) -> None:
+        self.world.links.send(self, action.to, Frame(action.key, Payload(self.world.workload.token_bytes)))
+
+    def _write_term(self, action: coordinator_io.WriteTerm) -> None:
+        self.world.at(self.world.now + WRITE_S, self, coordinator_io.TermWritten(action.term))
+
+    def _write_record(self, action: coordinator_io.WriteRecord) -> None:
+        self.world.at(self.world.now + WRITE_S, self, coordinator_io.RecordWritten(action.decision))
+
+    def _pass_closed(self, action: coordinator_io.PassClosed) -> None:
+        pass
+
+    def _collect(self, action: coordinator_io.CollectCheckpoint) -> None:
+        self.world.at(self.world.now + COLLECT_S, self, coordinator_io.ArchiveStored(action.version, action.term))

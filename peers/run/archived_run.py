@@ -1,0 +1,103 @@
+"""An archived run: manifest and tokenizer beside the checkpoints, so that an archive alone can be used anywhere.
+
+Imports numpy, not torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm.atomic import atomic_file, write_whole
+from swarm.data.corpus import CorpusError
+from swarm.data.folder import TOKENIZER_FILE
+from swarm.data.shards import check_file
+from swarm.events.wording import printable
+from swarm.manifest import ManifestError, RunManifest
+from swarm.state.archive import Archive
+from swarm.state.error import StateError
+from swarm.state.folder import OnRefused, VersionFolder
+
+MANIFEST_FILE = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRun:
+    manifest: RunManifest
+    archive: Archive
+    version: int
+    tokenizer: Path
+    """A file of text runs alone."""
+
+
+class Refused:
+    """Checkpoints of an archive that were passed over: said on stderr when found, and kept as `texts`."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, path: Path, reason: str) -> None:
+        text = f"checkpoint {path} refused: {reason}"
+        self.texts.append(text)
+        print(f"warning: {printable(text)}", file=sys.stderr)
+
+
+def check_archive(directory: Path, run_hash: str) -> None:
+    """Refuse an archive in which another run has trained: its checkpoints would be pruned. Raises StateError, OSError.
+
+    Version 0 alone does not count: nobody has worked for it.
+    """
+    path = directory / MANIFEST_FILE
+    if not path.exists() or not any(VersionFolder(directory, run_hash).versions()):
+        return
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != run_hash:
+        raise StateError(
+            directory,
+            f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: give this run its own "
+            "--home, or restore the RUN.toml and corpus it was started with",
+        )
+
+
+def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | None) -> None:
+    """Put what a reader of the archive in `directory` needs beside the checkpoints. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = {} if tokenizer is None else {TOKENIZER_FILE: tokenizer}
+    for name, content in (files | {MANIFEST_FILE: manifest.canonical()}).items():
+        with atomic_file(directory / name) as file:
+            write_whole(file, content)
+
+
+def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -> ArchivedRun:
+    """Open the archive in `directory` at `version`, or at its newest whole one. Raises StateError.
+
+    `on_refused` is told of damaged ones that are newer.
+    """
+    path = directory / MANIFEST_FILE
+    try:
+        manifest = RunManifest.from_canonical(path.read_bytes())
+        if manifest.data.kind == "text":
+            check_file(directory / TOKENIZER_FILE, manifest.data.tokenizer_sha256)
+    except FileNotFoundError:
+        raise StateError(
+            directory, "no archive here: name the --home of the coordinator of a run, or its --archive"
+        ) from None
+    except (ManifestError, CorpusError) as error:
+        raise StateError(directory, f"not a usable archive: {error}") from None
+    archive = Archive(
+        directory,
+        manifest.hash,
+        manifest.model.stages,
+        manifest.checkpoint.keep,
+        on_refused=on_refused,
+    )
+    found = archive.complete_versions()
+    if version is None and (version := archive.newest()) is None:
+        why = f"damaged are: {', '.join(map(str, found))}" if found else "complete are: none"
+        raise StateError(directory, f"holds no complete checkpoint of run {manifest.hash[:16]}…; {why}")
+    if version not in found:
+        held = ", ".join(map(str, found)) or "none"
+        raise StateError(directory, f"holds no version {version} of run {manifest.hash[:16]}…; complete are: {held}")
+    return ArchivedRun(manifest, archive, version, directory / TOKENIZER_FILE)

@@ -1,0 +1,160 @@
+"""A stage's sums in the reference, when a swarm's replicas have averaged their gradients compressed.
+
+The same arithmetic as in swarm/compute/coded.py and low_rank_reduction.py, over whole vectors and written down a second
+time. Who added what in a step, and whose residuals counted, is in the decision record. Without a record there is one
+replica a stage, which compresses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from peers.run.replay import ReplayError
+from swarm import codecs
+from swarm.compute.low_rank import LowRank, orthonormal, product, times
+from swarm.compute.reduction import BUCKET_ELEMENTS
+from swarm.compute.sums import Accumulator, Layout, combine
+from swarm.manifest import SumSection
+from swarm.protocol.messages import Contribution
+
+_ALONE = (Contribution(-1, -1),)  # all microbatches
+
+
+class AveragedSums:
+    """`begin` a step, `add` its microbatches, take what is `reduced`."""
+
+    def __init__(self, layout: Layout, sums: SumSection) -> None:
+        self.layout = layout
+        self._sums = sums
+        self._way = _LowRank(layout, sums.rank) if sums.rank else _Coded(layout, sums) if sums.compresses else None
+        self._members = [Accumulator(layout, sums)]
+        self._contributions: Sequence[Contribution] = _ALONE
+        self._step = 0
+
+    def begin(self, step: int, contributions: Sequence[Contribution] = ()) -> None:
+        """Raises ReplayError for residuals that are not known here."""
+        self._step = step
+        self._contributions = contributions or _ALONE
+        while len(self._members) < len(self._contributions):
+            self._members.append(Accumulator(self.layout, self._sums))
+        for sums in self._members:
+            sums.zero()
+        known = len(self._way.shares) if self._way is not None else 0
+        if any(each.carried >= known for each in self._contributions):
+            raise ReplayError(
+                f"step {step} adds residuals of step {step - 1}, which are not known here: train from version 0"
+            )
+
+    def add(self, m: int, gradients: Sequence[Tensor], loss: float | None) -> None:
+        """Microbatch `m`, to the sums of the member that had it. Raises SumOverflow, ReplayError."""
+        for sums, each in zip(self._members, self._contributions, strict=False):
+            if each.microbatches >> m & 1:
+                sums.add(gradients, loss, step=self._step)
+                return
+        raise ReplayError(f"microbatch {m} of step {self._step} is in nobody's sum")
+
+    def reduced(self) -> Tensor:
+        """What every replica applies: (layout.length,). Raises SumOverflow, codecs.CodecError."""
+        members = [sums.flat for sums in self._members[: len(self._contributions)]]
+        if self._way is None or len(members) == 1:
+            if self._way is not None:
+                self._way.alone()
+            return combine(members[0], (), self._sums)
+        end = self.layout.length - self.layout.with_loss
+        reduced = torch.full_like(members[0], math.nan)
+        self._way.average(self._step, [flat[:end] for flat in members], self._contributions, reduced[:end])
+        if self.layout.with_loss:
+            loss = sum(flat[-1].item() for flat in members)
+            reduced[-1] = loss if math.isfinite(loss) else math.nan
+        return reduced
+
+
+class _Coded:
+    """`shares`: what compressing each member's share lost in the step before, by roster; `sums`: the same of sums."""
+
+    def __init__(self, layout: Layout, sums: SumSection) -> None:
+        self.shares: list[Tensor | None] = []
+        self.sums: Tensor | None = None
+        self._codec = codecs.averaging(sums.averaging)
+
+    def alone(self) -> None:
+        """A step of one replica: nothing is lost."""
+        self.shares, self.sums = [None], None
+
+    def average(self, step: int, members: list[Tensor], told: Sequence[Contribution], reduced: Tensor) -> None:
+        shares: list[Tensor] = [torch.zeros(len(flat)) for flat in members]
+        sums = torch.zeros(len(reduced))
+        for bucket, start in enumerate(range(0, len(reduced), BUCKET_ELEMENTS)):
+            where = slice(start, min(start + BUCKET_ELEMENTS, len(reduced)))
+            crossed = []
+            for flat, lost, each in zip(members, shares, told, strict=True):
+                before = self.shares[each.carried] if each.carried >= 0 else None
+                crossed.append(self._across(flat[where], before, where, lost))
+            if any(share is None for share in crossed):
+                continue
+            reducer = told[bucket % len(told)].carried
+            kept = self.sums if reducer >= 0 and bucket % len(self.shares) == reducer else None
+            if (both := self._across(_added(crossed), kept, where, sums)) is not None:
+                reduced[where] = both.to(reduced.dtype)
+        self.shares, self.sums = [*shares], sums
+
+    def _across(self, values: Tensor, before: Tensor | None, where: slice, lost: Tensor) -> Tensor | None:
+        """What a receiver makes of `values` and an earlier loss; lost[where]: what that loses. None: not finite."""
+        wanted = values.double()
+        if before is not None:
+            wanted = wanted + before[where]
+        wanted = wanted.float()
+        if not bool(torch.isfinite(wanted).all()):
+            return None
+        crossed = self._codec.decode(self._codec.encode(wanted), wanted.shape)
+        lost[where] = wanted - crossed
+        return crossed
+
+
+class _LowRank:
+    """`shares`: what the rank left out of each member's share in the step before; `right`: the Q that it ended with."""
+
+    def __init__(self, layout: Layout, rank: int) -> None:
+        self.shares: list[Tensor | None] = []
+        self.right: Tensor | None = None
+        self._ranks = LowRank(layout, rank)
+
+    def alone(self) -> None:
+        """A step of one replica: nothing is left out."""
+        self.shares, self.right = [None], None
+
+    def average(self, step: int, members: list[Tensor], told: Sequence[Contribution], reduced: Tensor) -> None:
+        wholes = []
+        for flat, each in zip(members, told, strict=True):
+            before = self.shares[each.carried] if each.carried >= 0 else None
+            wholes.append((flat.double() if before is None else flat.double() + before).float())
+        shares = [torch.zeros(len(reduced)) for _ in members]
+        start = self._ranks.start(step, self.right if all(each.carried >= 0 for each in told) else None)
+        ended = torch.zeros(self._ranks.second)
+        rights = zip(self._ranks.right_factors(start), self._ranks.right_factors(ended), strict=True)
+        for (matrix, old), (_, new) in rights:
+            parts = [whole[matrix.where].view(matrix.rows, matrix.columns) for whole in wholes]
+            left = orthonormal(_added([times(part, old) for part in parts]).float())
+            own = [times(part.T, left) for part in parts]
+            new.copy_(_added(own))
+            for part, right, lost in zip(parts, own, shares, strict=True):
+                lost[matrix.where] = (part - times(left, right.T)).view(-1)
+            reduced[matrix.where] = product(left, new).view(-1).to(reduced.dtype)
+        for where, values in self._ranks.plain(ended):
+            values.copy_(_added([whole[where] for whole in wholes]))
+            reduced[where] = values.to(reduced.dtype)
+        self.shares, self.right = [*shares], ended
+
+
+def _added(shares: Sequence[Tensor | None]) -> Tensor:
+    """In fp64, in the order of the roster."""
+    total: Tensor | None = None
+    for share in shares:
+        assert share is not None
+        total = share.double() if total is None else total + share
+    assert total is not None
+    return total

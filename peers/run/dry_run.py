@@ -1,0 +1,261 @@
+"""Dry run: what a run will need, before anyone joins. `swarm-peer coordinate --dry-run` prints it.
+
+A function of the manifest, the parameters of each stage and the size of a frame; `dry_run` takes those two from the
+model (on the meta device) and the codecs. Graphs of microbatches in flight are not counted: they have their own budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tomli_w
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from swarm.events.wording import amount
+from swarm.manifest import RunManifest
+from swarm.protocol.codec_ladder import CodecLadders
+from swarm.protocol.ids import Direction
+
+LEAST_EFFICIENCY = 0.8
+EXACT_PACKED = 5 / 8
+"""What is left of exact sums when they are packed: measured, docs/slow-links.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageNeed:
+    """Bytes a peer of one stage needs; traffic is per peer and step with the manifest's replicas."""
+
+    parameters: int
+    """A count, not bytes."""
+    weights: int
+    moments: int
+    accumulator: int
+    reduced: int
+    gradients: int
+    """Of one microbatch, before they are added to the sums."""
+    residuals: int
+    """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
+    retention: int
+    """Worst case: the frames of a whole step, kept by the only replica left."""
+    sums: int
+    """Of a step, as who catches up fetches them; packed, where they are exact."""
+    reduce_sent: int
+    """What a peer sends in the reduce of one step at most; it receives as much."""
+
+    @property
+    def state(self) -> int:
+        """Without the frames, which may lie on disk."""
+        return self.weights + self.moments + self.accumulator + self.reduced + self.gradients + self.residuals
+
+    @property
+    def memory(self) -> int:
+        return self.state + self.retention
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryNeed:
+    """Bytes that cross a boundary in one step, all replicas together; a link carries its share."""
+
+    boundary: int
+    forward: int
+    backward: int
+    links: int
+    """replicas × replicas: links the bytes are spread over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What may cross a boundary where codecs are chosen as the run goes."""
+
+    direction: str
+    codec: str
+    step_bytes: int
+    """All replicas together."""
+    at_first: bool
+    """Until the links are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    manifest: RunManifest
+    efficiency: float
+    """M ÷ (M + S − 1): one replica a stage, links and reduce hidden."""
+    efficiency_with_replicas: float
+    """M ÷ (M + R·(S − 1)): filling the pipeline takes as long, a step is R times shorter."""
+    stages: tuple[StageNeed, ...]
+    boundaries: tuple[BoundaryNeed, ...]
+    warnings: tuple[str, ...]
+    choices: tuple[Choice, ...] = ()
+    """Gentlest first. `boundaries` and retention then have the bytes of the gentlest."""
+
+
+def dry_run(manifest: RunManifest) -> DryRun:
+    """Count parameters and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec."""
+    from swarm import codecs
+    from swarm.codecs import ladder
+    from swarm.compute.averaging import sent_bytes
+    from swarm.compute.body import HEADER_BYTES
+    from swarm.compute.ladders import ladders
+    from swarm.compute.sums import Layout
+    from swarm.manifest import ManifestError
+    from swarm.models.kinds import count_parameters
+
+    shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
+    try:
+        forward, backward = ladder.names(manifest)
+        pair = codecs.pair(forward[0], backward[0])
+        chosen_from = ladders(manifest)
+        layouts = [Layout.of_stage(manifest.model, stage) for stage in range(manifest.model.stages)]
+        sums = [sent_bytes(layout, manifest.sums) for layout in layouts]
+    except codecs.UnknownCodec as error:
+        raise ManifestError(str(error)) from None
+    sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
+    parameters = [count_parameters(manifest.model, stage) for stage in range(manifest.model.stages)]
+    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums)
+    return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
+
+
+def _choices(manifest: RunManifest, ladders: CodecLadders) -> tuple[Choice, ...]:
+    count, start = manifest.batch.microbatches, ladders.start
+    return tuple(
+        Choice(direction.value, rung.codec, count * rung.nbytes, rung.codec == start.of(direction))
+        for direction in Direction
+        for rung in ladders.rungs(direction)
+    )
+
+
+def estimate(
+    manifest: RunManifest,
+    parameters: Sequence[int],
+    *,
+    forward_frame: int,
+    backward_frame: int,
+    sums: Sequence[int] | None = None,
+) -> DryRun:
+    """`parameters` by stage; bytes of one forward frame without its token ids, and of one backward frame.
+
+    `sums`: bytes of a stage's sums on their way; None: as many as in memory.
+    """
+    count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
+    assert len(parameters) == stages
+    forward = count * (forward_frame + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch)
+    backward = count * backward_frame
+    sum_bytes = 8 if manifest.sums.mode == "exact" else 4
+    sent = sums or [sum_bytes * number for number in parameters]
+    needs = tuple(
+        StageNeed(
+            parameters=number,
+            weights=4 * number,
+            moments=8 * number,
+            accumulator=sum_bytes * number,
+            reduced=sum_bytes * number,
+            gradients=4 * number,
+            residuals=_residuals(manifest, number) if replicas > 1 else 0,
+            retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
+            sums=_packed(manifest, sent[stage]),
+            reduce_sent=_reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas),
+        )
+        for stage, number in enumerate(parameters)
+    )
+    boundaries = tuple(BoundaryNeed(b, forward, backward, replicas * replicas) for b in range(1, stages))
+    efficiency = count / (count + stages - 1)
+    with_replicas = count / (count + replicas * (stages - 1))
+    return DryRun(manifest, efficiency, with_replicas, needs, boundaries, _warnings(manifest, efficiency))
+
+
+def _shared(manifest: RunManifest, stage: int) -> int:
+    """Parameters of a stage that another one holds too."""
+    model = manifest.model
+    return model.vocab_size * model.dim if model.shares_embedding and stage in (0, model.stages - 1) else 0
+
+
+def _packed(manifest: RunManifest, sums: int) -> int:
+    exact = manifest.sums.mode == "exact" and not manifest.sums.compresses
+    return round(sums * EXACT_PACKED) if exact else sums
+
+
+def _reduce_sent(sums: int, shared: int, replicas: int) -> int:
+    """Bytes that a replica sends in a reduce, at most. `shared`: of `sums`, what goes round the peers of two stages."""
+    return (2 * (replicas - 1) * (sums - shared) + (2 * replicas - 1) * shared) // replicas
+
+
+def to_json(plan: DryRun) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "hash": plan.manifest.hash,
+        "manifest": plan.manifest.model_dump(mode="json"),
+        "efficiency": plan.efficiency,
+        "efficiency_with_replicas": plan.efficiency_with_replicas,
+        "stages": [{**dataclasses.asdict(need), "memory": need.memory} for need in plan.stages],
+        "boundaries": [dataclasses.asdict(need) for need in plan.boundaries],
+        "choices": [dataclasses.asdict(choice) for choice in plan.choices],
+        "warnings": list(plan.warnings),
+    }
+
+
+def show(plan: DryRun, console: Console) -> None:
+    """Print the resolved manifest and the plan for people."""
+    manifest = plan.manifest
+
+    def say(line: str, style: str = "") -> None:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    say(tomli_w.dumps(json.loads(manifest.canonical())))
+    say(f"run {manifest.hash}", "bold")
+    replicas = manifest.swarm.replicas
+    say(
+        f"efficiency {plan.efficiency:.2f} with one peer a stage, {plan.efficiency_with_replicas:.2f} with {replicas}; "
+        f"{manifest.batch.tokens_per_step:,} tokens in a step"
+    )
+    memory = _table("stage", "parameters", "weights", "AdamW", "gradients", "sums", "frames", "memory", "sums sent")
+    for stage, need in enumerate(plan.stages):
+        sums = need.accumulator + need.reduced + need.residuals
+        sizes = (need.weights, need.moments, need.gradients, sums, need.retention, need.memory)
+        memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
+    console.print(memory)
+    say("memory of one peer, without graphs; frames: of a step, if one replica is left; sums sent: at most, in a step")
+    links = _table("stages", "forward", "backward", "forward, by link", "backward, by link")
+    for link in plan.boundaries:
+        each = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)
+        links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, each))
+    if plan.boundaries:
+        console.print(links)
+        at_most = " at most" if plan.choices else ""
+        say(f"bytes in a step{at_most}, with codecs {manifest.codec.forward} and {manifest.codec.backward}")
+    for direction in ("forward", "backward") if plan.boundaries and plan.choices else ():
+        rungs = [choice for choice in plan.choices if choice.direction == direction]
+        named = (f"{c.codec} {amount(c.step_bytes)}{' (at first)' if c.at_first else ''}" for c in rungs)
+        say(f"{direction}, as the links allow: {', '.join(named)}")
+    for warning in plan.warnings:
+        say(f"warning: {warning}", "yellow")
+
+
+def _residuals(manifest: RunManifest, number: int) -> int:
+    """Of `number` parameters."""
+    if manifest.sums.rank:
+        return 12 * number
+    return 8 * (number + number // manifest.swarm.replicas) if manifest.sums.compresses else 0
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _warnings(manifest: RunManifest, efficiency: float) -> tuple[str, ...]:
+    if efficiency >= LEAST_EFFICIENCY:
+        return ()
+    stages = manifest.model.stages
+    wanted = 4 * (stages - 1)  # M ÷ (M + S − 1) ≥ 4/5
+    return (
+        f"efficiency {efficiency:.2f} is below {LEAST_EFFICIENCY}: {manifest.batch.microbatches} microbatches keep "
+        f"{stages} stages waiting; set batch.microbatches = {wanted} or more",
+    )

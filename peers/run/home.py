@@ -1,0 +1,249 @@
+"""Home: the folder that holds all state of one process. Nothing is shared between homes but the network.
+
+identity.key     libp2p identity; made by the network layer at the first start
+incarnation      number of the present start; grows, never used twice
+events.jsonl     everything that happened (swarm/events.py)
+metrics.jsonl    figures by step (peers/report/metrics.py)
+checkpoints/     shards this process keeps, in a folder for each run, named by its hash
+retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
+lent/            sums of steps, kept for peers that catch up; emptied at every start
+incoming/        what a peer that joins or catches up has of a state and of sums
+seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
+archive/         the coordinator's verified copy of each stage
+decisions.sqlite the coordinator's decision record
+control.sock     where the coordinator is told what to do (peers/coordinator/control_socket.py)
+control.path     names that socket where it cannot lie here
+port             TCP port that a coordinator or bootstrap node had last
+superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
+means.json       what this machine can do (peers/stage/means.py)
+peers.json       where the coordinator found its peers last (peers/runtime/directory.py)
+join-token       the invite that peers join with, for the organiser's dashboard
+dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
+dashboard.sqlite the dashboard's history; made anew from the logs if it is deleted
+exports/         models that were exported from the dashboard
+lock             held while the process lives
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from swarm.atomic import atomic_file, write_whole
+
+_NOBODYS = Path("~")
+"""Of a process that has no home folder: without HOME, under a user id that the system does not know."""
+
+
+def _of_this_user() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        return _NOBODYS
+
+
+_HOMES = _of_this_user() / ".swarm-peer"
+PEER_HOME = _HOMES / "peer"
+COORDINATOR_HOME = _HOMES / "coordinator"
+BOOTSTRAP_HOME = _HOMES / "bootstrap"
+
+
+class HomeError(ValueError):
+    """A home that is in use or damaged; the message names the path and the fix."""
+
+
+def logged_home(path: Path | None) -> Home:
+    """The home at `path`, else the default one, a peer's or a coordinator's, that was busy last. Raises HomeError."""
+    homes = [Home(path)] if path is not None else [Home(PEER_HOME), Home(COORDINATOR_HOME)]
+    logged = [home for home in homes if home.events.exists()]
+    if not logged:
+        looked = " or ".join(str(home.path) for home in homes)
+        raise HomeError(f"no event log in {looked}: name the home of a peer or coordinator")
+    return max(logged, key=lambda home: home.events.stat().st_mtime)
+
+
+class Home:
+    """A home folder's layout. Reading one needs no lock; a process that lives in it uses `Home.open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path if path.is_absolute() else _expanded(path)
+
+    @property
+    def identity(self) -> Path:
+        return self.path / "identity.key"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def mirrors(self) -> Path:
+        """Copies of the event logs of the other coordinators of a group."""
+        return self.path / "mirrors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def returns(self) -> bool:
+        """Whether a peer that lived here has held a stage: there is a checkpoint of it."""
+        return any(self.checkpoints.glob("*"))
+
+    @property
+    def archive(self) -> Path:
+        return self.path / "archive"
+
+    @property
+    def decisions(self) -> Path:
+        """The decision record of a coordinator."""
+        return self.path / "decisions.sqlite"
+
+    @property
+    def join_token(self) -> Path:
+        """The invite that peers join with, as the coordinator has made it last. Not `invite`, another coordinator's."""
+        return self.path / "join-token"
+
+    @property
+    def notebook(self) -> Path:
+        return self.path / "peers.json"
+
+    @property
+    def port(self) -> int:
+        """Under which others knew who lived here last; 0: none is known."""
+        try:
+            return min(_number((self.path / "port").read_text(encoding="ascii", errors="replace")) or 0, 65535)
+        except OSError:
+            return 0
+
+    @property
+    def superseded(self) -> Path:
+        return self.path / "superseded"
+
+    @property
+    def means(self) -> Path:
+        return self.path / "means.json"
+
+    @classmethod
+    def open(cls, path: Path, clock: Callable[[], float] = time.time) -> OpenHome:
+        """Move in: make the folder, take its lock, raise the incarnation. Raises HomeError, OSError."""
+        return OpenHome(path, clock)
+
+    def occupant(self) -> int | None:
+        """Process id that holds the lock now, None if nobody does."""
+        try:
+            file = self._lock.open("r")
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _number(file.read()) or 0
+            return None
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def _counter(self) -> Path:
+        return self.path / "incarnation"
+
+
+class OpenHome(Home):
+    """A home this process lives in, with its `incarnation`. The lock ends with `close` or with the process."""
+
+    incarnation: int
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        super().__init__(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._held: IO[str] | None = self._take_lock()
+        except OSError as error:
+            raise HomeError(
+                f"{self.path} cannot be a home ({error.strerror}): name one with --home {_WANTED}"
+            ) from None
+        try:
+            self.incarnation = self._next_incarnation(clock())
+        except BaseException:
+            self.close()
+            raise
+
+    def keep_port(self, port: int) -> None:
+        """Be there again at the next start: others look for this one where it was. Raises OSError."""
+        with atomic_file(self.path / "port") as file:
+            write_whole(file, f"{port}\n".encode())
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take_lock(self) -> IO[str]:
+        file = self._lock.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = _number(file.read())
+            file.close()
+            who = f"process {owner}" if owner else "another process"
+            raise HomeError(f"{self.path} is in use by {who}: give this one its own --home") from None
+        except OSError:
+            file.close()
+            raise
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        return file
+
+    def _next_incarnation(self, now: float) -> int:
+        last = 0
+        if self._counter.exists():
+            text = self._counter.read_text(errors="replace")
+            number = _number(text)
+            if number is None:
+                raise HomeError(
+                    f"{self._counter} holds {text[:20]!r}, not a number: delete that file, the clock gives the next one"
+                )
+            last = number
+        # The clock is the floor, so that a lost counter file does not bring back a number that peers have fenced.
+        incarnation = max(last + 1, int(now))
+        with atomic_file(self._counter) as file:
+            write_whole(file, f"{incarnation}\n".encode())
+        return incarnation
+
+
+_WANTED = "that you may write to, on a disk that has locks (most network drives have none)"
+
+
+def _expanded(path: Path) -> Path:
+    """With the user's home for a `~`, which only a shell replaces. Raises HomeError where there is none."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise HomeError("this user has no home folder (HOME is not set): name one with --home") from None
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() else None

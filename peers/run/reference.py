@@ -1,0 +1,311 @@
+"""The reference: the same run in one process, as plain as can be. What the swarm computes must equal this.
+
+The whole model is one autograd graph; the boundary codecs sit at the cuts as straight-through functions. It shares
+with the swarm only the model, the data, the codecs and the definitions of sums, digests and the optimizer step; it
+knows nothing of peers, frames or the protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peers.run.averaged_sums import AveragedSums
+from peers.run.replay import ReplayError, StepReplay
+from swarm import codecs
+from swarm.codecs import ladder
+from swarm.compute.digest import first_chain, run_digest
+from swarm.compute.optimizer import StageOptimizer, StageState
+from swarm.compute.sums import Layout, combine, squared_norm
+from swarm.data.reader import visits
+from swarm.manifest import RunManifest
+from swarm.models.kinds import build_stage
+from swarm.models.stage_module import StageModule
+from swarm.protocol.clipping import step_scale
+from swarm.protocol.messages import CodecPair
+from swarm.protocol.update import update_of
+
+
+class TrainingData(Protocol):
+    def microbatch(self, step: int, m: int, /) -> np.ndarray:
+        """Token ids, int64 (sequences, sequence_length + 1)."""
+        ...
+
+
+class HeldoutData(Protocol):
+    def heldout(self, m: int, /) -> np.ndarray:
+        """Token ids, int64 (sequences, sequence_length + 1)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReferenceStep:
+    step: int
+    loss: float
+    """Nats per token."""
+    loss_sum: float
+    gradient_norm: float
+    scale: float
+    chains: tuple[str, ...]
+    """Chain digest of each stage after the step."""
+
+
+@dataclass(frozen=True)
+class ReferenceResult:
+    steps: tuple[ReferenceStep, ...]
+    states: tuple[StageState, ...]
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Full-state digest of each stage."""
+        return tuple(state.digest() for state in self.states)
+
+    @property
+    def digest(self) -> str:
+        """Of the whole run."""
+        return run_digest(self.digests)
+
+
+def train_reference(
+    manifest: RunManifest,
+    data: TrainingData,
+    *,
+    threads: int = 1,
+    on_step: Callable[[ReferenceStep], None] | None = None,
+    stop_after: int | None = None,
+    state: Sequence[StageState] | None = None,
+    replay: Mapping[int, StepReplay] | None = None,
+) -> ReferenceResult:
+    """Train on the CPU from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
+
+    The organiser may have moved that end: `stop_after` may be beyond it, where the learning rate stays at its minimum.
+
+    A run from imported parameters begins with a `state` of theirs (peers/run/first_version.py).
+    `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would, whose links
+    are never measured.
+
+    `threads` is set for the process; results equal a swarm's whose peers compute with the same number. Raises
+    StateError, SumOverflow, codecs.CodecError, ReplayError.
+    """
+    assert state is not None or not manifest.initial.sha256, "version 0 is imported: it has no other initial parameters"
+    torch.set_num_threads(threads)
+    model = ReferenceModel(manifest)
+    if state is not None:
+        model.load(state)
+    last = manifest.run.steps if stop_after is None else stop_after
+    steps = []
+    for step in range(model.version, last):
+        steps.append(model.train(step, data, (replay or {}).get(step)))
+        if on_step is not None:
+            on_step(steps[-1])
+    return ReferenceResult(tuple(steps), tuple(optimizer.state() for optimizer in model.optimizers))
+
+
+class ReferenceModel:
+    """The whole model of a run with its optimizers, from its initial parameters."""
+
+    def __init__(self, manifest: RunManifest) -> None:
+        self._manifest = manifest
+        stages = range(manifest.model.stages)
+        self._modules = [build_stage(manifest.model, stage, seed=manifest.run.seed) for stage in stages]
+        self._parameters = [dict(module.named_parameters()) for module in self._modules]
+        self._layouts = [
+            Layout.of(parameters, with_loss=module.last, shared=module.shared)
+            for module, parameters in zip(self._modules, self._parameters, strict=True)
+        ]
+        self._sums = [AveragedSums(layout, manifest.sums) for layout in self._layouts]
+        self.optimizers = [
+            StageOptimizer(
+                parameters,
+                layout,
+                manifest.optimizer,
+                first_chain(manifest, stage),
+                manifest.model.subspace_id,
+            )
+            for stage, parameters, layout in zip(stages, self._parameters, self._layouts, strict=True)
+        ]
+        self._memory = _Memory(manifest) if manifest.codec.remembers else None
+        self._pairs = _pairs(manifest, ())
+        self.crossed = Crossed()
+
+    @property
+    def version(self) -> int:
+        return self.optimizers[0].version
+
+    def load(self, state: Sequence[StageState]) -> None:
+        if len(state) != len(self.optimizers) or len({stage.version for stage in state}) != 1:
+            raise ValueError(
+                f"state has stages at versions {[stage.version for stage in state]}, "
+                f"expected {len(self.optimizers)} stages at one version"
+            )
+        for optimizer, stage in zip(self.optimizers, state, strict=True):
+            optimizer.load(stage)
+
+    def train(self, step: int, data: TrainingData, replay: StepReplay | None = None) -> ReferenceStep:
+        if self._memory is not None:
+            self._memory.begin(step, replay)
+        recorded = replay.contributions if replay is not None else ()
+        for sums, contributions in zip(self._sums, recorded or ((),) * len(self._sums), strict=True):
+            sums.begin(step, contributions)
+        self._pairs = _pairs(self._manifest, () if replay is None else replay.codecs)
+        for m in range(self._manifest.batch.microbatches):
+            self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
+        reduced = self._shared([sums.reduced() for sums in self._sums])
+        norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
+        targets = self._manifest.targets_per_step
+        scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
+        update = replay.update if replay is not None else None
+        update = update or update_of(self._manifest.optimizer, step, self._manifest.run.steps)
+        for optimizer, flat in zip(self.optimizers, reduced, strict=True):
+            optimizer.apply(flat, scale, update)
+        if self._memory is not None and scale == 0.0:
+            self._memory.forget(step)
+        total = reduced[-1][-1].item()
+        chains = tuple(optimizer.chain for optimizer in self.optimizers)
+        return ReferenceStep(step, total / targets, total, norm, scale, chains)
+
+    def heldout_loss(self, data: HeldoutData, *, coded: bool = True) -> float:
+        """Nats per token over the evaluation's held-out microbatches; `coded` False leaves the codecs out.
+
+        Where codecs are chosen as the run goes, an evaluation crosses with those of the step before it.
+        """
+        count = self._manifest.evaluation.microbatches
+        with torch.no_grad():
+            batches = (torch.from_numpy(data.heldout(m)) for m in range(count))
+            total = sum(self._loss_sum(batch, coded).item() for batch in batches)
+        return total / (count * self._manifest.targets_per_microbatch)
+
+    def parameters(self) -> Iterator[Tensor]:
+        for parameters in self._parameters:
+            yield from parameters.values()
+
+    def _accumulate(self, m: int, tokens: Tensor) -> None:
+        """Add the gradient of one microbatch (sequences, sequence_length + 1) to every stage's sums."""
+        loss = self._loss_sum(tokens, microbatch=m)
+        gradients = iter(torch.autograd.grad(loss, list(self.parameters())))
+        for sums, parameters in zip(self._sums, self._parameters, strict=True):
+            mine = [next(gradients) for _ in parameters]
+            sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
+
+    def _shared(self, reduced: list[Tensor]) -> list[Tensor]:
+        """The sums of what the first and the last stage both hold are made of both; each is exact by itself."""
+        if shared := self._layouts[0].shared_length:
+            first, last = (reduced[stage][:shared] for stage in (0, -1))
+            total = combine(first, (last,), self._manifest.sums)
+            first.copy_(total)
+            last.copy_(total)
+        return reduced
+
+    def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
+        return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded, microbatch), tokens[:, 1:])
+
+    def _logits(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
+        """`microbatch`: of the training step that has begun."""
+        module: StageModule
+        x = tokens
+        for boundary, module in enumerate(self._modules, 1):
+            x = module(x, tokens)
+            if not coded or module.last:
+                continue
+            forward, backward = self._pairs[boundary - 1]
+            if self._memory is None or microbatch is None:
+                x = _Boundary.apply(x, forward, backward, self.crossed)
+            else:
+                base = self._memory.base(boundary, microbatch)
+                codec = self._memory.codec if base is None else self._memory.codec.against(base)
+                hidden, x = x, _Boundary.apply(x, codec, backward, self.crossed)
+                self._memory.keep(boundary, microbatch, self._memory.codec.left(base, hidden.detach(), x.detach()))
+        return x
+
+
+def _pairs(manifest: RunManifest, chosen: Sequence[CodecPair]) -> list[tuple[codecs.Codec, codecs.Codec]]:
+    """The codecs by boundary; without a choice those that a run begins with."""
+    if manifest.codec.auto and chosen:
+        return [codecs.pair(pair.forward, pair.backward) for pair in chosen]
+    return [codecs.pair(*ladder.start(manifest))] * (manifest.model.stages - 1)
+
+
+class _Memory:
+    """What each boundary's codec left at the last visit of each microbatch, for the next to build on."""
+
+    def __init__(self, manifest: RunManifest) -> None:
+        codec, order = codecs.get(manifest.codec.forward), visits(manifest)
+        assert isinstance(codec, codecs.Remembering) and order is not None
+        self.codec = codec
+        self._order = order
+        self._step = 0
+        self._replay: StepReplay | None = None
+        self._kept: dict[tuple[int, int, int], Tensor] = {}
+        """{(step of the visit, boundary, microbatch): fp16}"""
+
+    def begin(self, step: int, replay: StepReplay | None) -> None:
+        self._step = step
+        self._replay = replay
+
+    def base(self, boundary: int, m: int) -> Tensor | None:
+        """What an activation builds on in the step that has begun; None for a key frame. Raises ReplayError."""
+        visit = self._order.previous(self._step)
+        base = self._kept.pop((visit, boundary, m), None) if visit is not None else None
+        if self._replay is None:
+            return base
+        if self._replay.key_frames[boundary - 1] >> m & 1:
+            return None
+        if base is None:
+            raise ReplayError(
+                f"microbatch {m} of step {self._step} crossed boundary {boundary} as a change since step {visit}, "
+                "which is not known here: train from version 0"
+            )
+        return base
+
+    def keep(self, boundary: int, m: int, left: Tensor) -> None:
+        self._kept[self._step, boundary, m] = left
+
+    def forget(self, step: int) -> None:
+        """It was skipped: nothing builds on it."""
+        self._kept = {key: left for key, left in self._kept.items() if key[0] != step}
+
+
+@dataclass(slots=True)
+class Crossed:
+    """Encoded frames that crossed the cuts, evaluations included, and their bytes without headers of the wire."""
+
+    activations: int = 0
+    activation_bytes: int = 0
+    gradients: int = 0
+    gradient_bytes: int = 0
+
+
+class _Boundary(torch.autograd.Function):
+    """What a cut does to what crosses it and, on the way back, to its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, forward: codecs.Codec, backward: codecs.Codec, tally: Crossed) -> Tensor:
+        frame, crossed = _crossed(forward, hidden)
+        tally.activations += 1
+        tally.activation_bytes += len(frame)
+        ctx.codec, ctx.tally = backward.beside(frame), tally
+        return crossed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        frame, crossed = _crossed(ctx.codec, gradient)
+        ctx.tally.gradients += 1
+        ctx.tally.gradient_bytes += len(frame)
+        return crossed, None, None, None
+
+
+def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:
+    """Its frame, and what that says. What is not finite crosses as NaN throughout, and the step is skipped."""
+    try:
+        frame = codec.encode(tensor)
+    except codecs.CodecError as error:
+        if error.reason is not codecs.Reason.NOT_FINITE:
+            raise
+        return b"", torch.full_like(tensor, math.nan)
+    return frame, codec.decode(frame, tensor.shape)

@@ -1,0 +1,60 @@
+"""A run as an organiser starts it: RUN.toml with its overrides, the corpus it names, and the manifest of both."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swarm.manifest import RunManifest, load_run_file
+
+if TYPE_CHECKING:
+    from swarm.state.initial import InitialParameters
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRun:
+    manifest: RunManifest
+    corpus: Path
+    """Folder of the prepared corpus, on this machine."""
+    initial: InitialParameters | None = None
+    """What version 0 is made of, if it is imported."""
+
+
+def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
+    """Read RUN.toml at `path`; directories are relative to it.
+
+    Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec.
+
+    Imported parameters are checked whole against their hash, which takes seconds for each gigabyte.
+    """
+    from swarm.data import read_corpus
+
+    run = load_run_file(path, overrides)
+    corpus = path.parent / run.data.directory
+    section = read_corpus(corpus)
+    if not run.initial.sha256:
+        manifest = run.resolve(section)
+        _check_codecs(manifest)
+        return ResolvedRun(manifest, corpus)
+
+    from peers.run.first_version import first_digests
+    from swarm.state.initial import InitialParameters
+
+    initial = InitialParameters(path.parent / run.initial.directory, run.model, run.initial.sha256)
+    manifest = run.resolve(section, first_digests(initial, run.model))
+    _check_codecs(manifest)
+    return ResolvedRun(manifest, corpus, initial)
+
+
+def _check_codecs(manifest: RunManifest) -> None:
+    """Raises UnknownCodec: here, before a home is taken or a key is made for a run that cannot be."""
+    from swarm import codecs
+    from swarm.codecs import ladder
+
+    for forward, backward in itertools.product(*ladder.names(manifest)):
+        codecs.pair(forward, backward)
+    if manifest.sums.compresses and not manifest.sums.rank:  # low rank is no codec
+        codecs.averaging(manifest.sums.averaging)

@@ -1,0 +1,30 @@
+"""Stage sizes: what a coordinator knows of each stage when it says who can hold it, feed it, and catch up with it."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from peers.run.dry_run import dry_run
+from swarm.compute.graph import graph_bytes
+from swarm.manifest import RunManifest
+
+
+class StageSizes(TypedDict):
+    """Fields of `Settings`, bytes by stage."""
+
+    stage_memory: tuple[int, ...]
+    """Parameters, moments and sums, the graph and gradients of one microbatch. Kept frames may lie on disk instead."""
+    stage_sums: tuple[int, ...]
+    stage_frames: tuple[float, ...]
+    """Of one microbatch. Empty where codecs are chosen as the run goes: by the links, which then limit nobody. And
+    where frames build on earlier ones: most are far smaller than the whole ones that a dry run counts.
+    """
+
+
+def stage_sizes(manifest: RunManifest) -> StageSizes:
+    """As `dry_run` counts them."""
+    needs = dry_run(manifest).stages
+    known = not manifest.codec.auto and not manifest.codec.mutual
+    frames = tuple(need.retention / manifest.batch.microbatches for need in needs) if known else ()
+    memory = tuple(need.state + graph_bytes(manifest, stage) for stage, need in enumerate(needs))
+    return StageSizes(stage_memory=memory, stage_sums=tuple(need.sums for need in needs), stage_frames=frames)

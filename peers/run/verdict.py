@@ -1,0 +1,46 @@
+"""The verdict: whether a swarm's archived state equals the reference's, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.run.home import Home
+from swarm.manifest import RunManifest
+from swarm.state.archive import Archive
+from swarm.state.error import StateError
+from swarm.state.folder import OnRefused
+
+
+@dataclass(frozen=True)
+class Verdict:
+    equal: bool
+    text: str
+
+
+def archived_digests(
+    home: Path, manifest: RunManifest, on_refused: OnRefused = lambda path, reason: None
+) -> tuple[int, tuple[str, ...]]:
+    """Newest whole version in a coordinator's archive and the state digest of each stage. Raises StateError.
+
+    `on_refused` is told of damaged ones that are newer.
+    """
+    folder = Home(home).archive
+    if not folder.is_dir():
+        raise StateError(folder, "no archive here: name the --home of the coordinator of this run")
+    archive = Archive(folder, manifest.hash, manifest.model.stages, manifest.checkpoint.keep, on_refused=on_refused)
+    version = archive.newest()
+    if version is None:
+        raise StateError(folder, f"holds no complete checkpoint of run {manifest.hash[:16]}…")
+    return version, tuple(archive.checkpoint(stage, version).digest for stage in range(archive.stages))
+
+
+def compare(swarm: Sequence[str], reference: Sequence[str], refused: Sequence[str] = ()) -> Verdict:
+    """Digests of parameters and optimizer state, by stage. `refused`: what else was in the archive, and damaged."""
+    beside = f"; not compared, for it is damaged: {'; '.join(refused)}" if refused else ""
+    different = [stage for stage, pair in enumerate(zip(swarm, reference, strict=True)) if pair[0] != pair[1]]
+    if not different:
+        return Verdict(True, f"EQUAL: all {len(swarm)} stages have the digests of the single-process run{beside}")
+    lines = [f"stage {s}: swarm {swarm[s][:16]}…, reference {reference[s][:16]}…" for s in different]
+    return Verdict(False, "DIFFERENT: " + "; ".join(lines) + beside)

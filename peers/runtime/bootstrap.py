@@ -1,0 +1,49 @@
+"""A bootstrap node: a DHT node without a run. It keeps an identity, and so an address, over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from peers.run.home import OpenHome
+from peers.runtime import lasting_port
+from peers.runtime.core_loop import INTERRUPTED
+from peers.runtime.signals import leaving_signals
+from swarm.net.host import Host, HostError, PortTaken
+
+
+async def serve(
+    home: OpenHome,
+    listen: Sequence[str],
+    announce: Sequence[str],
+    bootstrap: Sequence[str],
+    on_addresses: Callable[[list[str]], None],
+) -> str:
+    """Answer until a signal asks it to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
+
+    Raises HostError, AddressError.
+    """
+    leave = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in leaving_signals():
+        loop.add_signal_handler(number, leave.set)
+    try:
+        where = lasting_port.at_last_port(listen, home)
+        host = await Host.create(home.identity, where, bootstrap, announce=announce or None)
+        lasting_port.keep(host.listen, home)
+    except PortTaken as error:
+        raise lasting_port.explained(error, listen, home) from None
+    except HostError:
+        if leave.is_set():  # the signal went to the daemon as well
+            return INTERRUPTED
+        raise
+    try:
+        on_addresses(await host.addresses())
+        left = asyncio.create_task(leave.wait())
+        await asyncio.wait((left, host.died), return_when=asyncio.FIRST_COMPLETED)
+        if not left.done():
+            left.cancel()
+            raise HostError(host.died.result())
+        return INTERRUPTED
+    finally:
+        await host.close()

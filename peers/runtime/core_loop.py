@@ -1,0 +1,125 @@
+"""Runs a sans-IO core in an asyncio loop: one input at a time, actions carried out in order, ticks when due."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+import uvloop
+
+from swarm.protocol.io import Tick
+
+Input = TypeVar("Input", contravariant=True)
+Action = TypeVar("Action", covariant=True)
+
+
+class ProcessFailed(RuntimeError):
+    """This process cannot go on; a supervisor may start it again. The reason is in its event log."""
+
+    exit_code = 1
+
+
+class RunFailed(ProcessFailed):
+    """The run itself cannot go on: to start this process again would not help."""
+
+    exit_code = 4
+
+
+class CoreFault(RuntimeError):
+    """A core, or what carries out its actions, met what it does not expect: a bug of ours."""
+
+
+INTERRUPTED = "interrupted"
+
+
+def exit_code(process: Coroutine[Any, Any, str]) -> int:
+    """Run a process's coroutine, in uvloop, to its end: 0 done, 130 interrupted, otherwise that of ProcessFailed."""
+    try:
+        return 130 if uvloop.run(process).startswith(INTERRUPTED) else 0
+    except ProcessFailed as failure:
+        return failure.exit_code
+
+
+class Core(Protocol[Input, Action]):
+    def handle(self, event: Input, now: float) -> Iterable[Action]: ...
+
+    def next_wakeup(self) -> float: ...
+
+
+class CoreLoop(Generic[Input, Action]):
+    """`post` from the loop, `call` from anywhere. `run` ends after `stop`."""
+
+    def __init__(self, core: Core[Input, Action], carry_out: Callable[[Action], None]) -> None:
+        self._core = core
+        self._carry_out = carry_out
+        self._inputs: asyncio.Queue[Input] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+        self._failure: type[ProcessFailed] | None = None
+        self.stop_reason = ""
+
+    def post(self, event: Input) -> None:
+        self._inputs.put_nowait(event)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run `function` in the loop, from any thread. Dropped when the loop has ended: nobody is left to act on it."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def stop(self, reason: str) -> None:
+        self._stopped = True
+        self.stop_reason = reason
+        self._inputs.put_nowait(Tick())  # type: ignore[arg-type]  # wakes `run`
+
+    def fail(self, reason: str) -> None:
+        """Stop, with ProcessFailed: something that should live on has ended."""
+        self._failure = ProcessFailed
+        self.stop(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Stop, with RunFailed: the core has ordered it."""
+        self._failure = RunFailed
+        self.stop(reason)
+
+    def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        """A background task whose error ends the process: nothing dies unseen."""
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                traceback.print_exception(error)
+                self.fail(f"internal error: {error!r}")
+
+        task.add_done_callback(ended)
+        return task
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    async def run(self) -> None:
+        """Until `stop` or `fail`. An exception in the core or in an action ends the process: it is a bug."""
+        while not self._stopped:
+            event = await self._next()
+            try:
+                for action in self._core.handle(event, self._loop.time()):
+                    self._carry_out(action)
+            except (ValueError, ArithmeticError) as error:  # those of ours say what a user did: no user did this
+                raise CoreFault(f"{type(error).__name__} at {type(event).__name__}: {error}") from error
+
+    def outcome(self) -> str:
+        """Why it was stopped. Raises ProcessFailed when it failed."""
+        if self._failure is not None:
+            raise self._failure(self.stop_reason)
+        return self.stop_reason
+
+    async def _next(self) -> Input:
+        if not self._inputs.empty():
+            return self._inputs.get_nowait()
+        wait = self._core.next_wakeup() - self._loop.time()
+        try:
+            async with asyncio.timeout(max(0.0, wait)):
+                return await self._inputs.get()
+        except TimeoutError:
+            return Tick()  # type: ignore[return-value]

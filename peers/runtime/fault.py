@@ -1,0 +1,163 @@
+"""Faults on purpose: a process that kills or stops itself at a named moment. For tests, the demo and rehearsals.
+
+`--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event;
+`stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
+a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
+everything from one and the same frame: numbers that look sound and are wrong. `fail@…` makes it fail on whatever it
+is to compute, and say so; `mute@…` makes it train and ignore evaluations and samples. `flip@…` turns over one bit of
+its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch. Conditions on
+fields narrow it:
+`kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
+before the fault: the log proves where it hit.
+
+A moment may also be the sending of a message (swarm/protocol/messages.py): `kill@Open:2,pass_id=1:3` lets two of these
+leave, does nothing more, and dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TypeVar
+
+from swarm import events
+from swarm.events import Event
+from swarm.protocol import messages
+from swarm.protocol.coordinator.io import Feed
+from swarm.protocol.ids import PassKind
+from swarm.protocol.io import Send
+from swarm.protocol.messages import Payload
+from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket
+
+KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve")
+COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve")
+"""Of who has something to compute."""
+
+_FLUSH_S = 0.5
+"""How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
+
+Action = TypeVar("Action")
+
+
+class FaultError(ValueError):
+    """A fault that cannot be understood; the message shows the form."""
+
+
+@dataclass
+class Fault:
+    """An event-log listener, and by `watch` one of actions.
+
+    `daemon_pid` is asked for when `daemon` strikes, `flip_bit` and `starve` are called when `flip` and `starve` do.
+    """
+
+    kind: str
+    moment: str
+    """Name of an event or of a message."""
+    count: int
+    fields: dict[str, str]
+    daemon_pid: Callable[[], int] | None = None
+    flip_bit: Callable[[], None] | None = None
+    starve: Callable[[], None] | None = None
+    seen: int = 0
+    _muted: bool = False
+    _does: str = ""
+    """The kind of what it does wrong from now on: one of COMPUTING."""
+    _frames: dict[type, Payload] = field(default_factory=dict)
+    """What it lies with, for forwards and for backwards."""
+
+    @classmethod
+    def parse(cls, text: str, *, computes: bool = True) -> Fault:
+        """`computes`: of a process that has work to swallow. Raises FaultError."""
+        kind, at, rest = text.partition("@")
+        name, _, conditions = rest.partition(",")
+        moment, _, count = name.partition(":")
+        pairs = [part.partition("=") for part in conditions.split(",") if part]
+        found = _moment(moment)
+        known = found is not None and {key for key, _, _ in pairs} <= {each.name for each in fields(found)}
+        if kind not in KINDS or not at or not known or not (count or "1").isdigit():
+            raise FaultError(
+                f"--fault {text!r}: write {'|'.join(KINDS)}@EVENT[:COUNT][,field=value], "
+                "such as kill@MicrobatchForwarded:3,pass_id=1:0; EVENT is one of `swarm-peer events`, or a message"
+            )
+        if kind in COMPUTING and not computes:
+            raise FaultError(f"--fault {text!r}: a coordinator computes nothing; give it to a peer (swarm-peer join)")
+        return cls(kind, moment, int(count or "1"), {key: value for key, _, value in pairs})
+
+    def __call__(self, event: Event, at: float) -> None:
+        if self._hit(event):
+            self._strike()
+
+    def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
+        """`carry_out`, until the message is sent that strikes; after that nothing is carried out any more.
+
+        But of who swallows, only what is to be computed; of who is mute, what is to be computed without gradients. Who
+        lies computes with what it has once received, who fails with what nobody can.
+        """
+
+        def guarded(action: Action) -> None:
+            if self._muted or self._ignores(action):
+                return
+            if self._does in ("lie", "fail") and isinstance(action, Forward | Backward):
+                lie = b"" if self._does == "fail" else self._frames.setdefault(type(action), action.payload)
+                carry_out(replace(action, payload=lie))
+                return
+            carry_out(action)
+            if isinstance(action, Send | Feed) and self._hit(_sent(action)):
+                if self.kind == "kill":
+                    self._muted = True
+                    asyncio.get_running_loop().call_later(_FLUSH_S, self._strike)
+                else:
+                    self._strike()
+
+        return guarded
+
+    def _ignores(self, action: object) -> bool:
+        if self._does == "mute":
+            return isinstance(action, Forward) and action.kind is not PassKind.TRAIN
+        return self._does == "swallow" and isinstance(action, Forward | Backward | EncodePart | SumBucket)
+
+    def _hit(self, what: object) -> bool:
+        if type(what).__name__ != self.moment or self.count == 0:
+            return False
+        if not all(_fits(str(getattr(what, key)), wanted) for key, wanted in self.fields.items()):
+            return False
+        self.seen += 1
+        if self.seen < self.count:
+            return False
+        self.count = 0  # once
+        return True
+
+    def _strike(self) -> None:
+        if self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif self.kind in ("swallow", "lie", "fail", "mute"):
+            self._does = self.kind
+        elif self.kind == "flip":
+            if self.flip_bit is not None:
+                self.flip_bit()
+        elif self.kind == "starve":
+            if self.starve is not None:
+                self.starve()
+        elif self.daemon_pid is not None:
+            os.kill(self.daemon_pid(), signal.SIGKILL)
+
+
+def _fits(value: str, wanted: str) -> bool:
+    return value.startswith(wanted[:-1]) if wanted.endswith("*") else value == wanted
+
+
+def _moment(name: str) -> type | None:
+    for module, base in ((events, Event), (messages, object)):
+        found = getattr(module, name, None)
+        if isinstance(found, type) and issubclass(found, base) and is_dataclass(found) and found is not Event:
+            return found
+    return None
+
+
+def _sent(action: Send | Feed) -> object:
+    return action.message if isinstance(action, Send) else messages.Frame(action.key, b"")

@@ -1,0 +1,58 @@
+"""What pieces of a state or of a step's sums are asked for with, while their stage trains."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+
+from peers.runtime.state_request import MAX_REQUEST_BYTES, RequestError
+
+MAX_RUN = 16
+"""Pieces in one answer."""
+NOT_YET = b"\0"
+"""The answer in place of an index that is still to come."""
+NOT_KEPT = b"\1"
+"""The answer in place of an index, or of pieces: whoever is asked does not have it, and will not."""
+
+
+class Kind(enum.Enum):
+    STATE = "state"
+    """Of a version."""
+    SUMS = "sums"
+    """Of the step that leads from that version to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRequest:
+    """`count` pieces from `first` on; 0: the index."""
+
+    kind: Kind
+    stage: int
+    version: int
+    first: int = 0
+    count: int = 0
+    packed: bool = False
+    """Each piece is to come with its length (u32) in front, and packed where that makes it shorter."""
+
+    def encode(self) -> bytes:
+        fields = {"kind": self.kind.value, "stage": self.stage, "version": self.version}
+        fields |= {"first": self.first, "count": self.count, "packed": self.packed}
+        return json.dumps({"pieces": fields}).encode()
+
+    @classmethod
+    def decode(cls, raw: bytes) -> PieceRequest | None:
+        """None if pieces are not what is asked for. Raises RequestError."""
+        if len(raw) > MAX_REQUEST_BYTES or not raw.startswith(b'{"pieces"'):
+            return None
+        try:
+            fields = json.loads(raw)["pieces"]
+            request = cls(**{**fields, "kind": Kind(fields["kind"])})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise RequestError("not a request for pieces") from None
+        numbers = (request.stage, request.version, request.first, request.count)
+        if not all(type(n) is int and 0 <= n < 2**31 for n in numbers) or request.count > MAX_RUN:
+            raise RequestError(f"{request.count!r} pieces from {request.first!r} on: at most {MAX_RUN} at once")
+        if type(request.packed) is not bool:
+            raise RequestError(f"packed is {request.packed!r:.80}, expected true or false")
+        return request

@@ -1,0 +1,55 @@
+"""Copying: a version of the stage that a peer trains is written to a file, while the next step is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from swarm.compute.held import HeldState
+from swarm.events import Event, StepHeldUp
+from swarm.protocol.ids import Attempt
+from swarm.state.draft import Draft, write_draft
+from swarm.state.error import StateError
+
+TOLD_S = 1.0
+"""A step that has waited for so long is told of."""
+
+_Value = TypeVar("_Value")
+Emit = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    @property
+    def buckets(self) -> int: ...
+    @property
+    def version(self) -> int | None: ...
+    def copied(self, copy: Callable[[HeldState], _Value]) -> Future[_Value]: ...
+    def written(self, attempt: Attempt) -> Future[list[bytes]]: ...
+
+
+def copy_state(
+    engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Emit
+) -> Future[Draft]:
+    """What `write` makes of that version, in a thread. From the event loop; the copy begins before the next step does.
+
+    The future raises StateError if the engine is at another version by then, and what `write` raises. `emit` is told
+    if the next step had to wait.
+    """
+
+    def copy(held: HeldState) -> Draft:
+        if held.version != version:
+            raise StateError("state", f"version {version} is over, this peer is at {held.version}")
+        try:
+            return write(held)
+        finally:
+            if held.waited_s >= TOLD_S:
+                emit(StepHeldUp(stage, version, held.waited_s))
+
+    return engine.copied(copy)
+
+
+def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Emit) -> Future[Draft]:
+    """As `copy_state`, into a file. It raises OSError too."""
+    return copy_state(engine, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)

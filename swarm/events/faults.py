@@ -1,0 +1,174 @@
+"""Faults: who is out of a pass, what is done again, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swarm.events.event import Event, Severity
+from swarm.events.wording import microbatch_list
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFenced(Event):
+    """A process is out of the open pass. Its work in that pass is void and done again."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    stage: int
+    pass_id: str
+    finished: list[int]
+    """Microbatches it had accumulated: their work is void and done again."""
+    unfinished: list[int]
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"{self.actor} of stage {self.stage} is fenced: {self.reason}; {len(self.finished)} finished and "
+            f"{len(self.unfinished)} unfinished microbatches are done again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageAmended(Event):
+    """A stage has a new table: `moved` microbatches have another owner. `entrant` came in with it."""
+
+    pass_id: str
+    stage: int
+    number: int
+    moved: list[int]
+    reason: str
+    entrant: str | None = None
+
+    def sentence(self) -> str:
+        moved = microbatch_list(self.moved)
+        return f"stage {self.stage} has table {self.number}, {moved} moved: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchesReleased(Event):
+    """A slow peer gave up microbatches that it had not accumulated."""
+
+    pass_id: str
+    actor: str
+    microbatches: list[int]
+
+    def sentence(self) -> str:
+        return f"{self.actor} gave up {microbatch_list(self.microbatches)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRecovered(Event):
+    """The first frame has arrived for a microbatch that was moved or asked for again."""
+
+    key: str
+    source: str
+
+    def sentence(self) -> str:
+        return f"recovered {self.key} from {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepAborted(Event):
+    """The open step is void. It runs again under a new term."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    pass_id: str
+    term: int
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.pass_id} aborted, term {self.term}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack(Event):
+    """All stages went back to a checkpoint: a stage's last copy was lost, or the run diverged."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    term: int
+    version: int
+    reason: str
+
+    def sentence(self) -> str:
+        return f"rolled back to version {self.version}, term {self.term}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDiverged(Event):
+    """Steps are skipped one after the other, or parameters are not finite.
+
+    The run goes back to `version` with `rate` times the scheduled learning rate. Without a `rate` it stops.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    step: int
+    """The last that is decided."""
+    reason: str
+    version: int
+    """The newest checkpoint that has proved its worth: the history goes back to it. 0: to the beginning."""
+    rate: float | None
+    """What the learning rate's schedule is multiplied by from there on. None: the run stops."""
+
+    def sentence(self) -> str:
+        where = f"version {self.version}, the newest checkpoint that is good"
+        if self.rate is None:
+            return f"the run has diverged: {self.reason}; it stops. Kept: {where}"
+        return (
+            f"the run has diverged: {self.reason}; it goes back to {where}, with {self.rate:g} times the learning rate"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory(Event):
+    """A peer ran out of memory for `what`. It keeps `now` graphs at once instead of `before`, and does the work again.
+
+    The second time it leaves (`leaves`).
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    actor: str
+    what: str
+    before: int
+    """Graphs that it kept between forward and backward."""
+    now: int
+    leaves: bool
+
+    def sentence(self) -> str:
+        if self.leaves:
+            return f"{self.actor} is out of memory again, and leaves: {self.what}"
+        less = f"does the work again and keeps {self.now} graphs instead of {self.before} from now on"
+        return f"{self.actor} is out of memory: {self.what}; it {less}"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCosted(Event):
+    """What a disturbed step or evaluation cost: seconds above the usual, tokens, microbatches done again.
+
+    Of an evaluation (`pass_id` with a `+`), `step` is the last decided one and `usual_s` what evaluations take.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    pass_id: str
+    step: int
+    actors: list[str]
+    """Who was lost, fenced or too slow in it."""
+    microbatches: int
+    """Done again, over all stages."""
+    seconds: float
+    """That the step, with its aborted attempts, took more than is usual; not negative."""
+    usual_s: float
+    """Median of the undisturbed steps before, at most eight; 0 if there was none."""
+    tokens: int
+    """That the swarm would have trained in those seconds."""
+    reason: str
+
+    def sentence(self) -> str:
+        again = f"{self.microbatches} microbatches done again"
+        return f"step {self.step + 1} lost {self.seconds:.2f} s ({self.tokens:,} tokens): {self.reason}; {again}"

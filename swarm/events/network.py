@@ -1,0 +1,123 @@
+"""Network: frames, streams, routes and clocks, and a coordinator out of reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from swarm.events.event import Event, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRefused(Event):
+    """A frame that cannot be used. The 1st to 10th of a sender, the 100th, … are logged."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    sender: str
+    reason: str
+    count: int
+
+    def sentence(self) -> str:
+        return f"frame of {self.sender} refused ({self.count} so far): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken(Event):
+    """A stream to another actor broke or cannot be opened. It is opened again while that actor lives."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    other: str
+    channel: str
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.channel} stream to {self.other} broke: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesDropped(Event):
+    """Messages to an actor that could not be reached were dropped. What matters is asked for again."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    other: str
+    count: int
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.count} messages to {self.other} were dropped: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteChanged(Event):
+    """Frames to `other` go through `via`, because the two cannot reach each other."""
+
+    other: str
+    via: str
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.other} is reached through {self.via}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSplit(Event):
+    """The peers of the open step form groups that cannot reach each other, as behind home routers.
+
+    The coordinator relays their frames.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    groups: list[list[str]]
+
+    def sentence(self) -> str:
+        between = " and ".join(", ".join(group) for group in self.groups)
+        return (
+            f"{between} cannot reach each other; the coordinator relays their traffic. To avoid that, one peer that "
+            "all can reach is enough: give it a public address, or forward a port and use --announce"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDiffers(Event):
+    """This machine's clock differs from that of the nodes it entered by. In the DHT it uses theirs."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    ahead_s: float
+    """How far theirs is ahead."""
+
+    def sentence(self) -> str:
+        way = "slow" if self.ahead_s > 0 else "fast"
+        return f"this machine's clock is {abs(self.ahead_s):.0f} s {way}; the DHT uses the clock of the others"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAway(Event):
+    """A peer cannot reach the coordinator. It keeps its state and dials on, and leaves in `leaves_in_s` (0: now)."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    seconds: float
+    leaves_in_s: float
+    reason: str
+
+    def sentence(self) -> str:
+        away = f"the coordinator has been unreachable for {self.seconds:.0f} s ({self.reason})"
+        if not self.leaves_in_s:
+            return f"{away}: this peer leaves"
+        return f"{away}: this peer keeps its state and dials on; it leaves in {self.leaves_in_s:.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorBack(Event):
+    """The coordinator can be reached again."""
+
+    seconds: float
+    """How long it was away."""
+
+    def sentence(self) -> str:
+        return f"the coordinator is back after {self.seconds:.0f} s"

@@ -1,0 +1,265 @@
+"""Passes: steps, evaluations and samples from opening to result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from swarm.events.event import Event, Severity
+from swarm.events.wording import microbatch_list, printable, replicas
+
+
+@dataclass(frozen=True, slots=True)
+class PassOpened(Event):
+    """A pass begins: a training step, an evaluation, or a text sample. `replicas`: peers per stage."""
+
+    pass_id: str
+    pass_kind: str
+    """train, evaluate or generate."""
+    replicas: list[int]
+    microbatches: int = 0
+
+    def sentence(self) -> str:
+        return f"{self.pass_kind} {self.pass_id} opened, peers {replicas(self.replicas)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PassProgress(Event):
+    """Progress of the open training pass, once a heartbeat if it has changed; less often in large swarms."""
+
+    pass_id: str
+    stages: list[list[int]]
+    """By stage: microbatches accumulated, forwarded, in all."""
+    peers: list[list[list[int]]] = field(default_factory=list)
+    """By stage and roster member: accumulated, forwarded, assigned. Empty in a swarm of more than 256 peers."""
+
+    def sentence(self) -> str:
+        done = ", ".join(f"stage {s}: {a} of {m}" for s, (a, _, m) in enumerate(self.stages))
+        return f"{self.pass_id}: microbatches accumulated: {done}"
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchForwarded(Event):
+    """A peer has computed the forward of a microbatch."""
+
+    pass_id: str
+    microbatch: int
+
+    def sentence(self) -> str:
+        return f"{self.pass_id}: microbatch {self.microbatch} forwarded"
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchAccumulated(Event):
+    """The gradient of a microbatch is in the peer's sums."""
+
+    pass_id: str
+    microbatch: int
+
+    def sentence(self) -> str:
+        return f"{self.pass_id}: microbatch {self.microbatch} accumulated"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceStarted(Event):
+    """The all-reduce of a stage begins, or continues under a new table with what can be kept.
+
+    `microbatches`: those in this peer's sums.
+    """
+
+    attempt: str
+    microbatches: list[int]
+
+    def sentence(self) -> str:
+        return f"{self.attempt}: reduce of {microbatch_list(self.microbatches)} started"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceCancelled(Event):
+    """The attempt is void; another follows."""
+
+    attempt: str
+    reason: str
+
+    def sentence(self) -> str:
+        return f"{self.attempt}: reduce cancelled: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrepared(Event):
+    """A replica holds the whole reduced gradient, with this digest."""
+
+    attempt: str
+    digest: str
+
+    def sentence(self) -> str:
+        return f"{self.attempt}: prepared, digest {self.digest[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecided(Event):
+    """The step's decision is on disk. From here on the step stands, whoever dies."""
+
+    term: int
+    step: int
+    scale: float
+    loss: float
+    gradient_norm: float
+    tokens: int
+    outcomes: list[str]
+    without: list[str]
+    """Actors that died after the others were prepared: decided without them."""
+    key_frames: list[str] = field(default_factory=list)
+    """By boundary 1, 2, …, hex: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none.
+    """
+    leader: str = ""
+    """Who decided it, in a run with a group of coordinators."""
+    assignments: list[list[int]] = field(default_factory=list)
+    """By stage and microbatch, who added it: an index into the roster last told of that stage (TableChanged)."""
+    rate: float = 1.0
+    """What the organiser multiplied the learning rate's schedule by."""
+
+    def sentence(self) -> str:
+        return step_line(self, None)
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChosen(Event):
+    """The codec of a boundary from `step` on, in a run with `codec = "auto"`. `before` is empty at the start."""
+
+    step: int
+    boundary: int
+    direction: str
+    codec: str
+    before: str
+    """Empty: chosen for the first time in this life of the coordinator."""
+    reason: str
+
+    def sentence(self) -> str:
+        arrow = "→" if self.direction == "forward" else "←"
+        what = f"{self.codec} instead of {self.before}" if self.before else self.codec
+        where = f"stages {self.boundary - 1} {arrow} {self.boundary}"
+        return f"{where}: {what} from step {self.step + 1} on: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepApplied(Event):
+    """A peer has applied the step. `digest` chains all steps so far."""
+
+    step: int
+    digest: str
+    """The digest chain after this step."""
+
+    def sentence(self) -> str:
+        return f"step {self.step + 1} applied, digest {self.digest[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeasured(Event):
+    """The figures of a finished step, for people and metrics."""
+
+    step: int
+    seconds: float
+    tokens_per_second: float
+    efficiency: float
+    replicas: list[int]
+
+    def sentence(self) -> str:
+        return (
+            f"step {self.step + 1} took {self.seconds:.2f} s, {self.tokens_per_second:,.0f} tok/s, "
+            f"efficiency {self.efficiency:.2f}, peers {replicas(self.replicas)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerWorked(Event):
+    """What a peer did in one pass, as it measured it: one message a step and peer."""
+
+    actor: str
+    stage: int
+    pass_id: str
+    seconds: dict[str, float]
+    """forward, backward, waiting, reducing, applying, recovering: they add up to the peer's step.
+
+    `waiting` is for input; `recovering` is work done again after a fault.
+    """
+    spans: list[list[int | str]] = field(default_factory=list)
+    """At most 64 of [kind, first microbatch (−1: none), start, length]: ms since this peer heard `Open`.
+
+    Kinds as in `seconds`. Neighbours of one kind are merged. Empty on slow links and in large swarms.
+    """
+    usage: dict[str, float] = field(default_factory=dict)
+    """cpu (cores in use), resident, gpu_memory (bytes), temperature (°C), power (W): what can be read."""
+    links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
+    """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
+
+    Kinds: forward, backward, sums, state, control. Keys that are not known are missing. `rate` is that to the other, as
+    the other measures it: a peer's own log has none.
+    """
+
+    def sentence(self) -> str:
+        spent = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in self.seconds.items())
+        return f"{self.actor} of stage {self.stage} in pass {self.pass_id}: {spent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated(Event):
+    """Held-out loss of a version."""
+
+    version: int
+    loss: float
+    """Nats per target."""
+    targets: int
+    """Tokens, or images, that were predicted."""
+
+    def sentence(self) -> str:
+        return f"held-out loss {self.loss:.4f} at version {self.version} ({self.targets:,} predictions)"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDropped(Event):
+    """An evaluation or sample took too long or failed. It is given up, and training goes on."""
+
+    severity: ClassVar[Severity] = "warning"
+
+    version: int
+    reason: str
+    who: list[str]
+    """Who had something to do in it at the end, and finished nothing."""
+
+    def sentence(self) -> str:
+        late = f"; {', '.join(self.who)} had unfinished work" if self.who else ""
+        return f"the evaluation of version {self.version} is given up and training goes on: {self.reason}{late}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled(Event):
+    """Text generated through the pipeline."""
+
+    version: int
+    prompt: str
+    text: str
+
+    def sentence(self) -> str:
+        return f"sample at version {self.version}: {self.prompt}{self.text}"
+
+
+def step_line(decided: StepDecided, measured: StepMeasured | None, steps: int | None = None) -> str:
+    """The line of a step. `steps`: how many the run has; steps count from 1 here, as people do."""
+    of = f"/{steps}" if steps is not None else ""
+    parts = [f"step {decided.step + 1}{of}", f"loss {decided.loss:.4f}", f"norm {decided.gradient_norm:.3g}"]
+    if decided.key_frames:
+        parts.append(f"key frames {sum(int(bits, 16).bit_count() for bits in decided.key_frames)}")
+    if measured is not None:
+        parts += [
+            f"{measured.tokens_per_second:,.0f} tok/s",
+            f"efficiency {measured.efficiency:.2f}",
+            f"peers {replicas(measured.replicas)}",
+        ]
+    if decided.scale == 0.0:
+        parts.append("SKIPPED: non-finite gradient")
+    if decided.leader:
+        parts.append(f"leader {decided.leader}")
+    if decided.without:
+        parts.append(f"without {printable(', '.join(decided.without))}, lost after the others were prepared")
+    return "  ".join(parts)

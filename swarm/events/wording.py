@@ -1,0 +1,48 @@
+"""Wording: numbers, lists and foreign texts as people read them. Shared by events, commands and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def printable(text: str) -> str:
+    """`text` in one line, with U+FFFD for all that is no letter, sign or space.
+
+    Terminals obey some of that (titles, colours, the order of reading), and halves of characters cannot be printed.
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
+
+
+def replicas(counts: Sequence[int]) -> str:
+    """Peers per stage, such as 2·2·1·2."""
+    return "·".join(map(str, counts))
+
+
+def amount(nbytes: float) -> str:
+    """Bytes as people read them: 1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" or abs(nbytes) >= 100 else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def rate(bytes_per_s: float) -> str:
+    """A link speed as providers write it: 20 Mbit/s."""
+    return f"{amount(8 * bytes_per_s)[:-1]}bit/s"
+
+
+def stage_name(stage: int | None) -> str:
+    return "the standbys" if stage is None else f"stage {stage}"
+
+
+def microbatch_list(numbers: Sequence[int]) -> str:
+    """Microbatches 0–3, 7: sorted, runs joined."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    listed = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs) or "none"
+    return f"microbatch {listed}" if len(numbers) == 1 else f"microbatches {listed}"

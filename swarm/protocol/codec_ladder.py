@@ -1,0 +1,58 @@
+"""Which codecs a run may choose from, gentlest first, and what each asks of a link. Numbers only: it codes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarm.protocol.ids import Direction
+from swarm.protocol.messages import CodecPair
+
+Slot = tuple[int, Direction]
+"""A boundary, from 1 on, and a direction: what one codec is chosen for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One codec, and the bytes of a microbatch's frame with it."""
+
+    codec: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecLadders:
+    """Equal for all boundaries of a run: what crosses has one shape. Use `of`, which leaves out what saves nothing."""
+
+    forward: tuple[Rung, ...]
+    backward: tuple[Rung, ...]
+    start: CodecPair
+    """Until the links are measured."""
+
+    @classmethod
+    def of(cls, forward: Iterable[Rung], backward: Iterable[Rung], start: CodecPair) -> CodecLadders:
+        """`forward` and `backward` gentlest first. `start` stays, whatever it saves."""
+        return cls(_steps(forward, start.forward), _steps(backward, start.backward), start)
+
+    def rungs(self, direction: Direction) -> tuple[Rung, ...]:
+        return self.forward if direction is Direction.FORWARD else self.backward
+
+    def place(self, direction: Direction, codec: str) -> int | None:
+        """On which rung a codec stands; None for one that is not to be chosen here."""
+        return next((i for i, rung in enumerate(self.rungs(direction)) if rung.codec == codec), None)
+
+    def has(self, codecs: tuple[CodecPair, ...]) -> bool:
+        """Whether all of them may be chosen."""
+        return all(self.place(way, pair.of(way)) is not None for pair in codecs for way in Direction)
+
+
+def _steps(rungs: Iterable[Rung], start: str) -> tuple[Rung, ...]:
+    """Each takes fewer bytes than the one before."""
+    kept: list[Rung] = []
+    for rung in rungs:
+        if rung.codec == start:
+            kept = [before for before in kept if before.nbytes > rung.nbytes]
+            kept.append(rung)
+        elif not kept or rung.nbytes < kept[-1].nbytes:
+            kept.append(rung)
+    return tuple(kept)

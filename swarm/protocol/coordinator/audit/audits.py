@@ -1,0 +1,366 @@
+"""Whether what a step came to is right: some steps are computed again, without some peers, and must come out the same.
+
+A peer may compute wrong numbers that look sound: on purpose, or because its memory or its graphics card is broken. Its
+siblings agree about the reduced bytes nevertheless, for they add up what it gave them. So when a step is ready to be
+decided, the coordinator sometimes does not decide it, and has it computed once more by half of every stage's replicas.
+Sums are exact, so the digests must be equal, if those who were left out have told the truth; between machines of unlike
+kinds, the norms nearly so. If they are not, `finding` tells who it was. Peers notice nothing but a step that is done
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.pass_state import Answers, PassState
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Decision
+from swarm.protocol.settings import Settings
+
+NEW_PER_PERIOD = 5
+"""Audits for the sake of newcomers in the time of one that is drawn, at most."""
+JUMP = 4.0
+"""Times the usual gradient norm: a step with more is audited."""
+USUAL_STEPS = 16
+MOST_SEARCHES = 3
+"""Of one step, in vain. After that it is only done again, until it comes out the same with two halves."""
+MOST_ATTEMPTS = 10
+"""That it may come out otherwise, or be given up. Then it is decided when it comes out as seems right by then."""
+LAST_ATTEMPT = 3 * MOST_ATTEMPTS
+"""Then it is decided as it comes out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What is to be done about a step that is ready to be decided."""
+
+    again: str = ""
+    """Why it is to be done again. Empty: decide it."""
+    agreed: bool | None = None
+    """It was done again without some of its peers, and came out the same; or otherwise each time, and nobody was found.
+
+    None: it was not audited.
+    """
+    expelled: tuple[Accused, ...] = ()
+    """Who is to have no part in the run any more."""
+
+
+DECIDE = Ruling()
+Rosters = list[list[Actor]]
+"""By stage."""
+
+
+@dataclass(slots=True)
+class _Inquiry:
+    """What is known of the step that is to be decided next."""
+
+    step: int
+    first: CulpritSearch | None = None
+    """What it came to when all computed it."""
+    truth: Answers | None = None
+    """What it came to whoever was tried alone: only that is decided."""
+    for_new: bool = False
+    """Who was never left out is left out now."""
+    drawn: bool = False
+    """Or whoever the lot falls on."""
+    doubted: bool = False
+    """It came out otherwise before."""
+    outcomes: list[tuple[Answers, set[str]]] = field(default_factory=list)
+    """What it came to since then, and all without whom it came to that in some attempt."""
+    attempts: list[tuple[Answers, frozenset[str]]] = field(default_factory=list)
+    """What it came to each time, from the first on, and who had a part in it."""
+    workers: set[str] = field(default_factory=set)
+    """Peers that did something in those attempts that a sibling could have done."""
+    spare: set[str] = field(default_factory=set)
+    """Peers that can be left out of the next attempt, since they have siblings."""
+    due: set[str] = field(default_factory=set)
+    """Those of them without whom it never came to what it came to last."""
+    likely: bool = False
+    """They are fewer than with any other outcome so far, or as few."""
+    search: Search | None = None
+    trial: Tables = ()
+    """What the search wants to know the outcome of."""
+    heard: list[Answers] = field(default_factory=list)
+    """What its trials came to."""
+    searches: int = 0
+    """In vain, so far."""
+    failed: int = 0
+    """Attempts that came out otherwise, or were given up."""
+    away: set[str] = field(default_factory=set)
+    """Peers that failed when they had a stage alone, or went while somebody was looked for: they have no part in it."""
+
+    @property
+    def takes_half(self) -> bool:
+        """Whether the next attempt goes without half; at last all do, since somebody may lie when all are there."""
+        compares = self.first is not None or self.truth is not None
+        return self.search is None and (compares or self.searches >= MOST_SEARCHES)
+
+    def goes_on(self, tables: Tables) -> bool:
+        """Whether all who are to be tried are in these tables, in their stages. If not, it is begun without them."""
+        gone = {
+            actor.peer
+            for asked, table in zip(self.trial, tables, strict=True)
+            for actor in asked.roster
+            if actor not in table.roster
+        }
+        if gone:
+            self.away |= gone
+            self.begin_anew()
+        return not gone
+
+    def came_to(self, found: CulpritSearch, tolerance: float) -> bool:
+        """Whether it came to the same without each one of its peers: that is right, whoever else may lie at times."""
+        self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
+        without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
+        if without is None:
+            without = set()
+            self.outcomes.append((found.answers, without))
+        without |= self.workers - found.served
+        left_out = self.workers & self.spare
+        self.due = left_out - without
+        self.likely = all(len(self.due) <= len(left_out - w) for _, w in self.outcomes)
+        return not self.due
+
+    def suspect(self, tolerance: float) -> str | None:
+        """The one peer that can have told all lies, if no other can: without the only liar it comes to the same always.
+
+        It need not be one if several lie.
+        """
+        possible = []
+        for peer in self.spare:
+            without = [answers for answers, served in self.attempts if peer not in served]
+            if all(same(without[0], answers, tolerance) for answers in without):
+                possible.append((peer, len(without)))
+        return possible[0][0] if len(possible) == 1 and possible[0][1] > 1 else None
+
+    def begin_anew(self) -> None:
+        self.first = self.truth = self.search = None
+        self.trial = ()
+        self.doubted = True
+
+
+class Audits:
+    """`rosters` and `tables` before a training pass opens; then `judge` when it is ready, or `gave_up`."""
+
+    def __init__(self, settings: Settings, members: Members) -> None:
+        self._settings = settings
+        self._members = members
+        self._vouched: set[str] = set()
+        """Peers without whom a step came out the same."""
+        self._idle: set[str] = set()
+        """Peers that were there when newcomers were audited, and had nothing to do that could have been looked at."""
+        self._norms: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._last = -NEW_PER_PERIOD * settings.audit_every
+        """The last step that was audited."""
+        self._inquiry = _Inquiry(-1)
+
+    @property
+    def comparing(self) -> bool:
+        """Whether the open step has been computed before, so that everything else must stay as it was."""
+        return self._inquiry.first is not None or self._inquiry.doubted
+
+    @property
+    def searching(self) -> bool:
+        """Whether what it comes to is to be known, even if it is not finite."""
+        return self._inquiry.search is not None
+
+    def forget(self) -> None:
+        """The history goes on from another version."""
+        self._inquiry = _Inquiry(-1)
+        self._norms.clear()
+
+    def rosters(self, step: int, rosters: Rosters) -> Rosters:
+        """Who has a part in the next attempt at `step`, of those who could have."""
+        inquiry = self._inquiry
+        if inquiry.step != step:
+            inquiry = self._inquiry = _Inquiry(step)
+        if inquiry.away:
+            rosters = [[actor for actor in roster if actor.peer not in inquiry.away] or roster for roster in rosters]
+        inquiry.spare = {actor.peer for roster in rosters if len(roster) > 1 for actor in roster}
+        if inquiry.takes_half:
+            return [self._without_half(roster) for roster in rosters]
+        return rosters
+
+    def tables(self, wired: Tables) -> Tables:
+        """Who does what in it; `wired`, but while somebody is looked for."""
+        inquiry = self._inquiry
+        trial = inquiry.trial
+        return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
+
+    def gave_up(self, ledger: PassState) -> None:
+        """An attempt came to nothing. Whoever had a stage alone, for the sake of the audit, is not tried so again."""
+        inquiry = self._inquiry
+        if not self.comparing or inquiry.step != ledger.pass_id.step:
+            return
+        inquiry.failed += 1
+        alone = {
+            table.roster[0].peer
+            for stage, table in enumerate(ledger.tables)
+            if len(table.roster) == 1 and len(self._members.of_stage(stage)) > 1
+        }
+        if alone:
+            inquiry.away |= alone
+            inquiry.begin_anew()
+
+    def judge(self, ledger: PassState, decision: Decision, without: frozenset[Actor]) -> Ruling:
+        """`ledger`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
+        if not self._settings.audit_every:
+            return DECIDE
+        inquiry = self._inquiry
+        found = CulpritSearch(
+            tuple(ledger.tables),
+            ledger.answers(without),
+            ledger.weights,
+            frozenset(actor.peer for actor in ledger.served),
+        )
+        tolerance = self._settings.audit_tolerance
+        inquiry.attempts.append((found.answers, found.served))
+        if inquiry.search is not None:
+            return self._go_on(found)
+        if inquiry.doubted and inquiry.came_to(found, tolerance):
+            self._noted(decision)
+            return Ruling(agreed=True)
+        if inquiry.doubted and (suspect := inquiry.suspect(tolerance)) is not None:
+            inquiry.away.add(suspect)
+            inquiry.begin_anew()
+            return Ruling(again=f"audited: without {suspect} alone it always came to the same: it is done without it")
+        if inquiry.truth is not None:
+            return self._check(found, inquiry.truth, decision)
+        if inquiry.first is not None:
+            return self._compare(found, inquiry.first, decision)
+        return self._begin(found, decision)
+
+    # ------------------------------------------------------------ when
+
+    def _begin(self, found: CulpritSearch, decision: Decision) -> Ruling:
+        inquiry = self._inquiry
+        several = inquiry.doubted or any(len(table.roster) > 1 for table in found.tables)
+        most = MOST_ATTEMPTS if inquiry.likely else LAST_ATTEMPT
+        why = self._why(found, decision) if several and inquiry.failed < most else ""
+        if not why:
+            self._noted(decision)
+            return Ruling(agreed=False if inquiry.doubted else None)
+        inquiry.first = found
+        if decision.skip and not inquiry.searches:
+            return self._search_for(found, found.answers)  # it has been computed by others too
+        return Ruling(again=f"audited, since {why}: it is done again by half of the replicas")
+
+    def _why(self, found: CulpritSearch, decision: Decision) -> str:
+        """Why a step is audited; empty: it is not."""
+        inquiry, every, norm = self._inquiry, self._settings.audit_every, decision.gradient_norm
+        drawn = ""
+        if inquiry.doubted:
+            drawn = "it came out otherwise before"
+        elif decision.skip:
+            drawn = "it is not finite"
+        elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
+            drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
+        elif self._draw(inquiry.step) % every == 0:
+            drawn = f"one step in {every} is"
+        due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
+        new = found.workers - self._vouched
+        if not due and not new & self._idle:
+            new = set()
+        inquiry.for_new, inquiry.drawn = bool(new), drawn != ""
+        if new:
+            there = {member.actor.peer for member in self._members}
+            self._idle = ((self._idle | found.idle) & there) - new - self._vouched
+        return f"{len(new)} of its peers never were" if new else drawn
+
+    def _without_half(self, roster: list[Actor]) -> list[Actor]:
+        """Nobody can tell who is left out; but those who never were are, for newcomers and after a doubt."""
+        inquiry, due = self._inquiry, set[str]()
+        if inquiry.doubted:
+            due = inquiry.due
+        elif inquiry.first is not None:
+            due = inquiry.first.workers - (self._vouched if inquiry.for_new else set())
+        salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
+        order = sorted(roster, key=lambda actor: (actor.peer not in due, self._draw(inquiry.step, salt + actor.peer)))
+        out = order[: len(roster) // 2]
+        return [actor for actor in roster if actor not in out]
+
+    def _draw(self, step: int, what: str = "") -> int:
+        drawn = hashlib.blake2b(f"{step} {what}".encode(), key=self._settings.audit_secret, digest_size=8)
+        return int.from_bytes(drawn.digest(), "big")
+
+    # ------------------------------------------------------------ what comes of it
+
+    def _compare(self, found: CulpritSearch, first: CulpritSearch, decision: Decision) -> Ruling:
+        """The step was computed again, without some."""
+        inquiry = self._inquiry
+        if not same(first.answers, found.answers, self._settings.audit_tolerance):
+            inquiry.failed += 1
+            if inquiry.searches < MOST_SEARCHES:
+                return self._search_for(first, found.answers)
+            inquiry.begin_anew()
+            return Ruling(again="audited: it came out otherwise again")
+        left_out = first.workers - found.served
+        new = left_out - self._vouched
+        self._vouched |= left_out
+        if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
+            return Ruling(again="audited: it is done again without the others")
+        if inquiry.for_new and inquiry.drawn:
+            inquiry.for_new = False
+            return Ruling(again="audited: it is done again without whoever the lot falls on")
+        self._noted(decision)
+        return Ruling(agreed=True)
+
+    def _check(self, found: CulpritSearch, truth: Answers, decision: Decision) -> Ruling:
+        """Nobody was found, but who was tried alone agreed with all others: somebody told the truth only then."""
+        inquiry = self._inquiry
+        if same(truth, found.answers, self._settings.audit_tolerance):
+            self._noted(decision)
+            return Ruling(agreed=True)
+        inquiry.failed += 1
+        if inquiry.failed >= MOST_ATTEMPTS:
+            inquiry.begin_anew()
+        return Ruling(again="audited: it came out otherwise again")
+
+    def _noted(self, decision: Decision) -> None:
+        """It is decided."""
+        if self.comparing:
+            self._last = decision.step
+        if not decision.skip:
+            self._norms.append(decision.gradient_norm)
+        self._inquiry = _Inquiry(-1)
+
+    def _search_for(self, first: CulpritSearch, again: Answers) -> Ruling:
+        inquiry = self._inquiry
+        arrivals = {member.actor: place for place, member in enumerate(self._members)}
+        inquiry.search = search(first, again, arrivals, self._settings.audit_tolerance)
+        inquiry.searches += 1
+        inquiry.doubted = True
+        inquiry.heard.clear()
+        return self._next(None, "audited: it came out otherwise without some of its peers")
+
+    def _go_on(self, found: CulpritSearch) -> Ruling:
+        """A trial of the search has come out."""
+        inquiry = self._inquiry
+        if not inquiry.goes_on(found.tables):
+            return Ruling(again="audited: some are gone, so nothing can be compared")
+        inquiry.heard.append(found.answers)
+        return self._next(found.answers, "audited: looking for who computes otherwise than others")
+
+    def _next(self, answers: Answers | None, reason: str) -> Ruling:
+        inquiry = self._inquiry
+        assert inquiry.search is not None
+        try:
+            inquiry.trial = next(inquiry.search) if answers is None else inquiry.search.send(answers)
+        except StopIteration as found:
+            accused: tuple[Accused, ...] = found.value
+            heard, tolerance = inquiry.heard, self._settings.audit_tolerance
+            inquiry.begin_anew()
+            if accused:
+                inquiry.searches = inquiry.failed = 0
+                inquiry.outcomes.clear()
+                inquiry.workers.clear()
+                self._vouched -= {each.actor.peer for each in accused}
+            elif heard and all(same(heard[0], each, tolerance) for each in heard):
+                inquiry.truth = heard[0]
+            return Ruling(again="audited: it is done again", expelled=accused)
+        return Ruling(again=reason)

@@ -1,0 +1,150 @@
+"""Who computed otherwise than others, given a step that came out differently without some of its peers.
+
+A search computes the step again and again, each time with one thing changed: first one stage goes without one half of
+its replicas, then without the other, which tells the stages at fault; then each replica of such a stage has all of it
+alone. Most of them agree. Whoever does not is tried once more with one half of the other stages' replicas, and with the
+other half, so that nobody is accused for what somebody else did at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+
+from swarm.protocol.coordinator.passes.assignment import wire
+from swarm.protocol.coordinator.passes.pass_state import Answers
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.messages import StageTable
+
+Tables = tuple[StageTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CulpritSearch:
+    """What a step came to, computed so."""
+
+    tables: Tables
+    answers: Answers
+    weights: Mapping[Actor, float]
+    served: frozenset[str]
+    """Peers that had a part in it at any time."""
+
+    @property
+    def workers(self) -> set[str]:
+        """Peers who did something that a sibling could have done."""
+        return {table.roster[place].peer for table in self._several for place in table.assignment}
+
+    @property
+    def idle(self) -> set[str]:
+        """Peers that could have done something that a sibling did, and had nothing to do."""
+        return {actor.peer for table in self._several for actor in table.roster} - self.workers
+
+    @property
+    def _several(self) -> list[StageTable]:
+        return [table for table in self.tables if len(table.roster) > 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Accused:
+    actor: Actor
+    stage: StageIndex
+    reason: str
+
+
+Search = Generator[Tables, Answers, tuple[Accused, ...]]
+"""Yields what is to be computed, is sent what it came to, and returns whom it found."""
+
+
+def same(one: Answers, two: Answers, tolerance: float) -> bool:
+    return all(a.is_like(b, tolerance) for a, b in zip(one, two, strict=True))
+
+
+def search(first: CulpritSearch, again: Answers, arrivals: Mapping[Actor, int], tolerance: float) -> Search:
+    """`first`: what the step came to, `again`: without some. `arrivals`: in which order peers came.
+
+    Where both are the same it is looked for who alone makes it not finite.
+    """
+    tables = first.tables
+    several = [stage for stage, table in enumerate(tables) if len(table.roster) > 1]
+    if same(first.answers, again, tolerance):
+        suspected = [stage for stage in several if not first.answers[stage].finite]
+    elif len(several) == 1:
+        suspected = several
+    else:
+        suspected = []
+        for stage in several:
+            for which in (0, 1):
+                answers = yield _with(tables, stage, _half(first, which)[stage])
+                if not same(answers, first.answers, tolerance):
+                    suspected.append(stage)
+                    break
+    accused: list[Accused] = []
+    for stage in suspected:
+        accused += yield from _among(first, stage, arrivals, tolerance)
+    return tuple(accused)
+
+
+def _among(
+    first: CulpritSearch, stage: int, arrivals: Mapping[Actor, int], tolerance: float
+) -> Generator[Tables, Answers, list[Accused]]:
+    """Whose numbers differ from those of most replicas of `stage`."""
+    tables = first.tables
+    groups: list[tuple[Answers, list[Actor]]] = []
+    roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))
+    for actor in roster:
+        answers = yield _with(tables, stage, _alone(tables[stage], actor))
+        for known, actors in groups:
+            if same(known, answers, tolerance):
+                actors.append(actor)
+                break
+        else:
+            groups.append((answers, [actor]))
+    groups.sort(key=lambda group: (-len(group[1]), not _finite(group[0])))  # of equal ones, that of who came first
+    if len(groups) == 1 or (len(groups[0][1]) == len(groups[1][1]) and len(roster) > 2):
+        return []
+    believed = groups[0][1]
+    if len(roster) == 2:
+        reason = f"its numbers differ from those of {believed[0]}, which came before it; which is right is not known"
+    else:
+        reason = f"its numbers differ from those of {len(believed)} others of stage {stage}"
+    accused = []
+    for actor in roster:
+        if actor not in believed and (yield from _confirmed(first, stage, actor, believed[0], tolerance)):
+            accused.append(Accused(actor, StageIndex(stage), reason))
+    return accused
+
+
+def _confirmed(
+    first: CulpritSearch, stage: int, suspect: Actor, witness: Actor, tolerance: float
+) -> Generator[Tables, Answers, bool]:
+    """Whether the two differ whoever has the other stages, and the witness says the same each time."""
+    for which in (0, 1):
+        half = _half(first, which)
+        one = yield _with(half, stage, _alone(half[stage], suspect))
+        two = yield _with(half, stage, _alone(half[stage], witness))
+        again = yield _with(half, stage, _alone(half[stage], witness))
+        if same(one, two, tolerance) or not same(two, again, tolerance):
+            return False
+    return True
+
+
+def _half(first: CulpritSearch, which: int) -> Tables:
+    """Every stage with every other one of its replicas; the only one of a stage stays."""
+    rosters = [table.roster[which::2] or table.roster for table in first.tables]
+    return wire(rosters, first.weights, len(first.tables[0].assignment))
+
+
+def _finite(answers: Answers) -> bool:
+    return all(answer.finite for answer in answers)
+
+
+def _alone(table: StageTable, actor: Actor) -> StageTable:
+    """All microbatches are `actor`'s."""
+    return StageTable(0, (actor,), (0,) * len(table.assignment))
+
+
+def _with(tables: Tables, stage: int, table: StageTable) -> Tables:
+    """New tables: a search is of numbers that no amendment has changed."""
+    fresh = [replace(other, number=0) for other in tables]
+    fresh[stage] = table
+    return tuple(fresh)

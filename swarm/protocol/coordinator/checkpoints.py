@@ -1,0 +1,212 @@
+"""Which checkpoints are on the volunteers' disks, and when one is complete enough to be fetched into the archive.
+
+Only those are believed whose work is in the version: the roster that decided it. Where that is not known (this process
+has decided nothing yet) or nobody of it is left, those are asked who hold the version now. Most of them must say the
+same; who has not saved it yet is waited for, a step budget at most, so that the quickest alone decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from swarm.events import CheckpointRefused, CheckpointsDiffer
+from swarm.protocol.coordinator.io import CollectCheckpoint
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Status
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+
+KEPT = 3
+"""Versions that are kept in mind: peers report the newest one they have."""
+
+
+@dataclass(slots=True)
+class _Copies:
+    """What is said of one version."""
+
+    since: float
+    """When the first copy was reported."""
+    by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
+    """{stage: {peer: (its last incarnation, digest)}}"""
+    refused: set[Actor] = field(default_factory=set)
+    differing: set[int] = field(default_factory=set)
+    """Stages of which it has been said that their copies differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Believed:
+    peers: frozenset[str]
+    awaited: int
+    """How many of them may still say what they have."""
+
+
+class Checkpoints:
+    """Fed with every Status. Orders a version once every stage of it is stored somewhere, and again while it lacks."""
+
+    def __init__(self, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._out = out
+        self._rosters: dict[int, list[frozenset[str]]] = {}
+        """{version: by stage, the peers that made it}"""
+        self._newest_rosters: tuple[int, list[frozenset[str]]] = (-1, [])
+        """Of the last step decided: its version may be asked for later."""
+        self._due: tuple[int, float] = (-1, 0.0)
+        """(version, when) that was last to be saved because the organiser wants it."""
+        self._copies: dict[int, _Copies] = {}
+        self._ordered: tuple[int, float] = (-1, 0.0)
+        """(version, when)"""
+        self._orders = 0
+        """How many there were. Each asks another holder first: the one before may be slow."""
+
+    def decided(self, version: int, ledger: PassState, without: frozenset[Actor]) -> None:
+        """A step is decided: from now on its rosters are who is believed about `version`."""
+        rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in ledger.tables]
+        self._newest_rosters = version, rosters
+        if self._history.saves(version, self._settings):
+            self._rosters[version] = rosters
+            self._forget()
+
+    def ask(self, now: float) -> None:
+        """Have the present version saved, if the organiser wants one of now, or if the run ends with it.
+
+        If it comes to nothing, since some who held it are gone, the next one is asked for; not sooner than after a step
+        budget, for it may be on its way.
+        """
+        history, settings = self._history, self._settings
+        version, wanted, (last, at) = history.version, history.controls.checkpoint, self._due
+        ends = version == history.end(settings)
+        due = ends or (0 < wanted <= version and not self._is_archived(wanted))
+        if not due or version in (0, last) or self._is_archived(version):
+            return
+        if not ends and last >= wanted and now - at < settings.step_budget_s:
+            return
+        self._due = version, now
+        if settings.saves(version):
+            return  # its peers know
+        history.asked = version
+        if self._newest_rosters[0] == version:
+            self._rosters[version] = self._newest_rosters[1]
+            self._forget()
+
+    def note(self, member: Member, status: Status, now: float) -> None:
+        """Take down the checkpoint that a peer says it has."""
+        version, stage, peer = status.checkpoint_version, status.stage, status.actor.peer
+        if stage is None or stage != member.stage or not 0 <= stage < self._settings.stages:
+            return
+        if version > self._history.version or self._is_archived(version):
+            return
+        if not self._history.saves(version, self._settings):
+            return
+        if not status.checkpoint_digest:
+            return
+        if peer not in self._believed(version, stage).peers:
+            return
+        copies = self._copies.setdefault(version, _Copies(now))
+        copies.by_stage.setdefault(stage, {})[peer] = (status.actor, status.checkpoint_digest)
+        self._compare(version, stage, copies)
+        self._forget()
+        if len(copies.by_stage) < self._settings.stages:
+            return
+        ordered, at = self._ordered
+        if ordered < version or now - at >= 10 * self._settings.heartbeat_s:
+            self._order(version, copies, now)
+
+    def rolled_back(self, version: int) -> None:
+        """Later versions belong to a history that does not stand any more."""
+        self._copies = {v: copies for v, copies in self._copies.items() if v <= version}
+        self._rosters = {v: rosters for v, rosters in self._rosters.items() if v <= version}
+        self._newest_rosters = (-1, [])
+        self._due = (-1, 0.0)
+        self._ordered = (-1, 0.0)
+
+    def lacking(self, version: int, now: float) -> str:
+        """Why a version is not in the archive yet."""
+        copies = self._copies.get(version, _Copies(now))
+        for stage in range(self._settings.stages):
+            what = f"checkpoint {version} of stage {stage} is not archived"
+            if not copies.by_stage.get(stage):
+                return f"{what}: none of its replicas has saved it"
+            if self._agreed(version, stage, copies, now) is None:
+                return f"{what}: its replicas' copies differ, or some have not saved it"
+        return f"checkpoint {version} is not archived: its copies could not be fetched or stored so far"
+
+    # ------------------------------------------------------------ who is believed
+
+    def _is_archived(self, version: int) -> bool:
+        return self._history.archived is not None and version <= self._history.archived
+
+    def _believed(self, version: int, stage: int) -> _Believed:
+        """Whose copies of a stage count."""
+        crew = self._members.of_stage(stage)
+        makers = self._rosters[version][stage] if version in self._rosters else frozenset[str]()
+        here = sum(peer in makers for peer in {member.actor.peer for member in crew})
+        if here:
+            return _Believed(makers, here)
+        if version != self._history.version:
+            return _Believed(frozenset(), 0)
+        holders = frozenset(member.actor.peer for member in crew if member.version == version)
+        return _Believed(holders, max(len(holders), self._settings.replicas))
+
+    def _agreed(self, version: int, stage: int, copies: _Copies, now: float) -> str | None:
+        """The digest that most of those say who are believed: of all of them, until a step budget has passed."""
+        believed = self._believed(version, stage)
+        votes = Counter(digest for peer, (_, digest) in copies.by_stage[stage].items() if peer in believed.peers)
+        if not votes:
+            return None
+        digest, agreeing = votes.most_common(1)[0]
+        voters = votes.total()
+        if now - copies.since < self._settings.step_budget_s:
+            voters = max(voters, believed.awaited)
+        elif len(votes) == voters == 2:  # nobody can tell which is right
+            said = copies.by_stage[stage]
+            first = min((p for p in said if p in believed.peers), key=lambda p: self._members.standing(said[p][0]))
+            return said[first][1]
+        return digest if 2 * agreeing > voters else None
+
+    def _compare(self, version: int, stage: int, copies: _Copies) -> None:
+        """Say so as soon as copies of a stage differ."""
+        whose: dict[str, list[str]] = {}
+        for actor, digest in copies.by_stage[stage].values():
+            whose.setdefault(digest, []).append(str(actor))
+        if len(whose) > 1 and stage not in copies.differing:
+            copies.differing.add(stage)
+            self._out.emit(CheckpointsDiffer(version, stage, whose))
+
+    # ------------------------------------------------------------ ordering
+
+    def _order(self, version: int, copies: _Copies, now: float) -> None:
+        """Fetch from those who agree; a copy that differs from its siblings' is refused."""
+        digests = [self._agreed(version, stage, copies, now) for stage in range(self._settings.stages)]
+        agreed = [digest for digest in digests if digest is not None]
+        if len(agreed) < len(digests):
+            return
+        self._ordered = (version, now)
+        holders = []
+        for stage, common in enumerate(agreed):
+            said = copies.by_stage[stage].values()
+            for actor in [actor for actor, digest in said if digest != common and actor not in copies.refused]:
+                copies.refused.add(actor)
+                what = f"{actor} stage {stage} version {version}"
+                self._out.emit(CheckpointRefused(what, "differs from its siblings'"))
+            agreeing = [actor for actor, digest in said if digest == common]
+            first = self._orders % len(agreeing)
+            holders.append((*agreeing[first:], *agreeing[:first]))
+        self._orders += 1
+        proven = self._history.last_sound  # a newer one in some archive does not count yet
+        self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
+
+    def _forget(self) -> None:
+        """What is archived, and what is long past."""
+        self._rosters = {v: self._rosters[v] for v in self._newest(self._rosters)}
+        self._copies = {v: self._copies[v] for v in self._newest(self._copies)}
+
+    def _newest(self, versions: Iterable[int]) -> list[int]:
+        return sorted(v for v in versions if not self._is_archived(v))[-KEPT:]

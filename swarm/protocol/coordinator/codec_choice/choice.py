@@ -1,0 +1,83 @@
+"""The codecs of a run that leaves them to be chosen: one for each boundary and direction, from step to step.
+
+Chosen when a training pass is opened, and nowhere else: the opening tells it to every peer, so that nothing depends on
+who carries what, and the decision records it, so that `reference` does the same. Whatever a peer says of its links, it
+can change only which of the ladder's codecs is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swarm.events import CodecChosen
+from swarm.protocol.codec_ladder import CodecLadders
+from swarm.protocol.coordinator.codec_choice.choose import choose
+from swarm.protocol.coordinator.codec_choice.link_load import Measured, burdens, pace
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.ids import Actor, Direction
+from swarm.protocol.messages import CodecPair, Decision, StageTable
+from swarm.protocol.outbox import Outbox
+
+DWELL = 5
+"""Steps that a choice stands before a gentler one may be made. A harder one may be made at every step."""
+LONGEST_DWELL = 80
+
+
+class CodecChoice:
+    """`current` by boundary 1, 2, …: of the last training pass that was opened. Empty where there is no choice."""
+
+    def __init__(
+        self, ladders: CodecLadders | None, stages: int, last: Decision | None, members: Members, out: Outbox
+    ) -> None:
+        """`last`: the newest decision on disk, whose codecs are gone on with."""
+        self._ladders = ladders
+        self._members = members
+        self._out = out
+        self.current: tuple[CodecPair, ...] = () if ladders is None else (ladders.start,) * (stages - 1)
+        self._origin = "the start, until the links are measured"
+        if ladders is not None and last is not None and len(last.codecs) == stages - 1 and ladders.has(last.codecs):
+            self.current = last.codecs
+            self._origin = f"goes on with the codecs of step {last.step + 1}"
+        self._since: int | None = None
+        """The step from which the choice stands; None before it was told."""
+        self._dwell = DWELL
+        self._relaxed = False
+        """The last change was to gentler codecs."""
+
+    def choose(self, tables: Sequence[StageTable], step: int) -> tuple[CodecPair, ...]:
+        """For the training pass of `step`, over these tables."""
+        ladders = self._ladders
+        if ladders is None or not self.current:
+            return self.current
+        if self._since is None or step < self._since:
+            self._since = step
+            self._tell_all(step)
+            return self.current
+        measured = {actor: self._measured(actor) for table in tables for actor in table.roster}
+        seconds = pace(tables, measured)
+        if seconds is None:
+            return self.current
+        relax = step - self._since >= self._dwell
+        carried = burdens(tables, measured)
+        self.current, changes = choose(ladders, carried, seconds, self.current, relax=relax)
+        if changes:
+            harder = changes[0].harder  # all are, or none
+            if harder and self._relaxed and not relax:  # taken back at once: not tried again so soon
+                self._dwell = min(2 * self._dwell, LONGEST_DWELL)
+            self._relaxed = not harder
+            self._since = step
+        for change in changes:
+            boundary, direction = change.slot
+            self._out.emit(CodecChosen(step, boundary, direction.value, change.after, change.before, change.reason))
+        return self.current
+
+    def _tell_all(self, step: int) -> None:
+        for boundary, pair in enumerate(self.current, 1):
+            for direction in Direction:
+                self._out.emit(CodecChosen(step, boundary, direction.value, pair.of(direction), "", self._origin))
+
+    def _measured(self, actor: Actor) -> Measured:
+        member = self._members.get(actor)
+        if member is None or member.status is None:
+            return Measured()
+        return Measured(member.seconds_per_microbatch, member.uplink, member.links)

@@ -1,0 +1,99 @@
+"""What the uplinks and links of a training pass have to carry: how many of which frames, and how fast they are.
+
+Counted per microbatch of the whole run. Of a stage with replicas each peer sends its share of the frames. What it sends
+to average its gradients does not count: it does that when it has nothing else left to send, so that no codec can hide
+it (docs/slow-links.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swarm.protocol.codec_ladder import Slot
+from swarm.protocol.ids import Actor, Direction
+from swarm.protocol.messages import StageTable
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a peer's speed; None and absent: nothing."""
+
+    seconds_per_microbatch: float | None = None
+    uplink: float | None = None
+    """Bytes a second: its own limit."""
+    links: Mapping[Actor, float] = field(default_factory=dict)
+    """Bytes a second that come from each sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """One uplink, or one link."""
+
+    name: str
+    frames: Mapping[Slot, float]
+    """Frames that it carries per microbatch of the run."""
+    rate: float | None
+    """Bytes a second; None: not measured."""
+
+
+def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> list[LinkLoad]:
+    """Of every peer that sends frames, and of every link between two of them that is measured.
+
+    An uplink carries at least what the fastest of its links does. Who has a limit is taken at its word, since frames
+    that share it come in more slowly than it is; unless all come in at less than half of it.
+    """
+    limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
+    return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]
+
+
+def pace(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> float | None:
+    """Seconds in which the slowest peer computes its share of one microbatch of the run. None: not all are measured."""
+    slowest = 0.0
+    for table in tables:
+        for actor, share in _shares(table):
+            seconds = measured[actor].seconds_per_microbatch if actor in measured else None
+            if seconds is None:
+                return None
+            slowest = max(slowest, share * seconds)
+    return slowest or None
+
+
+def _uplinks(
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], limits: Mapping[Actor, float]
+) -> Iterator[LinkLoad]:
+    fastest: dict[Actor, float] = {}
+    for known in measured.values():
+        for sender, rate in known.links.items():
+            fastest[sender] = max(rate, fastest.get(sender, 0.0))
+    for stage, table in enumerate(tables):
+        slots = [(stage + 1, Direction.FORWARD)] if stage + 1 < len(tables) else []
+        slots += [(stage, Direction.BACKWARD)] if stage else []
+        for actor, share in _shares(table) if slots else ():
+            carried = fastest.get(actor)
+            if actor in limits:
+                carried = limits[actor] if carried is None else min(limits[actor], 2 * carried)
+            yield LinkLoad(f"the uplink of {actor}", dict.fromkeys(slots, share), carried)
+
+
+def _links(
+    tables: Sequence[StageTable], measured: Mapping[Actor, Measured], limits: Mapping[Actor, float]
+) -> Iterator[LinkLoad]:
+    for boundary, (before, after) in enumerate(itertools.pairwise(tables), 1):
+        pairs = Counter(zip(before.assignment, after.assignment, strict=True))
+        for (one, other), frames in sorted(pairs.items()):
+            here, there = before.roster[one], after.roster[other]
+            both = ((here, there, Direction.FORWARD), (there, here, Direction.BACKWARD))
+            for sender, receiver, direction in both:
+                carried = measured[receiver].links.get(sender) if receiver in measured else None
+                if carried is not None and sender not in limits:
+                    carries = {(boundary, direction): frames / len(before.assignment)}
+                    yield LinkLoad(f"the link from {sender} to {receiver}", carries, carried)
+
+
+def _shares(table: StageTable) -> list[tuple[Actor, float]]:
+    """Whoever has microbatches, and which part of all."""
+    counts = Counter(table.assignment)
+    return [(table.roster[who], counts[who] / len(table.assignment)) for who in sorted(counts)]

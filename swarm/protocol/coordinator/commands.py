@@ -1,0 +1,232 @@
+"""Commands of the organiser as a coordinator takes them: judged, written down, and only then in force.
+
+While one is being written no pass opens, so that the record says which steps it concerns: those opened after it.
+"""
+
+from __future__ import annotations
+
+from swarm.events import ControlGiven, ControlRefused
+from swarm.protocol.controls import NAMES, Controls, life, read_life, read_rate, read_steps
+from swarm.protocol.coordinator.io import AnswerControl, ControlRequested, WriteCommand
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Command
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+
+MOST_VALUE = 128
+MOST_BY = 64
+MOST_WHY = 500
+"""Bytes of what a command says."""
+SHORT_NAME = 6
+"""So many characters of a peer id's end name it, if no other's are the same."""
+_WHOLE_ID = 40
+_REFUSED = 64
+"""Refusals that are remembered: who asks once more hears the same."""
+
+
+class Commands:
+    """`ask` puts a request down; `attend` acts on them; `written` says that a command is on disk."""
+
+    def __init__(self, me: Actor, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+        self._me = me
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._out = out
+        self._asked: list[ControlRequested] = []
+        self._pending: list[Command] = []
+        self._refused: dict[str, str] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Something is asked that nobody has looked at."""
+        return bool(self._asked)
+
+    @property
+    def busy(self) -> bool:
+        """A command is being written."""
+        return bool(self._pending)
+
+    def ask(self, request: ControlRequested) -> None:
+        self._asked.append(request)
+
+    def attend(self, under_way: bool, over: str) -> None:
+        """Judge what was asked. `under_way`: a training step is. `over`: why nothing can be commanded any more."""
+        asked, self._asked = self._asked, []
+        for request in asked:
+            if (number := self._history.controls.number_of(request.request)) is not None:
+                self._answer(request.request, number, "in force already")
+            elif any(command.request == request.request for command in self._pending):
+                pass  # it is answered when it is written
+            elif (reason := self._refused.get(request.request)) is not None:
+                self._out.add(AnswerControl(request.request, error=reason))
+            else:
+                self._judge(request, under_way, over)
+
+    def order(self, name: str, value: str, by: str, why: str) -> None:
+        """Write down a command of the coordinator's own, which nobody waits to be told of. While none is written."""
+        number = self._history.controls.count + 1
+        command = Command(number, name, value, by, why, f"{by}-{self._history.term}-{number}")
+        self._pending.append(command)
+        self._out.add(WriteCommand(command))
+
+    def written(self, command: Command) -> bool:
+        """A command is durable: from now on it is in force. False: it was before."""
+        self._pending = [other for other in self._pending if other.number > command.number]
+        if command.number <= self._history.controls.count:
+            return False
+        self._history.controls = self._history.controls.after(command)
+        self._out.emit(given(command))
+        self._answer(command.request, command.number, self._meaning(command))
+        return True
+
+    # ------------------------------------------------------------ judging
+
+    def _judge(self, request: ControlRequested, under_way: bool, over: str) -> None:
+        controls = self._history.controls
+        for command in self._pending:
+            controls = controls.after(command)
+        try:
+            if over:
+                raise ValueError(over)
+            check_words(request)
+            value = self._value(request.command, request.value.strip(), controls, under_way)
+        except ValueError as error:
+            reason = self._refused[request.request] = str(error)
+            while len(self._refused) > _REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._out.emit(refused(request, reason))
+            self._out.add(AnswerControl(request.request, error=reason))
+            return
+        command = Command(controls.count + 1, request.command, value, request.by, request.why.strip(), request.request)
+        self._pending.append(command)
+        self._out.add(WriteCommand(command))
+
+    def _value(self, name: str, value: str, controls: Controls, under_way: bool) -> str:
+        """As it stands in the record. Raises ValueError with what is wrong and what would not be."""
+        current = self._history.version + under_way
+        if name in ("pause", "resume", "checkpoint") and value:
+            raise ValueError(f"{name} takes no value, and got {value!r}: leave it out")
+        match name:
+            case "pause" | "resume":
+                if (controls.paused is not None) == (name == "pause"):
+                    now = "paused already" if name == "pause" else "not paused"
+                    raise ValueError(f"the run is {now}: `control status` says how it stands")
+                return ""
+            case "expel":
+                return self._peer(value, controls)
+            case "dismiss":
+                return life(self._member(value).actor)
+            case "checkpoint":
+                return str(self._checkpoint(current))
+            case "stop_after" | "steps":
+                return str(self._end(name, read_steps(value), current, controls))
+            case "rate":
+                return repr(read_rate(value))
+        raise ValueError(f"no command is called {name[:MOST_VALUE]!r}: there are {', '.join(NAMES)}, and status")
+
+    def _checkpoint(self, version: int) -> int:
+        archived = self._history.archived
+        if version == 0:
+            raise ValueError("no step is trained yet: there is nothing to save that could not be made anew")
+        if archived is not None and archived >= version:
+            raise ValueError(f"version {version} is in the archive already: `checkpoint` after the next step")
+        return version
+
+    def _end(self, name: str, steps: int, current: int, controls: Controls) -> int:
+        if steps < current:
+            raise ValueError(f"{steps} steps are too few: step {current} is trained, or under way; give that or more")
+        end = controls.end(self._settings)
+        if name == "stop_after" and steps > end:
+            raise ValueError(f"the run ends after step {end}, before step {steps}: `steps {steps}` moves its end later")
+        if steps == end:
+            raise ValueError(f"the run ends after step {end} anyway: give another number")
+        return steps
+
+    def _member(self, value: str) -> Member:
+        """Who is meant: an actor as the log names it, a peer id, or the end of one."""
+        if not value:
+            raise ValueError("whom? Give an actor or a peer id, as `swarm-peer status` lists them")
+        found = [member for member in self._members if value in (str(member.actor), member.actor.peer)]
+        if not found and len(value) >= SHORT_NAME:
+            found = [member for member in self._members if member.actor.peer.endswith(value)]
+        if len({member.actor.peer for member in found}) > 1:
+            raise ValueError(f"{len(found)} peers are called {value!r}: give the whole peer id")
+        if not found:
+            raise ValueError(f"no peer {value!r} is in the run now: `swarm-peer status` lists those who are")
+        return found[-1]
+
+    def _peer(self, value: str, controls: Controls) -> str:
+        """The peer id of who is to be expelled. By its whole id also one that is away."""
+        try:
+            peer = self._member(value).actor.peer
+        except ValueError:
+            if not (len(value) >= _WHOLE_ID and value.isascii() and value.isalnum()):
+                raise
+            peer = value
+        if peer == self._me.peer:
+            raise ValueError(f"{value!r} is this coordinator: only peers can be expelled")
+        if any(command.value == peer for command in controls.expelled):
+            raise ValueError(f"{value!r} is expelled already")
+        return peer
+
+    # ------------------------------------------------------------ answering
+
+    def _answer(self, request: str, number: int, text: str) -> None:
+        self._out.add(AnswerControl(request, number, text))
+
+    def _meaning(self, command: Command) -> str:
+        end = self._history.controls.end(self._settings)
+        match command.name:
+            case "pause":
+                return "no further pass opens; one that is open is finished"
+            case "resume":
+                return "the run goes on"
+            case "expel":
+                return f"{command.value} has no part in the run any more"
+            case "dismiss":
+                return f"{command.value} is asked to leave, and goes when nothing depends on it"
+            case "checkpoint":
+                return f"version {command.value} or the next one is saved by all stages and archived"
+            case "go_back":
+                return "the run goes back"
+            case "rate":
+                return f"steps that open from now on are learned from at {command.value} times the schedule"
+            case _:
+                return f"the run ends after step {end}"
+
+
+def excused(controls: Controls) -> dict[Actor, str]:
+    """Who is to leave, and why."""
+    return {read_life(command.value): signed("let go", command) for command in controls.excused}
+
+
+def given(command: Command) -> ControlGiven:
+    return ControlGiven(command.number, command.name, command.value, command.by, command.why)
+
+
+def refused(request: ControlRequested, reason: str) -> ControlRefused:
+    return ControlRefused(request.command[:MOST_VALUE], request.value[:MOST_VALUE], request.by[:MOST_BY], reason)
+
+
+def signed(what: str, command: Command) -> str:
+    """With who wants it, and why."""
+    return f"{what} by {command.by}" + (f": {command.why}" if command.why else "")
+
+
+def check_words(request: ControlRequested) -> None:
+    """Whatever it wants, that can be written down. Raises ValueError."""
+    for name, text, most in (
+        ("command", request.command, MOST_VALUE),
+        ("value", request.value, MOST_VALUE),
+        ("by", request.by, MOST_BY),
+        ("why", request.why, MOST_WHY),
+    ):
+        size = len(text.encode(errors="replace"))
+        if size > most or not text.isprintable():
+            raise ValueError(f"`{name}` must be one line of at most {most} bytes, and has {size}")
+    if not request.by.strip():
+        raise ValueError("`by` is empty: say who gives the command")

@@ -1,0 +1,823 @@
+"""The coordinator's core: hears peers, keeps the history of terms and decisions, and opens one pass after another.
+
+It holds no parameters. The decision record, written durably before anyone is told, is the commit point of a step; peers
+are never polled for outcomes. Between passes `placement` gets every stage held and `agenda` says what comes next; an
+`open_pass` runs by itself until it has an outcome.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import cast
+
+from swarm.events import (
+    CoordinatorStarted,
+    Evaluated,
+    EvaluationDropped,
+    FaultCosted,
+    PeerExpelled,
+    PeerGone,
+    PeerJoined,
+    PeerLost,
+    PeerSeen,
+    RunFinished,
+    RunPaused,
+    StateChanged,
+    StateDrifted,
+    StepAborted,
+    StepAudited,
+    SwarmSplit,
+)
+from swarm.protocol.codec_ladder import CodecLadders
+from swarm.protocol.controls import Controls
+from swarm.protocol.coordinator.audit.audits import Audits
+from swarm.protocol.coordinator.checkpoints import Checkpoints
+from swarm.protocol.coordinator.codec_choice.choice import CodecChoice
+from swarm.protocol.coordinator.commands import Commands, signed
+from swarm.protocol.coordinator.departures import Departures
+from swarm.protocol.coordinator.divergence import Divergence
+from swarm.protocol.coordinator.io import (
+    ArchiveStored,
+    CommandWritten,
+    ControlRequested,
+    CoordinatorAction,
+    CoordinatorInput,
+    PassClosed,
+    Recalled,
+    RecordWritten,
+    TermWritten,
+    Transferring,
+    WriteRecord,
+    WriteTerm,
+)
+from swarm.protocol.coordinator.listeners import Listeners
+from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.reported_work import ReportedWork
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.coordinator.passes.drift import Drift
+from swarm.protocol.coordinator.passes.fault_costs import FaultCosts
+from swarm.protocol.coordinator.passes.open_pass import Completed, Decided, Drifted, Dropped, OpenPass, Spoilt
+from swarm.protocol.coordinator.passes.partitions import islands
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.progress_report import ProgressReport
+from swarm.protocol.coordinator.passes.repair import GiveUp
+from swarm.protocol.coordinator.passes.tables_report import TablesReport, weights_of
+from swarm.protocol.coordinator.passes.weights import Weights
+from swarm.protocol.coordinator.placement.placement import NewTerm, Placement, Survey
+from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
+from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.coordinator.scheduler import Scheduler
+from swarm.protocol.ids import Actor, PassKind, Term
+from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.messages import (
+    Command,
+    Decide,
+    Decision,
+    Failed,
+    Halt,
+    Join,
+    Leave,
+    Message,
+    Prepared,
+    Relay,
+    Released,
+    Result,
+    Status,
+    Telemetry,
+    Unreachable,
+    Want,
+)
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.residuals import Rosters
+from swarm.protocol.settings import Settings
+from swarm.protocol.soundness import Soundness
+
+AT_ONCE = 64
+"""Members that are looked through between steps with every message that comes."""
+LOOK_S = 1e-4
+"""For each one above, so long passes from one look to the next: looking costs a hundredth of that."""
+TOLD_AT_ONCE = 16
+"""Decisions that a listener is told again at a heartbeat."""
+
+
+class Phase(enum.Enum):
+    STARTING = "starting"
+    BETWEEN = "between steps"
+    OPEN = "open"
+    DECIDING = "deciding"
+    FINISHED = "finished"
+
+
+class CoordinatorCore:
+    """One life of the coordinator. What it is given from `term` on comes from its disk, but for `ladders`.
+
+    `ladders`: given if the run leaves its codecs to be chosen. `kept`: versions of the archive, besides `archived`.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        settings: Settings,
+        term: int,
+        last_decision: Decision | None,
+        archived: int | None,
+        rolled_back_in: int = 0,
+        ladders: CodecLadders | None = None,
+        controls: Controls | None = None,
+        soundness: Soundness | None = None,
+        kept: tuple[int, ...] = (),
+    ) -> None:
+        self.actor = actor
+        self.settings = settings
+        self.phase = Phase.STARTING
+        self.history = History(
+            Term(term),
+            last_decision,
+            archived,
+            rolled_back_in,
+            controls=controls or Controls(),
+            soundness=soundness or Soundness(),
+            kept=tuple(sorted(kept)),
+        )
+        self.members = Members()
+        self.open_pass: OpenPass | None = None
+        """Set while OPEN and DECIDING."""
+        self._out = Outbox(actor)
+        self._experience = FailureHistory()
+        self._islands: tuple[tuple[Actor, ...], ...] = ()
+        """Groups that do not reach each other, as last found; one group is all right."""
+        self._rosters = Rosters()
+        choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
+        capacities = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames)
+        weights = Weights(capacities, self.members, self._out)
+        self._audits = Audits(settings, self.members)
+        self._agenda = Scheduler(
+            settings, self.history, self.members, self._experience, self._rosters, choice, weights, self._audits
+        )
+        self._expelled = {c.value: signed("expelled from the run", c) for c in self.history.controls.expelled}
+        """By peer, why it has no part in the run any more; after an audit, while this coordinator leads."""
+        rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
+        self._seats = Seats(settings, self.history, self.members, capacities, self._out)
+        self._placement = Placement(
+            actor, settings, self.history, self.members, rebalancing, self._seats, self._experience, self._out
+        )
+        self._audience = Listeners(settings, self.history, self.members, rebalancing)
+        self._collection = Checkpoints(settings, self.history, self.members, self._out)
+        self._silence = FailureDetector(settings)
+        self._commanding = Commands(actor, settings, self.history, self.members, self._out)
+        self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
+        self._divergence = Divergence(settings, self.history, self.members, self._commanding, self._out)
+        self._halts = ""
+        """Why all are sent home when the term that is being written is."""
+        self._term_request: WriteTerm | None = None
+        self._started = False
+        self._paused = ""
+        """Why nothing goes on, as told last."""
+        self._waits_for = ""
+        """The same, as it is now."""
+        self._next_tick = 0.0
+        self._next_look = 0.0
+        self._finished_at = 0.0
+        self._stopping: tuple[str, float] | None = None
+        """(why, until when at most) this process stops: no further pass is opened."""
+        self._stopped = False
+        self._stop_reason = ""
+        self._why_new_term = "what was said so far is void"
+        self._last_word: Decide | Halt | None = None
+        """What is said to everybody once all is over, until they are gone."""
+        self._tables_told = TablesReport(self.members, capacities, self._out)
+        self._progress_told = ProgressReport(self._out)
+        self._costs = FaultCosts(settings)
+        self._costs_of = {
+            PassKind.TRAIN: self._costs,
+            PassKind.EVALUATE: FaultCosts(settings, lambda: self._costs.usual_s),
+        }
+        self._reported_work = ReportedWork(actor, settings, self.history, self.members, self._out)
+        self._state = ("", "")
+        """As last told."""
+
+    @property
+    def known(self) -> frozenset[Actor]:
+        """Peers that have presented themselves: the archive is open to them."""
+        return frozenset(member.actor for member in self.members)
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """What it does, in a word of StateChanged, and why."""
+        return self._state
+
+    @property
+    def stages_held(self) -> dict[str, int | None]:
+        """Of every member, the stage it has; None: it stands by, or is not placed yet."""
+        return {str(member.actor): member.stage for member in self.members}
+
+    @property
+    def decided(self) -> int:
+        """The last decided step that stands, −1 for none: as CoordinatorStarted, StepDecided and RolledBack tell it."""
+        if not self._started:
+            return -1
+        request = self._term_request
+        version = None if request is None else request.rollback_to
+        return (self.history.version if version is None else version) - 1
+
+    @property
+    def weights(self) -> list[dict[str, float]]:
+        """By stage, who serves it in the open pass with which weight, as TableChanged tells it; empty while none is."""
+        if self.open_pass is None:
+            return []
+        ledger = self.open_pass.ledger
+        return [
+            dict(zip(map(str, table.roster), weights_of(ledger, stage), strict=True))
+            for stage, table in enumerate(ledger.tables)
+        ]
+
+    # ------------------------------------------------------------ entry
+
+    def handle(self, event: CoordinatorInput, now: float) -> list[CoordinatorAction]:
+        if not self._state[0]:
+            self._tell_state()  # before all else: a new life begins
+        self._handle(event, now)
+        self._tell_state()
+        return cast(list[CoordinatorAction], self._out.take())
+
+    def _handle(self, event: CoordinatorInput, now: float) -> None:
+        if self.phase is Phase.STARTING and self._term_request is None:
+            self._new_term(NewTerm())
+        match event:
+            case Received(sender, message):
+                self._on_message(sender, message, now)
+            case Recalled(sender, report):
+                self._on_message(sender, report, now)
+                if (member := self.members.get(sender)) is not None:
+                    member.recalled_at = now
+            case LinkLost(other):
+                if (member := self.members.get(other)) is not None and member.lost_at is None:
+                    member.disconnect(now)
+            case LinkUp(other):
+                if (member := self.members.get(other)) is not None:
+                    member.reconnect()
+                    member.told_at = -1.0
+            case Transferring(other):
+                if (member := self.members.get(other)) is not None:
+                    member.heard_at = now
+            case Tick():
+                pass
+            case TermWritten(term):
+                self._on_term_written(term, now)
+            case RecordWritten(decision):
+                self._on_record_written(decision, now)
+            case ArchiveStored(version, term):
+                self.history.stored(version, term)
+            case LeaveRequested(reason):
+                self._on_leave_requested(reason, now)
+            case ControlRequested():
+                self._commanding.ask(event)
+            case CommandWritten(command):
+                self._on_command_written(command, now)
+        if self._started and self._commanding.waiting:
+            self._commanding.attend(self._trains, self._over)
+        if self._stopped:
+            return
+        self._deadlines(now)
+        if self._stopping is not None:
+            self._stop_if_closed(now)
+        elif self.phase is Phase.BETWEEN:
+            self._between(now)
+        elif self.phase is Phase.OPEN and self._placement.place(now):
+            self._listen(now)  # who comes during a step is told at once what to do
+        if self.phase in (Phase.BETWEEN, Phase.OPEN, Phase.DECIDING):
+            self._departures.attend(self.open_pass, now)
+
+    def next_wakeup(self) -> float:
+        due = [self._next_tick]
+        if self._stopping is not None:
+            due.append(self._stopping[1])
+        for member in self.members.lost:
+            if member.lost_at is not None:
+                due.append(member.lost_at + self.settings.reconnect_grace_s)
+        return min(due)
+
+    # ------------------------------------------------------------ messages
+
+    def _on_message(self, sender: Actor, message: Message, now: float) -> None:
+        if (why := self._expelled.get(sender.peer)) is not None:
+            if isinstance(message, Join | Status) and self._started:
+                self._out.send(sender, Halt(why, self.history.term, expelled=True))
+            return
+        if isinstance(message, Telemetry):
+            if (known := self.members.get(sender)) is not None:
+                self._reported_work.hear(known, message, now)
+            return
+        member = self._heard(sender, now)
+        if member is None:
+            return
+        match message:
+            case Join() | Status() if message.actor != sender or not member.is_news(message):
+                pass
+            case Join():
+                member.join(message)
+                self._audience.joined(member, now)
+            case Status():
+                self._on_status(member, message, now)
+            case Relay(origin, destination, _):
+                if origin == sender and self.open_pass is not None and self.open_pass.includes(origin, destination):
+                    self._out.add(Send(destination, message))
+            case Unreachable(_, other):
+                self._on_unreachable(sender, other)
+            case Leave(reason=reason):
+                self._lose(member, f"left: {reason.removeprefix('left: ')}", now)
+            case Want() | Prepared() | Released() | Result() | Failed():
+                if isinstance(message, Prepared):
+                    member.prepared = message
+                if self.open_pass is not None:
+                    self.open_pass.hear(sender, message, now)
+                    self._settle(now)
+            case _:
+                pass
+
+    def _heard(self, sender: Actor, now: float) -> Member | None:
+        """The sender's record; old incarnations are not heard, a newer one ends the older at once."""
+        if self.members.is_stale(sender):
+            return None
+        for old in self.members.older(sender):
+            if (member := self.members.get(old)) is not None:
+                self._lose(member, "its process was restarted", now)
+        member = self.members.get(sender)
+        if member is None:
+            member = self.members.add(sender, now)
+            self._out.emit(PeerSeen(str(sender)))
+        else:
+            member.gaps.add(now - member.heard_at)
+        member.heard_at = now
+        return member
+
+    def _on_status(self, member: Member, status: Status, now: float) -> None:
+        if member.report(status, self.settings.stages, self.history.rolled_back_in):
+            self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
+        self._collection.note(member, status, now)
+        leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
+        if self.open_pass is not None:
+            self.open_pass.on_status(status, now)
+            if leaves:
+                self.open_pass.drain(now)
+            self._enter(member, now)
+            self._settle(now)
+
+    def _enter(self, member: Member, now: float) -> None:
+        """Who has caught up with the open step need not wait for the next one."""
+        actor, stage, step = member.actor, member.stage, self.open_pass
+        if step is None or step.outcome is not None or stage is None or not step.entering.lets_in(member):
+            return
+        if member.enters_from > self.history.version or self._experience.probation.strikes(actor.peer):
+            return
+        if self._audits.comparing or member.benched:
+            return
+        full = len(step.ledger.tables[stage].roster) >= self._placement.rebalancing.most
+        if full or not step.entering.has_room(stage, now):
+            return
+        weight = self._agenda.weight(actor, step.ledger, stage)
+        if weight is not None:
+            step.entering.ask_for(actor, stage, weight, now)
+
+    def _on_unreachable(self, one: Actor, other: Actor) -> None:
+        if self.open_pass is None or not self.open_pass.includes(one, other):
+            return
+        version = self.history.version
+        self._experience.unreachable(one, other, version)
+        actors = (actor for table in self.open_pass.ledger.tables for actor in table.roster)
+        groups = islands(actors, self._experience.blocked(version))
+        if len(groups) > 1 and groups != self._islands:
+            self._out.emit(SwarmSplit([[str(actor) for actor in group] for group in groups]))
+        self._islands = groups
+
+    def _lose(self, member: Member, reason: str, now: float) -> None:
+        self._audience.lost(member, now)
+        self.members.remove(member.actor)
+        self._reported_work.forget(member.actor)
+        if self.phase is Phase.FINISHED:
+            self._out.emit(PeerGone(str(member.actor), f"the run is over: {reason}"))
+        else:
+            self._out.emit(PeerLost(str(member.actor), member.stage, reason))
+            if self.open_pass is None and member.stage is not None and not reason.startswith("left: "):
+                self._costs.lost(member.actor, reason, now)
+            self._placement.rebalancing.lost(member.stage, now)
+        if self.open_pass is not None:
+            self.open_pass.exclude(member.actor, reason)
+            self._settle(now)
+
+    # ------------------------------------------------------------ terms and records
+
+    def _new_term(self, wanted: NewTerm) -> None:
+        """Nothing is said under a term before it is durable."""
+        self.phase = Phase.STARTING
+        self.open_pass = None
+        self._term_request = WriteTerm(self.members.next_term(self.history.term), wanted.rollback_to)
+        self._out.add(self._term_request)
+
+    def _on_term_written(self, term: int, now: float) -> None:
+        request = self._term_request
+        if request is None or term != request.term:
+            return
+        self._term_request = None
+        self.history.term = Term(term)
+        if request.rollback_to is not None:
+            undone = self.history.version - request.rollback_to
+            self._costs.rolled_back(undone, f"rolled back to version {request.rollback_to}")
+            self._costs.take_over(self._costs_of[PassKind.EVALUATE])  # it comes again after other steps
+            self.history.rolled_back(request.rollback_to)
+            self._collection.rolled_back(request.rollback_to)
+            self._audits.forget()
+            self._divergence.rolled_back()
+        self._agenda.new_term()
+        if not self._started:
+            self._started = True
+            self._out.emit(CoordinatorStarted(term, self.history.version - 1))
+        self._pass_closed(now)
+        if self._halts:
+            self._out.emit(RunPaused(self._halts))
+            self._end(Halt(self._halts, self.history.term), now)
+
+    def _on_record_written(self, decision: Decision, now: float) -> None:
+        if self.phase is not Phase.DECIDING or self.open_pass is None or decision.step != self.history.version:
+            return
+        decided = self.open_pass.outcome
+        assert isinstance(decided, Decided)
+        self.history.decided(decision)
+        self._collection.decided(self.history.version, self.open_pass.ledger, decided.without)
+        self._rosters.decided(decision, self.open_pass.ledger.tables, decided.without)
+        ledger = self.open_pass.ledger
+        self._experience.decided()
+        workers = [a for a in ledger.actors if a not in decided.without and ledger.has_work(a)]
+        self._experience.settle(workers, ledger.pass_id)
+        sealed = max(ledger.sealed_at.values()) if ledger.sealed_at else None
+        self._placement.rebalancing.decided(now - ledger.opened_at, None if sealed is None else now - sealed)
+        self._placement.decided([listener.actor for listener in ledger.listeners])
+        for actor in ledger.actors:
+            if actor not in decided.without and (member := self.members.get(actor)) is not None:
+                member.worked()
+                if ledger.has_work(actor):
+                    self._experience.probation.worked(actor.peer, ledger.pass_id)
+        self.open_pass.report(decided, now)
+        self._tell_cost(self._costs.decided(ledger, decided.without, now))
+        self._pass_closed(now)
+
+    def _tell_cost(self, costed: FaultCosted | None) -> None:
+        if costed is not None:
+            self._out.emit(costed)
+
+    def _pass_closed(self, now: float) -> None:
+        self.phase = Phase.BETWEEN
+        self.open_pass = None
+        self._next_look = now
+        self._waits_for = ""
+        self._placement.pass_closed(now)
+
+    # ------------------------------------------------------------ what the organiser commands
+
+    @property
+    def _trains(self) -> bool:
+        """Whether a training step is under way."""
+        return self.open_pass is not None and self.open_pass.ledger.kind is PassKind.TRAIN
+
+    @property
+    def _over(self) -> str:
+        """Why nothing can be commanded any more; empty: it can."""
+        if self.phase is Phase.FINISHED:
+            return "the run has ended"
+        return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""
+
+    def _on_command_written(self, command: Command, now: float) -> None:
+        if not self._commanding.written(command):
+            return
+        self._next_look = now
+        if command.name == "expel":
+            self._expel(command, now)
+        elif command.name == "dismiss":
+            self._departures.excuse_now()
+
+    def _expel(self, command: Command, now: float) -> None:
+        why = self._expelled[command.value] = signed("expelled from the run", command)
+        for member in [member for member in self.members if member.actor.peer == command.value]:
+            if member.stage is not None:
+                reason = signed("it is sent away", command)
+                self._out.emit(PeerExpelled(str(member.actor), member.stage, self.history.version, reason))
+            self._out.send(member.actor, Halt(why, self.history.term, expelled=True))
+            self._lose(member, "expelled", now)
+
+    # ------------------------------------------------------------ from pass to pass
+
+    def _between(self, now: float) -> None:
+        """Open what is due as soon as every stage is held.
+
+        While something is waited for, all members are looked through, again and again: in a large swarm not with every
+        message. Every member speaks once a heartbeat, so that a look is not put off for long.
+        """
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
+        if (released := self._seats.release(now)) is not None:
+            self._departures.announced(*released, now)
+        if not self._commanding.busy and (back := self._divergence.look()) is not None:
+            self._halts = back.halt
+            self._new_term(self._placement.go_back(back.version, back.reason))
+            return
+        self._collection.ask(now)
+        survey = self._placement.survey(now)
+        self._waits_for = survey.waiting
+        version, settings, end = self.history.version, self.settings, self.history.end(self.settings)
+        over = version == end == self.history.archived
+        paused = self.history.controls.paused if self._agenda.due() is not None else None
+        if survey.new_term is not None:
+            self._new_term(survey.new_term)
+        elif self._commanding.busy:
+            pass  # what opens next may depend on it
+        elif survey.ready and version == end and not over:
+            self._wait_for_archive(now)
+        elif paused is not None:
+            self._pause(signed("paused", paused))
+            if (self.history.archived or 0) < self.history.controls.checkpoint:
+                self._placement.ask_to_save(now)
+        elif survey.ready and self._rests(survey, now):
+            self._pause(self._experience.why_rests(_everybody(survey), version))
+        elif survey.ready:
+            self._paused = ""
+            kind = self._agenda.due()
+            if kind is None:
+                self._finish(now)
+            else:
+                self._open(kind, survey, now)
+        elif over and now - self._placement.since >= settings.recruit_after_s:
+            self._finish(now)  # all is decided and archived, and peers that were told so have left
+        elif survey.waiting:
+            self._pause(survey.waiting)
+
+    def _rests(self, survey: Survey, now: float) -> bool:
+        """Whether a step has failed with all who are here, and is not tried again yet."""
+        if self._agenda.due() is not PassKind.TRAIN:
+            return False
+        return now < self._experience.rest_until(_everybody(survey), self.settings.heartbeat_s)
+
+    def _pause(self, reason: str) -> None:
+        """Say why nothing goes on, once."""
+        self._waits_for = reason
+        if reason != self._paused:
+            self._paused = reason
+            self._out.emit(RunPaused(reason))
+
+    def _wait_for_archive(self, now: float) -> None:
+        """All is decided, and the last checkpoint on its way to the archive. After a step budget, say what keeps it."""
+        late = now - self._placement.since >= self.settings.step_budget_s
+        if late:
+            self._pause(self._collection.lacking(self.history.version, now))
+        if late or not self.settings.saves(self.history.version):  # else its peers know
+            self._placement.ask_to_save(now)
+
+    def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
+        rosters, entering = survey.rosters, survey.entering
+        if self._audits.comparing:
+            rosters, entering = [[a for a in roster if a not in entering] for roster in rosters], set()
+        ledger = self._agenda.ledger(kind, rosters, now, entering, self._placement.rebalancing.step_s)
+        ledger.listen(self._audience.of(ledger.pass_id, [table.roster for table in ledger.tables], now))
+        self.phase = Phase.OPEN
+        self._placement.pass_opened(ledger.actors, now)
+        if kind in self._costs_of:
+            self._costs_of[kind].opened(now)
+        if kind is PassKind.TRAIN:
+            self._experience.opened(_everybody(survey))
+        told = kind is not PassKind.GENERATE or not self._agenda.samples
+        self.open_pass = OpenPass(
+            ledger, self.members, self.settings, self._experience, self._tables_told, self._out, now, told=told
+        )
+
+    def _listen(self, now: float) -> None:
+        """While a pass is open, take in who has no part in it, and tell again the decisions that listeners lack."""
+        if self.phase is not Phase.OPEN or self.open_pass is None or self.open_pass.outcome is not None:
+            return
+        ledger = self.open_pass.ledger
+        rosters = [table.roster for table in ledger.tables]
+        self.open_pass.listen(self._audience.of(ledger.pass_id, rosters, now, self.open_pass.closed), now)
+        for listener in ledger.listeners:
+            member = self.members.get(listener.actor)
+            lacks = member.status.lacks if member is not None and member.status is not None else None
+            if lacks is None or member is None or not member.has_heard(ledger.pass_id):
+                continue
+            for decision in (self.history.since(lacks) or [])[:TOLD_AT_ONCE]:
+                self._out.send(listener.actor, Decide(decision, self.history.term))
+
+    def _settle(self, now: float) -> None:
+        """Act on the outcome of the open pass, if it has one."""
+        if self.phase is not Phase.OPEN or self.open_pass is None:
+            return
+        ledger = self.open_pass.ledger
+        match self.open_pass.outcome:
+            case Decided(decision, without):
+                self._decide_or_audit(ledger, decision, without, now)
+            case Completed(loss_sum, token):
+                self._out.add(PassClosed(ledger.pass_id, ledger.kind, loss_sum, token))
+                self._agenda.completed(ledger.kind)
+                self._experience.did_its_part([a.peer for a in ledger.actors if ledger.has_work(a)])
+                if ledger.kind is PassKind.EVALUATE:
+                    targets = self.settings.targets_per_step // self.settings.microbatches
+                    targets *= self.settings.evaluate_microbatches
+                    self._out.emit(Evaluated(self.history.version, loss_sum / targets, targets))
+                    self._tell_cost(self._costs_of[ledger.kind].decided(ledger, frozenset(), now))
+                self._pass_closed(now)
+            case GiveUp(reason):
+                self._experience.aborts += 1
+                dropped = self._agenda.aborted(ledger.kind)
+                if ledger.kind in self._costs_of:
+                    self._costs_of[ledger.kind].aborted(ledger, reason)
+                if dropped:
+                    self._tell_dropped(ledger, reason, (), now)
+                self._audits.gave_up(ledger)
+                self._abort(ledger, reason)
+            case Drifted(drifts):
+                self._reload(ledger, drifts)
+            case Spoilt(what):
+                self._divergence.spoilt(what)
+                self._agenda.aborted(ledger.kind)
+                self._audits.gave_up(ledger)
+                self._abort(ledger, what)
+            case Dropped(reason, who):
+                self._agenda.dropped()
+                if ledger.kind in self._costs_of:
+                    self._costs_of[ledger.kind].aborted(ledger, reason)
+                self._tell_dropped(ledger, reason, who, now)
+                self._pass_closed(now)
+
+    def _tell_dropped(self, ledger: PassState, reason: str, who: tuple[Actor, ...], now: float) -> None:
+        """An evaluation, or a sample, is not done; and what was lost with it."""
+        self._out.emit(EvaluationDropped(self.history.version, reason, [str(actor) for actor in who]))
+        if ledger.kind is PassKind.EVALUATE:
+            self._tell_cost(self._costs_of[ledger.kind].given_up(ledger, now))
+
+    def _reload(self, ledger: PassState, drifts: tuple[Drift, ...]) -> None:
+        """Do the step again without those whose state is not what their siblings hold: they load it anew."""
+        pass_id, term = ledger.pass_id, self.members.next_term(self.history.term)
+        for drift in drifts:
+            believed, reload = ([str(actor) for actor in group] for group in (drift.believed, drift.reload))
+            self._out.emit(StateDrifted(pass_id.step, drift.stage, believed, reload, drift.reason))
+            for actor in drift.reload:
+                self._experience.probation.strike(actor.peer, pass_id)
+                if (member := self.members.get(actor)) is not None:
+                    member.drifted(term)
+        self._agenda.aborted(ledger.kind)
+        self._audits.gave_up(ledger)
+        self._abort(ledger, "replicas computed it with unlike states")
+
+    def _abort(self, ledger: PassState, reason: str) -> None:
+        self._why_new_term = reason
+        self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), reason))
+        self._new_term(NewTerm())
+
+    def _decide_or_audit(self, ledger: PassState, decision: Decision, without: frozenset[Actor], now: float) -> None:
+        ruling = self._audits.judge(ledger, decision, without)
+        if ruling.agreed is not None:
+            self._out.emit(StepAudited(decision.step, ruling.agreed))
+        if not ruling.again:
+            self.phase = Phase.DECIDING
+            self._out.add(WriteRecord(decision))
+            return
+        self._costs.audited(ledger)
+        self._abort(ledger, ruling.again)
+        if self._audits.searching:
+            self._experience.not_finite()  # if it is not, that is what is to be known: it is not tried again for that
+        for each in ruling.expelled:
+            self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
+            self._costs.expelled(each.actor, each.reason)
+            why = f"expelled from the run: at step {decision.step} {each.reason}"
+            self._expelled[each.actor.peer] = why
+            self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
+            for member in self.members:
+                if member.actor.peer == each.actor.peer:  # it may have been restarted meanwhile
+                    self._lose(member, "expelled", now)
+
+    def _finish(self, now: float) -> None:
+        self._out.emit(RunFinished(self.history.version - 1, "all steps are decided, applied and archived"))
+        decision = self.history.decision
+        self._end(None if decision is None else Decide(decision, self.history.term, finished=True), now)
+
+    def _end(self, last_word: Decide | Halt | None, now: float) -> None:
+        """Nothing is done any more but to send everybody home."""
+        self.phase = Phase.FINISHED
+        self.open_pass = None
+        self._finished_at = now
+        self._last_word = last_word
+        self._say_last_word()
+
+    def _say_last_word(self) -> None:
+        if self._last_word is not None:
+            for member in self.members:
+                self._out.send(member.actor, self._last_word)
+
+    # ------------------------------------------------------------ stopping
+
+    def _on_leave_requested(self, reason: str, now: float) -> None:
+        """Stop when the open pass is over; asked again, or when it takes too long, at once: it is then run again."""
+        if self._stopping is None and self.phase in (Phase.OPEN, Phase.DECIDING):
+            self._stopping = (reason, now + self.settings.leave_s)
+            self._out.emit(
+                RunPaused(f"{reason}: stops when the open pass is over, in {self.settings.leave_s:g} s at most")
+            )
+        else:
+            self._stop(reason)
+
+    def _stop_if_closed(self, now: float) -> None:
+        assert self._stopping is not None
+        reason, until = self._stopping
+        if now >= until or self.phase not in (Phase.OPEN, Phase.DECIDING):
+            self._stop(reason)
+
+    def _stop(self, reason: str) -> None:
+        """Whatever is recorded stands, whatever is not is done again: there is nothing to clear up."""
+        history, phase = self.history, self.phase
+        if phase is Phase.BETWEEN and history.decision is not None:
+            for member in self.members:
+                self._out.send(member.actor, Decide(history.decision, history.term))
+        if phase is not Phase.FINISHED:
+            lost = "; the open pass will be run again" if phase in (Phase.OPEN, Phase.DECIDING) else ""
+            end = history.end(self.settings)
+            reason += f": {history.version} of {end} steps are decided{lost}. Peers keep their state"
+        self._stopped = True
+        self._stop_reason = reason
+        self._out.add(Stop(reason))
+
+    # ------------------------------------------------------------ what it does, in words
+
+    def _tell_state(self) -> None:
+        state = self._in_words()
+        if state != self._state:
+            self._state = state
+            self._out.emit(StateChanged(*state))
+
+    def _in_words(self) -> tuple[str, str]:
+        history, settings = self.history, self.settings
+        over = history.version == history.end(settings)
+        paused = history.controls.paused
+        if self.phase is Phase.FINISHED:
+            if isinstance(self._last_word, Halt):
+                return "stopping", f"the run cannot go on: {self._last_word.reason}"
+            return "finished", "all steps are decided, applied and archived"
+        if self._stopping is not None:
+            return "stopping", self._stopping[0]
+        if self._stopped:
+            return "stopping", self._stop_reason
+        if not self._started:
+            return "starting", "takes up the decision record"
+        if self.open_pass is not None:
+            match self.open_pass.ledger.kind:
+                case PassKind.TRAIN if paused is not None:
+                    return "pausing", f"{signed('asked to', paused)}; the open step is finished first"
+                case PassKind.TRAIN:
+                    return "training", "every stage is held"
+                case PassKind.EVALUATE:
+                    return "evaluating", f"version {history.version}"
+                case PassKind.GENERATE:
+                    return "sampling", f"version {history.version}"
+        if self.phase is Phase.STARTING:
+            return "waiting", f"a new term is taken: {self._why_new_term}"
+        if paused is not None and self._agenda.due() is not None:
+            return "paused", signed("paused", paused)
+        if over:
+            return "finishing", self._waits_for or f"checkpoint {history.version} is on its way to the archive"
+        return "waiting", self._waits_for or f"peers take up version {history.version}"
+
+    # ------------------------------------------------------------ time
+
+    def _excuse(self, late: float, now: float) -> None:
+        """We stood still: what others said meanwhile is yet to be read, so nobody is blamed for that time."""
+        for member in self.members:
+            member.heard_at = min(now, member.heard_at + late)
+        if self.open_pass is not None:
+            self.open_pass.ledger.excuse(late, now)
+
+    def _deadlines(self, now: float) -> None:
+        for member in self.members.lost:
+            if member.lost_at is not None and now >= member.lost_at + self.settings.reconnect_grace_s:
+                self._lose(member, "its connection broke", now)
+        if now < self._next_tick:
+            return
+        if (late := now - self._next_tick) > 2 * self.settings.heartbeat_s:
+            self._excuse(late, now)
+        self._next_tick = now + self.settings.heartbeat_s
+        for member, reason in self._silence.judge(self.members, now):
+            self._lose(member, reason, now)
+        if self.phase is Phase.OPEN and self.open_pass is not None:
+            self.open_pass.tick(self._silence, now)
+            self._settle(now)
+            self._listen(now)
+            if self.open_pass is not None and self.open_pass.ledger.kind is PassKind.TRAIN:
+                self._progress_told.tell(self.open_pass.ledger, len(self.members))
+        elif self.phase is Phase.FINISHED:
+            if not len(self.members) or now - self._finished_at > 10 * self.settings.heartbeat_s:
+                halted = self._last_word if isinstance(self._last_word, Halt) else None
+                self._out.add(Stop(halted.reason, failed=True) if halted else Stop("the run is finished"))
+            self._say_last_word()
+
+
+def _everybody(survey: Survey) -> list[Actor]:
+    return [actor for roster in survey.rosters for actor in roster]

@@ -1,0 +1,143 @@
+"""Who listens to which stage while the others train, and from which version on: the coordinator's side of catching up.
+
+Everybody who has a stage but no part in the pass listens: newcomers, who load the version the pass starts from, and who
+was fenced or fell behind. What is said here goes into the opening of the pass, so that those who hold the stage keep a
+copy of that version, and the sums of every step from the oldest one on that somebody needs. For who is lost while it
+loads they keep it a while longer: it may be back, with what has come so far on its disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
+from swarm.protocol.ids import Actor, PassId, StageIndex
+from swarm.protocol.messages import Listener
+from swarm.protocol.settings import Settings
+
+MAX_VERSIONS = 2
+"""Versions of a stage that are loaded at a time: so many copies of its state its holders keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    """What somebody loaded when it was lost. `rolled_back_in`: versions count anew after a rollback."""
+
+    listener: Listener
+    until: float
+    rolled_back_in: int
+
+
+class Listeners:
+    def __init__(self, settings: Settings, history: History, members: Members, rebalancing: Rebalancing) -> None:
+        self._rebalancing = rebalancing
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._interrupted: dict[str, _Interrupted] = {}
+        """By peer: a restarted process has another incarnation."""
+
+    def lost(self, member: Member, now: float) -> None:
+        """Before it is removed. If it was loading a state, that is kept for half a step budget more."""
+        if not self._loads(member):
+            return
+        listener = self._known(member)
+        until = now + self._settings.step_budget_s / 2
+        self._interrupted[member.actor.peer] = _Interrupted(listener, until, self._history.rolled_back_in)
+
+    def joined(self, member: Member, now: float) -> None:
+        """It has presented itself, perhaps again: where it was loading it had best go on."""
+        if (found := self._of_lost(member.actor.peer, now)) is not None:
+            member.interrupted = found.stage
+
+    def of(
+        self, pass_id: PassId, rosters: Sequence[Collection[Actor]], now: float, closed: Collection[int] = ()
+    ) -> tuple[Listener, ...]:
+        """The listeners of a pass over these rosters. `closed`: stages that take in nobody new any more."""
+        busy = {actor for roster in rosters for actor in roster}
+        listeners: list[Listener] = []
+        for stage in range(self._settings.stages):
+            there = [m for m in self._members.of_stage(stage) if m.actor not in busy]
+            idle = [m for m in there if m.lost_at is None and m.leaving_since is None]
+            goes_on = [self._goes_on(m, pass_id) for m in idle]
+            known = [m for m, goes in zip(idle, goes_on, strict=True) if goes]
+            new = [m for m, goes in zip(idle, goes_on, strict=True) if not goes]
+            places = max(0, self._rebalancing.most - len(rosters[stage]) - sum(not m.given_up for m in known))
+            here = [self._known(m) for m in known]
+            here += [self._known(m) for m in there if m.lost_at is not None and self._loads(m)]
+            here += self._lost_of(stage, now)
+            if stage not in closed:
+                new = [m for m in new if not m.given_up][:places] + [m for m in new if m.given_up]
+                for member in new:
+                    here.append(self._new(member, pass_id, here, now))
+            for member in known:
+                self._expect_progress(member, now)
+            listeners += here
+        return tuple(listeners)
+
+    def _goes_on(self, member: Member, pass_id: PassId) -> bool:
+        """Whether somebody listens already, or has what it needs to listen from now on."""
+        at, since = self._at(member), member.listens_from
+        if since is None:
+            told_before = member.has_heard_any and self._knows(member)  # by an earlier life of ours
+            if at is None or not (at == pass_id.version or told_before):
+                return False
+            member.listen(at, pass_id)
+            return True
+        if at is None:
+            return not member.has_heard(member.listens_since)
+        return at >= since and self._knows(member)
+
+    def _at(self, member: Member) -> int | None:
+        return member.at(self._history.rolled_back_in, self._history.version)
+
+    def _knows(self, member: Member) -> bool:
+        """Whether it can still be told all the decisions that it lacks."""
+        lacks = member.status.lacks if member.status is not None else None
+        return lacks is None or self._history.since(lacks) is not None
+
+    def _loads(self, member: Member) -> bool:
+        return member.stage is not None and member.listens_from is not None and self._known(member).loads
+
+    def _known(self, member: Member) -> Listener:
+        at = self._at(member)
+        since = member.listens_from
+        assert member.stage is not None and since is not None
+        loads = at is None or (member.status is not None and member.status.loading is not None)
+        version = since if at is None else at
+        return Listener(member.actor, member.stage, version, loads, member.move_number, member.void_before)
+
+    def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
+        """It loads the version of this pass, or goes on with another; the newest loaded if there are too many."""
+        assert member.stage is not None
+        loaded = {other.version for other in others if other.loads}
+        version, before = pass_id.version, self._of_lost(member.actor.peer, now)
+        if before is not None and before.stage == member.stage and self._history.since(before.version) is not None:
+            version = before.version
+        elif version not in loaded and len(loaded) >= MAX_VERSIONS:
+            version = max(loaded)
+        self._interrupted.pop(member.actor.peer, None)
+        member.listen(version, pass_id)
+        stage = StageIndex(member.stage)
+        return Listener(member.actor, stage, version, True, member.move_number, member.void_before)
+
+    def _of_lost(self, peer: str, now: float) -> Listener | None:
+        found = self._interrupted.get(peer)
+        if found is None or now > found.until or found.rolled_back_in != self._history.rolled_back_in:
+            self._interrupted.pop(peer, None)
+            return None
+        return found.listener
+
+    def _lost_of(self, stage: int, now: float) -> list[Listener]:
+        """Who loaded this stage when it was lost, and may come back to it."""
+        found = [self._of_lost(peer, now) for peer in list(self._interrupted)]
+        return [each for each in found if each is not None and each.stage == stage]
+
+    def _expect_progress(self, member: Member, now: float) -> None:
+        """Who does not get on keeps its place from nobody. Who has all there is so far need not."""
+        if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
+            member.yield_place()

@@ -1,0 +1,66 @@
+"""Who has said nothing for too long, judged against measured quantiles and the step budget (`deadlines`).
+
+If many fall silent together it may be us who are cut off: they are waited for. Once some of them are heard again the
+others have their usual deadline from then on, as if they had been heard too.
+"""
+
+from __future__ import annotations
+
+import math
+
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.ids import Actor
+from swarm.protocol.settings import Settings
+from swarm.protocol.timeouts import shortest_silence, silence_deadline
+
+
+class FailureDetector:
+    """Judged once a heartbeat."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._together: dict[Actor, float] = {}
+        """Who fell silent when many did and has not been heard since; when it was last heard."""
+        self._many_at = -math.inf
+        """When many were last silent at once."""
+        self.back: tuple[Actor, ...] = ()
+        """Of those the ones that have been heard again since the last look."""
+
+    @property
+    def waited_for(self) -> frozenset[Actor]:
+        """Of whom nothing is known, and nothing follows from that: as many were silent at once."""
+        return frozenset(self._together)
+
+    def judge(self, members: Members, now: float) -> list[tuple[Member, str]]:
+        """Whom to give up, and why."""
+        everyone = list(members)
+        quiet = [(m, self._usual(m)) for m in everyone if now - m.heard_at > self._shortest]
+        quiet = [(m, usual) for m, usual in quiet if now - m.heard_at > usual]
+        many = len(quiet) > 1 and 4 * len(quiet) >= len(everyone)
+        self._follow(members)
+        if many:
+            self._many_at = now
+            self._together |= {m.actor: m.heard_at for m, _ in quiet}
+        patience = self._settings.step_budget_s / 3
+        lost = []
+        for member, usual in quiet:
+            silent_s, allowed = now - member.heard_at, usual
+            if member.actor in self._together:
+                allowed = patience if many else min(patience, self._many_at - member.heard_at + usual)
+            if silent_s > allowed:
+                lost.append((member, f"silent for {silent_s:.1f} s (deadline {allowed:.1f} s)"))
+        return lost
+
+    def _follow(self, members: Members) -> None:
+        """Who of those that fell silent together is heard again, or gone."""
+        there = {actor: member for actor in self._together if (member := members.get(actor)) is not None}
+        self.back = tuple(actor for actor, member in there.items() if member.heard_at != self._together[actor])
+        self._together = {a: m.heard_at for a, m in there.items() if a not in self.back}
+
+    def _usual(self, member: Member) -> float:
+        return silence_deadline(member.gaps, self._settings.step_budget_s, self._settings.heartbeat_s)
+
+    @property
+    def _shortest(self) -> float:
+        return shortest_silence(self._settings.step_budget_s, self._settings.heartbeat_s)

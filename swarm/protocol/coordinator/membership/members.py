@@ -1,0 +1,121 @@
+"""Who is in the swarm, as the coordinator sees it: one record per live actor, and the choices made from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.stage_rosters import StageRosters
+from swarm.protocol.ids import Actor, Term
+
+MOST_TERMS_MISSED = 1 << 20
+"""A peer that makes a term up moves the next one no further than that."""
+
+
+class Members:
+    """Live actors by identity. A newer incarnation of a peer replaces the older one for good."""
+
+    def __init__(self) -> None:
+        self.first_heard_at: float | None = None
+        """When anybody was heard for the first time in this life of the coordinator."""
+        self._members: dict[Actor, Member] = {}
+        self._newest: dict[str, int] = {}
+        self._rosters = StageRosters()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, actor: Actor) -> Member | None:
+        return self._members.get(actor)
+
+    def seconds_per_microbatch(self, actor: Actor) -> float | None:
+        """As an actor says; None: it is gone, or has not measured any."""
+        member = self._members.get(actor)
+        return member.seconds_per_microbatch if member is not None else None
+
+    def standing(self, actor: Actor) -> tuple[float, ...]:
+        """As a member's; who is gone comes last."""
+        member = self._members.get(actor)
+        return member.standing if member is not None else (math.inf,)
+
+    def companions(self, member: Member) -> list[Member]:
+        """Others that share a member's process, as it says: it binds nobody else."""
+        peers = member.seating.peers if member.seating is not None else ()
+        those = (Actor(peer, self._newest.get(peer, -1)) for peer in peers if peer != member.actor.peer)
+        return [self._members[actor] for actor in those if actor in self._members]
+
+    def is_stale(self, actor: Actor) -> bool:
+        return actor.incarnation < self._newest.get(actor.peer, actor.incarnation)
+
+    def older(self, actor: Actor) -> list[Actor]:
+        """Live records of earlier incarnations of the same peer."""
+        newest = self._newest.get(actor.peer)
+        if newest is None or newest >= actor.incarnation:
+            return []
+        before = Actor(actor.peer, newest)
+        return [before] if before in self._members else []
+
+    def add(self, actor: Actor, now: float) -> Member:
+        """Its older incarnations have been removed before."""
+        self._newest[actor.peer] = actor.incarnation
+        if self.first_heard_at is None:
+            self.first_heard_at = now
+        member = Member(actor, now, listing=self._rosters)
+        self._members[actor] = member
+        self._rosters.came(member)
+        return member
+
+    def remove(self, actor: Actor) -> None:
+        if (member := self._members.pop(actor, None)) is not None:
+            self._rosters.left(member)
+            member.listing = None
+
+    def next_term(self, term: Term) -> Term:
+        """The one to take after `term`: above all that peers have heard of too, who are deaf to what is older.
+
+        They have heard of newer ones only if our record is an older copy of itself.
+        """
+        heard = max((member.term for member in self._members.values()), default=0)
+        return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
+
+    def are_beyond(self, term: Term) -> bool:
+        """Whether most of those that have spoken are deaf to what is said under `term`."""
+        spoken = [member for member in self._members.values() if member.status is not None]
+        return 2 * sum(member.term > term for member in spoken) > len(spoken)
+
+    @property
+    def lost(self) -> list[Member]:
+        """Whose connection broke and is not back, in the order in which they came."""
+        return self._rosters.lost
+
+    @property
+    def changes(self) -> int:
+        """Grows with whatever changes in who is here, where, and how fast."""
+        return self._rosters.changes
+
+    @property
+    def unplaced(self) -> list[Member]:
+        """Those without a stage, in the order in which they came."""
+        return self._rosters.unplaced
+
+    def of_stage(self, stage: int) -> list[Member]:
+        """In the order of their names."""
+        return self._rosters.of_stage(stage)
+
+    def crew(self, stage: int) -> list[Member]:
+        """Those of a stage that can be counted on. Not to be changed."""
+        return self._rosters.counted_on(stage)
+
+    def leaving(self) -> list[Actor]:
+        """Those who have said that they are leaving."""
+        return self._rosters.leaving
+
+    def has_successor(self, stage: int) -> bool:
+        """Whether somebody could take up a stage when all that hold it now leave: a standby, or one of several."""
+        if self.crew(stage) or self._rosters.largest > 1:
+            return True
+        return any(m.introduced and m.lost_at is None and m.leaving_since is None for m in self.unplaced)

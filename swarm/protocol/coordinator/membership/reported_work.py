@@ -1,0 +1,116 @@
+"""What peers report of their work and their machines, as the event log tells it. Nothing is decided by it.
+
+Only members are heard, each once for every pass, and only of the passes of late. What a link carries is known where its
+frames come in: so each report tells what the other end said of it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swarm.events import PeerDescribed, PeerWorked
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.ids import Actor, PassId
+from swarm.protocol.messages import LINK_KINDS, WORK_KINDS, LinkUse, Telemetry, Trait, Work
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+
+MOST_SPANNED = 256
+"""In a larger swarm spans are not told."""
+RECENT_STEPS = 2
+"""A report may be of a step that was decided so many steps ago."""
+DESCRIBED_BEATS = 10
+"""Heartbeats from one description of a machine to the next."""
+
+
+class ReportedWork:
+    def __init__(self, me: Actor, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+        self._me = me
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._out = out
+        self._reported: dict[Actor, PassId] = {}
+        """The last pass that each has reported of."""
+        self._described: dict[Actor, tuple[tuple[Trait, ...], float]] = {}
+        """What each said of its machine last, and when."""
+        self._arriving: dict[Actor, dict[Actor, float]] = {}
+        """Bytes a second that come in there, by sender, as each says."""
+
+    def hear(self, member: Member, told: Telemetry, now: float) -> None:
+        if told.actor != member.actor:
+            return
+        if told.machine and self._is_news(told, now):
+            self._described[told.actor] = told.machine, now
+            self._out.emit(described(told.actor, told.machine))
+        work = told.work
+        if work is None or not 0 <= work.stage < self._settings.stages or not self._is_due(told.actor, work.pass_id):
+            return
+        self._reported[told.actor] = work.pass_id
+        known = [
+            use for use in work.links if self._is_known(use.other) and (use.via is None or self._is_known(use.via))
+        ]
+        self._arriving[told.actor] = {use.other: use.rate for use in known if use.rate is not None}
+        spans = work.spans if len(self._members) <= MOST_SPANNED else ()
+        shown = Work(work.pass_id, work.stage, work.seconds, spans, work.usage, tuple(known))
+        self._out.emit(worked(told.actor, shown, lambda use: self._arriving.get(use.other, {}).get(told.actor)))
+
+    def forget(self, actor: Actor) -> None:
+        """It is gone."""
+        for known in (self._reported, self._described, self._arriving):
+            known.pop(actor, None)
+
+    def _is_news(self, told: Telemetry, now: float) -> bool:
+        before = self._described.get(told.actor)
+        if before is None:
+            return True
+        return before[0] != told.machine and now - before[1] >= DESCRIBED_BEATS * self._settings.heartbeat_s
+
+    def _is_due(self, actor: Actor, pass_id: PassId) -> bool:
+        """Whether it is a training pass of late that it has not reported of."""
+        before, version = self._reported.get(actor), self._history.version
+        recent = version - RECENT_STEPS <= pass_id.step <= version and pass_id.term <= self._history.term
+        return recent and pass_id.index == 0 and (before is None or pass_id > before)
+
+    def _is_known(self, other: Actor) -> bool:
+        return other == self._me or self._members.get(other) is not None
+
+
+def described(actor: Actor, machine: tuple[Trait, ...]) -> PeerDescribed:
+    return PeerDescribed(str(actor), {trait.name: _value(trait) for trait in machine})
+
+
+def worked(actor: Actor, work: Work, rate_of: Callable[[LinkUse], float | None]) -> PeerWorked:
+    """`rate_of` a link: bytes a second from the actor to the other one."""
+    return PeerWorked(
+        actor=str(actor),
+        stage=work.stage,
+        pass_id=str(work.pass_id),
+        seconds={kind: round(seconds, 4) for kind, seconds in zip(WORK_KINDS, work.seconds, strict=True)},
+        spans=[[WORK_KINDS[span.kind], span.microbatch, span.start, span.length] for span in work.spans],
+        usage={figure.name: _rounded(figure.value) for figure in work.usage},
+        links=[_link(use, rate_of(use)) for use in work.links],
+    )
+
+
+def _link(use: LinkUse, rate: float | None) -> dict[str, str | float | dict[str, int]]:
+    told: dict[str, str | float | dict[str, int]] = {"other": str(use.other)}
+    if rate is not None:
+        told["rate"] = round(rate)
+    if use.rtt_s is not None:
+        told["rtt_s"] = _rounded(use.rtt_s)
+    if use.via is not None:
+        told["via"] = str(use.via)
+    if use.sent:
+        told["sent"] = {kind: nbytes for kind, nbytes in zip(LINK_KINDS, use.sent, strict=True) if nbytes}
+    return told
+
+
+def _value(trait: Trait) -> str | float:
+    return trait.text if trait.number is None else trait.number
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

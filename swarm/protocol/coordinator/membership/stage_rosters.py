@@ -1,0 +1,115 @@
+"""Members by stage, without a stage, without a connection: kept up to date, so that nobody looks through all."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.ids import Actor
+
+
+class StageRosters:
+    """A `Listing`: told by each member of what changes in it."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        """How often anything has changed."""
+        self._by_stage: dict[int, list[Member]] = {}
+        """In the order of actors."""
+        self._unplaced: dict[Actor, Member] = {}
+        self._lost: dict[Actor, Member] = {}
+        self._leaving: dict[Actor, Member] = {}
+        self._arrival: dict[Actor, int] = {}
+        self._arrivals = 0
+        self._counted_on: dict[int, list[Member]] = {}
+        """By stage, as long as nothing changes in it."""
+
+    def of_stage(self, stage: int) -> list[Member]:
+        return list(self._by_stage.get(stage, ()))
+
+    def counted_on(self, stage: int) -> list[Member]:
+        """Those of a stage that are neither given up, nor left out of this step, nor leaving.
+
+        Not to be changed, and the same list while nothing else changes.
+        """
+        found = self._counted_on.get(stage)
+        if found is None:
+            those = self._by_stage.get(stage, ())
+            found = [m for m in those if not m.given_up and not m.benched and m.leaving_since is None]
+            self._counted_on[stage] = found
+        return found
+
+    @property
+    def largest(self) -> int:
+        """How many members of the largest stage can be counted on."""
+        return max((len(self.counted_on(stage)) for stage in self._by_stage), default=0)
+
+    @property
+    def leaving(self) -> list[Actor]:
+        return sorted(self._leaving)
+
+    @property
+    def unplaced(self) -> list[Member]:
+        return self._in_order(self._unplaced)
+
+    @property
+    def lost(self) -> list[Member]:
+        return self._in_order(self._lost)
+
+    def came(self, member: Member) -> None:
+        self._arrivals += 1
+        self._arrival[member.actor] = self._arrivals
+        self._list(member)
+
+    def left(self, member: Member) -> None:
+        self._strike(member, member.stage)
+        self._lost.pop(member.actor, None)
+        self._leaving.pop(member.actor, None)
+        del self._arrival[member.actor]
+
+    def moved(self, member: Member, before: int | None) -> None:
+        """From the stage `before` to the one it has now."""
+        self._strike(member, before)
+        self._list(member)
+
+    def connected(self, member: Member) -> None:
+        """Its connection broke, or is back."""
+        self.changed(member.stage)
+        if member.lost_at is None:
+            self._lost.pop(member.actor, None)
+        else:
+            self._lost[member.actor] = member
+
+    def leaves(self, member: Member) -> None:
+        self._leaving[member.actor] = member
+        self.changed(member.stage)
+
+    def changed(self, stage: int | None) -> None:
+        """Something else that its members are counted by."""
+        self.changes += 1
+        if stage is not None:
+            self._counted_on.pop(stage, None)
+
+    def _list(self, member: Member) -> None:
+        self.changed(member.stage)
+        if member.stage is None:
+            self._unplaced[member.actor] = member
+        else:
+            insort(self._by_stage.setdefault(member.stage, []), member, key=_name)
+
+    def _strike(self, member: Member, stage: int | None) -> None:
+        self.changed(stage)
+        if stage is None:
+            del self._unplaced[member.actor]
+        else:
+            crew = self._by_stage[stage]
+            del crew[bisect_left(crew, member.actor, key=_name)]
+
+    def _in_order(self, some: dict[Actor, Member]) -> list[Member]:
+        if len(some) < 2:
+            return list(some.values())
+        return sorted(some.values(), key=lambda member: self._arrival[member.actor])
+
+
+def _name(member: Member) -> Actor:
+    return member.actor

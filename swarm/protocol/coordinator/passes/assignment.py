@@ -1,0 +1,145 @@
+"""Who does which microbatch: a pure function of the view.
+
+Per stage each replica gets as many microbatches as let the slowest of them finish soonest, spread over the step as it
+will come to them (interleaved, like SWARM's weighted round-robin, but made common knowledge): consecutive microbatches
+go to different replicas, and one that takes long over a microbatch begins early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heapreplace
+
+from swarm.protocol.ids import Actor, Microbatch, Pair
+from swarm.protocol.messages import StageTable
+
+
+def wire(
+    rosters: Sequence[Sequence[Actor]],
+    weights: Mapping[Actor, float],
+    microbatches: int,
+    blocked: frozenset[Pair] = frozenset(),
+    offset: int = 0,
+    probed: frozenset[Actor] = frozenset(),
+) -> tuple[StageTable, ...]:
+    """The table of every stage, number 0.
+
+    `weights`: relative speed, > 0. `blocked`: pairs that cannot reach each other; they are not made neighbours for a
+    microbatch unless there is no other choice. `offset` turns the rosters, so that a step which is run again gives each
+    microbatch to another replica; from 2 on also to one that is sent it by another one. `probed`: who is given one
+    microbatch and no more, if its stage has others.
+    """
+    tables: list[StageTable] = []
+    before: list[Actor] | None = None
+    for stage, roster in enumerate(rosters):
+        by = offset + offset // 2 * stage
+        turned = [roster[(i + by) % len(roster)] for i in range(len(roster))]
+        queue = _turns(turned, weights, microbatches, probed)
+        chosen: list[Actor] = []
+        if before is None or not blocked:
+            chosen, queue = queue, []
+        for m in range(len(queue)):
+            assert before is not None
+            avoid = {a for a in turned if Pair((a, before[m])) in blocked}
+            place = next((i for i, actor in enumerate(queue) if actor not in avoid), 0)
+            actor = queue.pop(place)
+            if actor in avoid and len(avoid) < len(turned):  # whoever may has done its part: one of them does more
+                may = [a for a in turned if a not in avoid]
+                actor = min(may, key=lambda a: (a in probed, (1 + chosen.count(a)) / weights[a]))
+            chosen.append(actor)
+        index = {actor: i for i, actor in enumerate(roster)}
+        tables.append(StageTable(0, tuple(roster), tuple(index[actor] for actor in chosen)))
+        before = chosen
+    return tuple(tables)
+
+
+def shares(weights: Sequence[float], microbatches: int) -> list[int]:
+    """How many microbatches each does, so that the last to finish does so soonest; equal ones in order.
+
+    Each microbatch goes where it would be finished first, which is optimal for equal jobs on machines of different
+    speed. A share in proportion to speed, rounded, may take twice as long: 14 and 2 instead of 15 and 1, at 10 to 1.
+    """
+    counts = [0] * len(weights)
+    ends = [(1 / weight, i) for i, weight in enumerate(weights)]
+    heapify(ends)
+    for _ in range(microbatches):
+        _, i = ends[0]
+        counts[i] += 1
+        heapreplace(ends, ((counts[i] + 1) / weights[i], i))
+    return counts
+
+
+def _turns(
+    roster: Sequence[Actor], weights: Mapping[Actor, float], microbatches: int, probed: frozenset[Actor]
+) -> list[Actor]:
+    """Whose each microbatch is, if nobody is to be avoided: in the order in which they get round to them."""
+    trusted = [actor for actor in roster if actor not in probed] or list(roster)
+    tried = [actor for actor in roster if actor not in trusted][: max(0, microbatches - 1)]
+    counts = shares([weights[actor] for actor in trusted], microbatches - len(tried))
+    starts = [
+        (k / weights[actor], weights[actor], i, actor)
+        for i, (actor, count) in enumerate(zip(trusted, counts, strict=True))
+        for k in range(count)
+    ]
+    return tried + [actor for _, _, _, actor in sorted(starts)]
+
+
+def amend(
+    table: StageTable,
+    out: Iterable[Actor],
+    moved: Iterable[Microbatch],
+    weights: Mapping[Actor, float],
+    spared: Collection[Actor] = (),
+    takers: Sequence[Actor] = (),
+) -> StageTable:
+    """The next table: `out` leave the roster, `moved` go to `takers`, or (if none are named) to all who remain.
+
+    By weight and least load first. Members that gave microbatches up (they own `moved` and stay) get none of them back,
+    and those that are `spared` get none as long as somebody else is there.
+    """
+    gone = set(out)
+    roster = tuple(actor for actor in table.roster if actor not in gone)
+    assert roster, "a stage without replicas cannot be amended"
+    moved = sorted(moved)
+    givers = {table.assignee(m) for m in moved} - gone
+    takers = takers or [actor for actor in roster if actor not in givers] or roster
+    takers = [actor for actor in takers if actor not in spared] or takers
+    index = {actor: i for i, actor in enumerate(roster)}
+    wheel = Wheel({actor: weights[actor] for actor in takers})
+    assignment = list(table.assignment)
+    moving = set(moved)
+    for m in range(len(assignment)):
+        assignment[m] = index[wheel.next(set()) if m in moving else table.assignee(m)]
+    carried = tuple(before for actor, before in zip(table.roster, table.carried, strict=False) if actor not in gone)
+    lines = tuple(line for actor, line in zip(table.roster, table.lines, strict=False) if actor not in gone)
+    return StageTable(table.number + 1, roster, tuple(assignment), carried, lines)
+
+
+def enlarge(table: StageTable, actor: Actor) -> StageTable:
+    """The same table with `actor` in the roster too, without any microbatch and without residuals: to be amended.
+
+    It sums little: it has just come.
+    """
+    carried = (*table.carried, -1) if table.carried else ()
+    lines = (*table.lines, min(table.lines)) if table.lines else ()
+    return replace(table, roster=(*table.roster, actor), carried=carried, lines=lines)
+
+
+class Wheel:
+    """Smooth weighted round-robin: each turn every weight is added, the fullest is taken and pays the total."""
+
+    def __init__(self, weights: Mapping[Actor, float]) -> None:
+        self._weights = dict(weights)
+        self._current = dict.fromkeys(weights, 0.0)
+        self._total = sum(weights.values())
+
+    def next(self, avoid: set[Actor]) -> Actor:
+        best: Actor | None = None
+        for actor, weight in self._weights.items():
+            self._current[actor] += weight
+            if actor not in avoid and (best is None or self._current[actor] > self._current[best] + 1e-12):
+                best = actor
+        assert best is not None
+        self._current[best] -= self._total
+        return best

@@ -1,0 +1,38 @@
+"""How far the open training pass is, as the event log tells it: once a heartbeat, if something has changed.
+
+In a large swarm stages alone, and seldom: to look at 10,000 peers takes 40 ms.
+"""
+
+from __future__ import annotations
+
+from swarm.events import PassProgress
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.outbox import Outbox
+
+MOST_PEERS = 256
+"""A larger swarm is large."""
+SELDOM = 4
+"""Then once in so many heartbeats."""
+
+
+class ProgressReport:
+    def __init__(self, out: Outbox) -> None:
+        self._out = out
+        self._last: PassProgress | None = None
+        self._beats = 0
+
+    def tell(self, ledger: PassState, peers: int) -> None:
+        """Once a heartbeat. `peers`: in the swarm."""
+        self._beats += 1
+        if peers > MOST_PEERS and self._beats % SELDOM:
+            return
+        stages: list[list[int]] = []
+        members: list[list[list[int]]] = []
+        for table in ledger.tables:
+            those = [[*ledger.progress_of(actor), len(ledger.assigned_to(actor))] for actor in table.roster]
+            stages.append([sum(column) for column in zip(*those, strict=True)] or [0, 0, 0])
+            members.append(those)
+        told = PassProgress(str(ledger.pass_id), stages, members if peers <= MOST_PEERS else [])
+        if told != self._last:
+            self._last = told
+            self._out.emit(told)

@@ -1,0 +1,357 @@
+"""What is done about an open pass in which somebody dies, dawdles, disagrees or did not hear.
+
+Every remedy is a new table for one stage, told to the stage and its neighbours. What that cannot mend is returned to
+the pass: an actor to be excluded (`Suspect`), or that the pass must be given up (`GiveUp`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swarm.events import MicrobatchesReleased, PeerFenced, StageAmended
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.assignment import amend, enlarge
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.promotion import Promotion
+from swarm.protocol.coordinator.passes.stragglers import Stragglers
+from swarm.protocol.coordinator.passes.tables_report import TablesReport
+from swarm.protocol.ids import Actor, Microbatch, PassKind, StageIndex
+from swarm.protocol.messages import Amend, Fenced, Open, Release, StageTable
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Go on without this actor."""
+
+    actor: Actor
+    reason: str
+    at_fault: bool = True
+    """It had the means to do better; it is not only gone."""
+    accused: tuple[Actor, ...] = ()
+    """Who may be to blame as well: the few that it says it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Run the step again under a new term; a forward-only pass is dropped."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A forward-only pass has taken longer than it is worth."""
+
+    reason: str
+    who: tuple[Actor, ...]
+    """Who could have got on with it."""
+
+
+class Repair:
+    """Of one pass. It changes the ledger's tables; the pass asks it, and decides whether there is anything to mend."""
+
+    def __init__(
+        self,
+        ledger: PassState,
+        members: Members,
+        settings: Settings,
+        out: Outbox,
+        entering: Promotion,
+        tables_told: TablesReport,
+    ) -> None:
+        self._ledger = ledger
+        self._tables_told = tables_told
+        self._entering = entering
+        self._members = members
+        self._settings = settings
+        self._out = out
+        self._suspicion = Stragglers(settings)
+        self._openings: dict[frozenset[int], Open] = {}
+        """By the stages whose tables concern them, what peers are told while the tables stay as they are."""
+
+    # ------------------------------------------------------------ the dead
+
+    def fence(self, actor: Actor, reason: str) -> GiveUp | None:
+        """Take an actor of the pass out of its stage for good; what it did in this pass is void."""
+        ledger = self._ledger
+        stage = ledger.stage_of(actor)
+        assert stage is not None
+        table = ledger.tables[stage]
+        mine = ledger.assigned_to(actor)
+        unfinished = ledger.unfinished(actor)
+        finished = [m for m in mine if m not in unfinished]
+        ledger.disturbers[actor] = reason
+        self._out.emit(
+            PeerFenced(
+                actor=str(actor),
+                stage=stage,
+                pass_id=str(ledger.pass_id),
+                finished=list(finished),
+                unfinished=list(unfinished),
+                reason=reason,
+            )
+        )
+        self._out.send(actor, Fenced(ledger.pass_id, reason))
+        if len(table.roster) == 1:
+            return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}")
+        ledger.fences += 1
+        ledger.done_again += len(finished)
+        table = amend(table, [actor], mine, ledger.weights, self._spared())
+        self._publish(stage, table, f"{actor} is fenced: {reason}")
+        return None
+
+    def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
+        """Give a stage a new table, in which `entrant` is new, and tell all whom it concerns."""
+        ledger = self._ledger
+        moved = ledger.amend(stage, table)
+        self._openings.clear()
+        new = None if entrant is None else str(entrant)
+        self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason, new))
+        self._tables_told.tell(ledger, stage, reason)
+        for near in ledger.concerned(stage):
+            for actor in ledger.tables[near].roster:
+                self._out.send(actor, Amend(ledger.pass_id, StageIndex(stage), table, reason))
+
+    # ------------------------------------------------------------ the slow
+
+    def released(self, sender: Actor, number: int, given: tuple[Microbatch, ...], now: float) -> None:
+        """The answer to a Release. Only the table that answers moves released microbatches.
+
+        A new table voids what siblings answer under the old one. So those that were asked too are waited for, until the
+        next heartbeat.
+        """
+        ledger = self._ledger
+        stage = ledger.stage_of(sender)
+        if stage is None or number != ledger.tables[stage].number or sender not in ledger.releasing:
+            return
+        ledger.given[sender] = tuple(m for m in given if m in ledger.assigned_to(sender))
+        if all(a in ledger.given for a in ledger.tables[stage].roster if a in ledger.releasing):
+            self._hand_on(stage, now)
+
+    def _hand_on(self, stage: int, now: float) -> None:
+        """Give what peers of a stage have released to others."""
+        ledger = self._ledger
+        table, leaving = ledger.tables[stage], self._members.leaving()
+        given = {actor: ledger.given.pop(actor) for actor in table.roster if actor in ledger.given}
+        slow: dict[Actor, tuple[Microbatch, ...]] = {}
+        spared = self._spared().union(given)
+        reasons: list[str] = []
+        new: Actor | None = None
+        for giver, moved in given.items():
+            del ledger.releasing[giver]
+            entrant = self._entering.who_asked(giver)
+            if not moved:
+                continue
+            self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(giver), list(moved)))
+            if entrant is not None:
+                ledger.enter(entrant, now)
+                new = entrant
+                table = amend(enlarge(table, entrant), [], moved, ledger.weights, spared, [entrant])
+                reasons.append(f"{entrant} has caught up, and takes over {len(moved)} microbatches of {giver}")
+            elif giver in leaving:
+                table = amend(table, [], moved, ledger.weights, spared)
+                reasons.append(f"{giver} is leaving and hands on {len(moved)} microbatches")
+            else:
+                slow[giver] = moved
+                ledger.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
+        if slow:
+            every = [m for moved in slow.values() for m in moved]
+            ledger.released[stage].update(every)
+            takers = self._suspicion.takers(self._members, ledger, stage, slow, len(every), now)
+            table = amend(table, [], every, ledger.weights, spared, takers)
+            who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
+            reasons.append(f"{who} slow and released {len(every)} microbatches")
+        if reasons:
+            self._publish(stage, table, "; ".join(reasons), new)
+        if new is not None:
+            self.tell(new, now)
+
+    def _spared(self) -> frozenset[Actor]:
+        """Who is given nothing more as long as a sibling is there: who leaves, and who is only tried."""
+        return self._ledger.probed.union(self._members.leaving())
+
+    # ------------------------------------------------------------ those who leave
+
+    def drain(self, now: float) -> Suspect | GiveUp | None:
+        """Take from those who are leaving what they have not begun, and name one who cannot stay to the end.
+
+        Who has accumulated something stays until the step is decided: without it, that would be done again.
+        """
+        ledger, leaving = self._ledger, self._members.leaving()
+        for actor in [a for a in ledger.actors if a in leaving]:
+            stage, member = ledger.stage_of(actor), self._members.get(actor)
+            if stage is None or member is None or member.leaving_since is None:
+                continue
+            table = ledger.tables[stage]
+            left = member.leaving_since + self._settings.leave_s - now
+            too_long = self._least_rest_s() > left
+            if all(a in leaving for a in table.roster):
+                # the last one: its state, which is as of the step before, is worth more than this step
+                if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
+                    return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
+            elif not table.assigned_to(actor):
+                if stage not in ledger.sealed_at:  # else its stage is reducing, and would have to begin anew
+                    table = amend(table, [actor], [], ledger.weights, leaving)
+                    self._publish(stage, table, f"{actor} is leaving and has begun nothing")
+            elif too_long:
+                return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
+            elif (unfinished := tuple(ledger.unfinished(actor))) and ledger.releasing.get(actor) != unfinished:
+                ledger.releasing[actor] = unfinished
+                self._out.send(actor, Release(ledger.pass_id, table.number, unfinished))
+        return None
+
+    def _least_rest_s(self) -> float:
+        """So long the pass takes at least: computing alone, with all of a stage's replicas at work all the time."""
+        longest = 0.0
+        for table in self._ledger.tables:
+            rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
+            if len(rates) == len(table.roster):
+                longest = max(longest, sum(len(self._ledger.unfinished(a)) for a in table.roster) / sum(rates))
+        return longest
+
+    # ------------------------------------------------------------ those who disagree
+
+    def digests_differ(self, stage: int) -> Suspect | None:
+        """One new attempt; if they differ again, whose answer was seen least in both (of two, the later) must go."""
+        ledger, table = self._ledger, self._ledger.tables[stage]
+        held = ledger.prepared[stage]
+        ledger.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
+        if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
+            return None
+        rarest = min(reversed(table.roster), key=lambda a: ledger.digest_votes[stage, held[a].answer])
+        return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
+
+    def _reduce_stuck(self, stage: int) -> Suspect | None:
+        if self._try_again(stage, "the reduce does not finish: one new attempt"):
+            return None
+        return self._without_who_holds_up(stage, "the reduce does not finish with it")
+
+    def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
+        actor = self._suspicion.holds_up(self._members, self._ledger, stage)
+        if actor is None:
+            return None
+        return Suspect(actor, reason, accused=self._suspicion.kept_waiting_by(self._members, self._ledger, actor))
+
+    def _try_again(self, stage: int, reason: str) -> bool:
+        """Have a stage reduce once more, under another number. False when it already has."""
+        ledger, table = self._ledger, self._ledger.tables[stage]
+        ledger.digest_retries[stage] = ledger.digest_retries.get(stage, 0) + 1
+        if ledger.digest_retries[stage] > 1:
+            return False
+        self._publish(stage, replace(table, number=table.number + 1), reason)
+        return True
+
+    # ------------------------------------------------------------ once a heartbeat
+
+    def tick(
+        self, experience: FailureHistory, unheard: frozenset[Actor], now: float
+    ) -> Suspect | GiveUp | TooLong | None:
+        """Repeat what was not heard, take work from the slow, name who is stuck.
+
+        `unheard`: of whom nothing has been heard, perhaps by our own fault.
+        """
+        ledger = self._ledger
+        trains = ledger.kind is PassKind.TRAIN
+        for actor in ledger.actors:
+            if self._members.get(actor) is None:
+                return Suspect(actor, "it is gone", at_fault=False)
+            numbers = self._opening(ledger.stages_near(actor)).numbers
+            self._tell_if_behind(actor, numbers, now)
+        for listener in ledger.listeners:
+            member = self._members.get(listener.actor)
+            if member is not None and member.lost_at is None and not self._listens(member):
+                self._tell_again(member, now)
+        if (late := self._too_late()) is not None:
+            late.came_late(ledger.pass_id.version)
+            return Suspect(
+                late.actor, "it has not caught up, and its siblings have nothing left to do", at_fault=trains
+            )
+        if trains and self._suspicion.overrun(ledger, experience.aborts, now):
+            return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
+        if not trains and (reason := self._suspicion.outlasts(ledger, now)):
+            return TooLong(reason, tuple(self._suspicion.dawdlers(self._members, ledger, unheard, now)))
+        for stage in sorted({at for actor in ledger.given if (at := ledger.stage_of(actor)) is not None}):
+            self._hand_on(stage, now)
+        for actor, microbatches in self._suspicion.to_release(self._members, ledger, unheard, now):
+            ledger.releasing[actor] = microbatches
+        for actor, microbatches in ledger.releasing.items():
+            if (at := ledger.stage_of(actor)) is not None:
+                self._out.send(actor, Release(ledger.pass_id, ledger.tables[at].number, microbatches))
+        strikes = experience.probation.strikes if trains else experience.idle_strikes
+        for actor, reason in self._suspicion.stalled(self._members, ledger, strikes, unheard, now):
+            return Suspect(actor, reason)
+        if unheard or not trains:
+            return None  # reduces that would wait for them could have got on
+        for stage in self._suspicion.stuck_reduces(ledger, now):
+            if (found := self._reduce_stuck(stage)) is not None:
+                return found
+        for stage, seconds in self._suspicion.endless_reduces(ledger, now):
+            reason = f"its stage waits for it, and has been reducing for {seconds}"
+            if (found := self._without_who_holds_up(stage, reason)) is not None:
+                return found
+        return None
+
+    def _listens(self, member: Member) -> bool:
+        """Whether it says that it was told to listen, and not that it has a part in the pass: it may have had one."""
+        status = member.status
+        takes_part = status is not None and status.pass_id == self._ledger.pass_id and not status.fenced
+        return member.has_heard(self._ledger.pass_id) and not takes_part
+
+    def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
+        """`numbers`: of the tables that it is told, as they are."""
+        member = self._members.get(actor)
+        status = member.status if member is not None else None
+        if status is not None and status.pass_id == self._ledger.pass_id and status.numbers == numbers:
+            return
+        if member is not None:
+            self._tell_again(member, now)
+
+    def _tell_again(self, member: Member, now: float) -> None:
+        if now - member.told_at >= self._settings.heartbeat_s:
+            self.tell(member.actor, now)
+
+    def _too_late(self) -> Member | None:
+        """Who came into the roster while it lacked a decision, and lacks it still when all its siblings are done."""
+        ledger = self._ledger
+        for table in ledger.tables:
+            for actor in ledger.entering.intersection(table.roster):
+                member = self._members.get(actor)
+                status = member.status if member is not None else None
+                begun = status is not None and status.pass_id == ledger.pass_id
+                siblings = [a for a in table.roster if a not in ledger.entering]
+                done = siblings and not any(ledger.unfinished(a) for a in siblings)
+                if member is not None and done and not begun:
+                    return member
+        return None
+
+    def tell(self, actor: Actor, now: float) -> None:
+        """Say (again) that the pass is open, with the tables as they are now."""
+        ledger = self._ledger
+        if (member := self._members.get(actor)) is not None:
+            member.told_at = now
+        self._out.send(actor, self._opening(ledger.stages_near(actor)))
+
+    def _opening(self, stages: frozenset[int]) -> Open:
+        """What is told to those whom these stages' tables concern."""
+        ledger = self._ledger
+        opening = self._openings.get(stages)
+        if opening is None or opening.listeners is not ledger.listeners:
+            opening = Open(
+                ledger.pass_id,
+                ledger.kind,
+                ledger.told(stages),
+                ledger.decision,
+                ledger.codecs,
+                ledger.nonfinite,
+                ledger.listeners,
+                ledger.rolled_back_in,
+                ledger.step_s,
+                ledger.save,
+                ledger.steps,
+            )
+            self._openings[stages] = opening
+        return opening

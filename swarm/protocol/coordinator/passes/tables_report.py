@@ -1,0 +1,66 @@
+"""Who serves which stage, as the event log tells it: a table when it differs from what was told of its stage last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.events import TableChanged
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.ids import Actor
+from swarm.protocol.outbox import Outbox
+
+STEADY = 1.15
+"""A rate that differs from the one told last by no more than this factor is the same: measured ones always waver."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    roster: tuple[Actor, ...]
+    weights: list[float]
+    rates: list[float]
+
+    def says(self, other: _Told) -> bool:
+        """Whether the other is no news after this."""
+        same = self.roster == other.roster and self.weights == other.weights
+        return same and all(_is_like(one, two) for one, two in zip(self.rates, other.rates, strict=True))
+
+
+class TablesReport:
+    """One for a life of the coordinator: at its beginning nothing is told."""
+
+    def __init__(self, members: Members, capacities: StageCosts, out: Outbox) -> None:
+        self._members = members
+        self._capacities = capacities
+        self._out = out
+        self._told: dict[int, _Told] = {}
+
+    def tell(self, ledger: PassState, stage: int, reason: str) -> None:
+        """A pass opens, or `stage` has a new table."""
+        table = ledger.tables[stage]
+        weights, rates = weights_of(ledger, stage), self._rates(table.roster, stage)
+        now = _Told(table.roster, weights, rates)
+        before = self._told.get(stage)
+        if before is not None and before.says(now):
+            return
+        self._told[stage] = now
+        roster = [str(actor) for actor in table.roster]
+        self._out.emit(TableChanged(str(ledger.pass_id), stage, table.number, roster, weights, rates, reason))
+
+    def _rates(self, roster: tuple[Actor, ...], stage: int) -> list[float]:
+        members = [self._members.get(actor) for actor in roster]
+        return [0.0 if m is None else _rounded(self._capacities.rate(m, stage), 3) for m in members]
+
+
+def weights_of(ledger: PassState, stage: int) -> list[float]:
+    """By member of the roster of a stage, as they are told."""
+    return [_rounded(ledger.weights.get(actor, 0.0), 4) for actor in ledger.tables[stage].roster]
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _is_like(one: float, two: float) -> bool:
+    return one / STEADY <= two <= one * STEADY

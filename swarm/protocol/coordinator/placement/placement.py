@@ -1,0 +1,377 @@
+"""Who holds which stage, and how they come to hold it: the coordinator's work between two passes.
+
+Members are placed where they are needed, those that lack the version are told where to get it, and a stage that nobody
+holds is waited for, restored, given a spare replica, or, last of all, the reason for a rollback.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from swarm.events import PeerJoined, RecordOutdated, RolledBack
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.placement.rebalancing import Rebalancing
+from swarm.protocol.coordinator.placement.seats import Seats
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.messages import Assign, Decide
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+
+RECALLED_BEATS = 4
+"""Heartbeats in which a new leader waits for the first word of a peer that has reported to all before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTerm:
+    """What was said to peers so far must become void. `rollback_to`: and the history goes on from this version."""
+
+    rollback_to: int | None = None
+
+
+@dataclass(slots=True)
+class Survey:
+    """How the stages stand."""
+
+    rosters: list[list[Actor]]
+    """By stage: who holds the version, then who can apply the last decision, then who is `entering`."""
+    entering: set[Actor] = field(default_factory=set)
+    """Listeners who lack nothing but the last decision: the sums of its step are kept for them."""
+    ready: bool = True
+    """The next pass can open over these rosters."""
+    waiting: str = ""
+    """What it waits for, if that is worth saying."""
+    new_term: NewTerm | None = None
+
+    def wait(self, reason: str) -> None:
+        self.ready = False
+        self.waiting = self.waiting or reason
+
+
+class Placement:
+    """`place` may be called at any time, `survey` between passes: again and again, until it is ready."""
+
+    def __init__(
+        self,
+        me: Actor,
+        settings: Settings,
+        history: History,
+        members: Members,
+        rebalancing: Rebalancing,
+        seats: Seats,
+        experience: FailureHistory,
+        out: Outbox,
+    ) -> None:
+        self.since = 0.0
+        """When the last pass closed."""
+        self._me = me
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._out = out
+        self.rebalancing = rebalancing
+        self._seats = seats
+        self._experience = experience
+        self._first_patience_s = settings.start_timeout_s
+        if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
+            self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
+        self._opened_any = False
+        self._missing_since: dict[int, float] = {}
+        """Stages of which nobody holds the version."""
+        self._empty_since: dict[int, float] = {}
+        """Stages that nobody holds or is to take up, and since when nobody has come."""
+        self._arrived = 0
+        """Members, at the last look at those."""
+        self._placed_for = (-1, 0)
+        """What it depended on when everybody was placed last, or told to stand by."""
+        self._handing_on = False
+        """A stage is held by none but members that are leaving: meanwhile all apply, and save, what was decided."""
+        self._listened: frozenset[Actor] = frozenset()
+        """Who listened to the last step that was decided."""
+
+    def pass_closed(self, now: float) -> None:
+        self.since = now
+        self._missing_since.clear()
+        self._empty_since.clear()
+        for member in self._members:
+            member.told_at = -1.0
+
+    def decided(self, listened: Collection[Actor]) -> None:
+        """A step is decided, whose sums are kept for these."""
+        self._listened = frozenset(listened)
+
+    def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
+        self._opened_any = True
+        self.rebalancing.opened(actors, now)
+
+    # ------------------------------------------------------------ placing
+
+    def place(self, now: float) -> bool:
+        """Give every member that has introduced itself a stage, or have it stand by. True if somebody got one."""
+        placed = False
+        before = self._members.changes, self.rebalancing.most
+        if before == self._placed_for:
+            return False
+        unplaced = self._members.unplaced
+        room = bool(unplaced) and self._room()
+        for member in unplaced:
+            if not member.introduced or member.lost_at is not None or (member.standing_by and not room):
+                continue
+            if member.leaving_since is not None:
+                continue
+            claim = self.rebalancing.claim(member)
+            if claim is not None:
+                placed = True
+                reason = f"recruited from standby: {claim.reason}" if member.standing_by else claim.reason
+                member.place(claim.stage, now)
+                self._out.emit(PeerJoined(str(member.actor), claim.stage, reason))
+                self.rebalancing.forecast(member, claim.stage)
+                room = self._room()
+            elif not member.standing_by:
+                member.standing_by = True
+                self._out.emit(PeerJoined(str(member.actor), None, self.rebalancing.why_not(member)))
+                self._out.send(member.actor, Assign(self._history.term, None, 0))
+        self._placed_for = before
+        return placed
+
+    def _room(self) -> bool:
+        """Whether any stage has fewer than it may have. While none has, who stands by goes on to do so."""
+        away = Counter(member.stage for member in self._members.lost if not member.given_up)
+        most = self.rebalancing.most
+        return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
+
+    def _bench(self) -> None:
+        """Leave out who is on probation, where a stage has somebody else that holds the version.
+
+        But nobody in a step of which an attempt came to nothing: who was found at fault may have waited for the one who
+        is left, and steps that are not decided would never bring them back. Left out of it are those whom more failures
+        of that step accuse than a sibling: as soon as it has failed with that one too, they are back. And half of all,
+        where it came out not finite (`halves`).
+        """
+        history = self._history
+        probation, in_vain = self._experience.probation, self._experience.aborts > 0
+        for stage in range(self._settings.stages):
+            crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
+            late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
+            there = [m for m in crew if self._has(m)]
+            against = {m.actor: self._experience.accusations.against(m.actor.peer) for m in crew}
+            late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
+            late.update(m.actor for m in crew if m.actor.peer in self._experience.halves.left_out)
+            spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
+            for member in crew:
+                member.bench(spared and member.actor in late)
+
+    # ------------------------------------------------------------ catching up
+
+    def survey(self, now: float) -> Survey:
+        """Place members, tell who lacks the version how to catch up, and say whether every stage is held."""
+        self._bench()
+        self.place(now)
+        if not self._may_wait_for_replicas(now):
+            self.rebalancing.consider(now)
+        found, history = Survey([]), self._history
+        crews = [[m for m in self._members.of_stage(s) if self._has(m)] for s in range(self._settings.stages)]
+        self._handing_on = any(crew and all(m.leaving_since is not None for m in crew) for crew in crews)
+        for stage in range(self._settings.stages):
+            holders, coming, needy = self._crew(stage)
+            staying = [m for m in (*holders, *coming) if m.leaving_since is None]
+            crew = len(staying) + sum(not m.given_up for m in needy)
+            if holders or coming:
+                self._missing_since.pop(stage, None)
+                if not staying:
+                    found.wait(f"the last replica of stage {stage} is leaving")
+                    if not crew and not history.restorable:
+                        self._recruit(stage, now)
+            else:
+                self._missing(stage, crew, found, now)
+            if crew:
+                self._empty_since.pop(stage, None)
+            if unheard := [m for m in needy if self._may_be_further(m, now)]:
+                needy = [m for m in needy if not self._may_be_further(m, now)]
+                found.ready = False
+                self._ask_to_apply(unheard, now)
+            entering: list[Member] = []
+            if staying:
+                entering = [m for m in needy if self._enters(m)]
+                needy = [m for m in needy if not self._listens(m)]
+            needy = self._wanted(needy, len(staying))
+            self._supply(stage, needy, holders, coming, now)
+            for member in needy:
+                if member.is_waited_for(now, self._settings.step_budget_s):
+                    found.ready = False
+            if crew < self._settings.replicas and self._may_wait_for_replicas(now):
+                found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
+            found.rosters.append([m.actor for m in (*staying, *entering)])
+            found.entering.update(m.actor for m in entering)
+        if found.new_term is None and self._members.are_beyond(history.term):
+            self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
+            found.new_term = NewTerm()
+        return found
+
+    def _listens(self, member: Member) -> bool:
+        """Whether somebody who lacks the version, while others hold it, takes it up without being waited for.
+
+        Not at the end, nor when a process of ours begins: then all are to begin together. But who has listened to an
+        earlier one is not disturbed.
+        """
+        if self._history.version == self._history.end(self._settings):
+            return False
+        return self._opened_any or member.has_heard_any
+
+    def _enters(self, member: Member) -> bool:
+        """Whether it lacks the last decision alone, whose sums are kept for it."""
+        version = self._history.version
+        held = self._history.decision is not None and member.version == version - 1
+        return held and self._listens(member) and member.actor in self._listened and member.enters_from <= version
+
+    def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
+        """Who of a stage holds the version, who can apply the last decision, and who needs a state.
+
+        Those who are leaving are among the first two: without a part in the next pass, they can hand on what they hold.
+        """
+        holders: list[Member] = []
+        coming: list[Member] = []
+        needy: list[Member] = []
+        for member in self._members.of_stage(stage):
+            if member.lost_at is not None or member.benched:
+                continue
+            if member.version == self._history.version:
+                if member.given_up:
+                    member.has_state()
+                holders.append(member)
+            elif member.can_apply(self._history.decision):
+                coming.append(member)
+            elif member.leaving_since is None:
+                needy.append(member)
+        return holders, coming, needy
+
+    def _may_be_further(self, member: Member, now: float) -> bool:
+        """Whether it may have got further since it was last heard: between heartbeats it told only who led then."""
+        since = member.recalled_at
+        if since is None or member.status is None:
+            return False
+        return now - since < RECALLED_BEATS * self._settings.heartbeat_s
+
+    def _has(self, member: Member) -> bool:
+        return member.version == self._history.version or member.can_apply(self._history.decision)
+
+    def _wanted(self, needy: list[Member], held: int) -> list[Member]:
+        """Those that are to take up the version: as many as the stage lacks, at the end all. The given up come on top.
+
+        A peer may come back with a stage that has all its replicas by now; it stays in reserve.
+        """
+        if not needy:
+            return []
+        waiting = [m for m in needy if not m.given_up]
+        if self._history.version < self._history.end(self._settings):
+            del waiting[max(0, self.rebalancing.most - held) :]
+        return waiting + [m for m in needy if m.given_up]
+
+    def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
+        """Tell who can apply the decision to do so, and who lacks the version where to get it. Repeated while open."""
+        history = self._history
+        gaps = needy or self._handing_on or history.version == history.end(self._settings)
+        gaps = gaps or history.controls.paused is not None
+        if gaps:
+            self._ask_to_apply(coming, now)  # otherwise the next Open carries the decision
+        for i, member in enumerate(needy):
+            if not holders and not (history.restorable and not coming):
+                continue
+            late = member.given_up and member.assigned not in (None, (stage, history.version))
+            if late and now < member.patience_until:
+                continue  # a newer order would break off its download
+            if not self._tell(member, now):
+                continue
+            # every other turn the next source, however many repeats pass while the peer still tries one
+            turn = i + member.told + (member.told // len(holders) if holders else 0)
+            source = holders[turn % len(holders)].actor if holders else self._me
+            initialised = history.version == 0 and not self._settings.imported
+            from_archive = not holders and not initialised
+            member.told += 1
+            member.assigned = (stage, history.version)
+            if late:
+                member.give_up(now, self._settings.step_budget_s)
+            give = None if initialised else source
+            order = Assign(history.term, StageIndex(stage), history.version, give, from_archive, member.move_number)
+            self._out.send(member.actor, order)
+
+    def _ask_to_apply(self, members: Iterable[Member], now: float) -> None:
+        history = self._history
+        for member in members:
+            if history.decision is not None and self._tell(member, now):
+                self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
+
+    def ask_to_save(self, now: float) -> None:
+        """Tell the last decision again to those who hold its version and have not saved it."""
+        history = self._history
+        for member in self._members:
+            if history.decision is None or member.version != history.version or member.status is None:
+                continue
+            if member.status.checkpoint_version < history.version and self._tell(member, now):
+                self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
+
+    def _tell(self, member: Member, now: float) -> bool:
+        """Whether it is time to say it (again) to this member."""
+        if member.told_at >= 0 and now - member.told_at < 2 * self._settings.heartbeat_s:
+            return False
+        member.told_at = now
+        return True
+
+    def _may_wait_for_replicas(self, now: float) -> bool:
+        """At the start of a process, a while: the first pass is to open with everybody."""
+        first = self._members.first_heard_at
+        return not self._opened_any and (first is None or now - first < self._first_patience_s)
+
+    # ------------------------------------------------------------ a stage without the version
+
+    def _missing(self, stage: int, crew: int, found: Survey, now: float) -> None:
+        """Nobody holds the version: wait for a copy, then roll back to what the archive has.
+
+        Not while nobody could take up the older version: after a restart of ours peers need a while to come back.
+        """
+        history, settings = self._history, self._settings
+        if not crew and all(len(self._members.of_stage(s)) < 2 for s in range(settings.stages)):
+            self._missing_since.pop(stage, None)
+            found.wait(f"stage {stage} has no peer")
+            self._ask_for_a_seat(stage, now)
+            return
+        since = self._missing_since.setdefault(stage, now)
+        recruit = now - since >= settings.recruit_after_s
+        if not history.restorable and self._may_wait_for_replicas(now):
+            recruit = False  # who holds it may only be late to come back to us
+        if history.restorable:
+            found.wait("" if crew else f"stage {stage} has no peer")
+            if not crew and recruit and not self._may_wait_for_replicas(now):
+                self._recruit(stage, now)
+            return
+        found.wait("" if recruit else f"nobody holds stage {stage} at version {history.version}")
+        if recruit and found.new_term is None:
+            target = history.rollback_target
+            reason = f"the last copy of stage {stage} at version {history.version} is gone"
+            found.new_term = self.go_back(target, reason)
+
+    def go_back(self, target: int, reason: str) -> NewTerm:
+        """What all hold is void: the history is to go on from version `target`."""
+        self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
+        for member in self._members:
+            member.version = None
+            member.has_state()
+        return NewTerm(target)
+
+    def _ask_for_a_seat(self, stage: int, now: float) -> None:
+        """No stage can spare a replica, and for a while nobody has come who would hold this one."""
+        if len(self._members) > self._arrived:
+            self._empty_since.clear()  # others may be on their way, as after a restart of ours
+        self._arrived = len(self._members)
+        since = self._empty_since.setdefault(stage, now)
+        if now - since >= self._settings.recruit_after_s and not self._may_wait_for_replicas(now):
+            self._seats.lacking(stage, now)
+
+    def _recruit(self, stage: int, now: float) -> None:
+        """Nobody stands by for a stage without peers: a replica that can be spared goes there, or a peer holds two."""
+        if self.rebalancing.recruit(StageIndex(stage), now) is None:
+            self._seats.lacking(stage, now)

@@ -1,0 +1,204 @@
+"""Which stage a newcomer takes, and who should move to another one. Pure functions of measured speeds.
+
+A stage does as many microbatches a second as its replicas together; the swarm as many as its slowest stage. A newcomer
+goes where it raises the swarm's rate most. A peer moves to the slowest stage if what that gains, for as long as the
+arrangement may be expected to last, is more than what is lost while it downloads the state of its new stage. Neither
+is ever decided by two at once: the coordinator asks, so decisions that rest on the same picture do not collide (as
+they did in Petals, issue 389: many servers moved to the same gap, one after the other).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from swarm.protocol.coordinator.membership.stage_costs import Lineup, Worker
+from swarm.protocol.ids import Actor, StageIndex
+
+LOOKAHEAD = 16
+"""So many moves are thought ahead: where several stages are equally slow, one move alone gains nothing."""
+WORTH = 0.03
+"""Share of the swarm's rate that moves must gain in all: measured speeds waver by as much."""
+_EQUAL = 1e-9
+"""Rates that differ by less, relatively, are sums of the same numbers in another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    stage: StageIndex
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    actor: Actor
+    source: StageIndex
+    stage: StageIndex
+    gain: float
+    """Microbatches that the swarm does more within the horizon once it is there, with the moves that are to follow."""
+    cost: float
+    """Microbatches that it does less on the way."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    reason: str
+
+
+# ---------------------------------------------------------------- a newcomer
+
+
+def claim(lineup: Lineup, speed: float, uplink: float = math.inf, barred: frozenset[int] = frozenset()) -> Claim | None:
+    """The stage for a newcomer of this speed and uplink. None: every stage that it could hold is full.
+
+    First a stage that lacks planned replicas; then where the swarm's rate rises most; then where the slowest, the
+    second slowest, … stage is helped; then the lower one.
+    """
+    newcomer = Worker(Actor("", 0), speed, uplink=uplink)
+    rates = lineup.rates()
+    best: tuple[tuple[bool, list[float]], int] | None = None
+    for stage, crew in enumerate(lineup.crews):
+        if len(crew) >= lineup.most or stage in barred:
+            continue
+        after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + lineup.rate(newcomer, stage)])
+        worth = (len(crew) < lineup.replicas, after)
+        if best is None or _better(worth, best[0]):
+            best = worth, stage
+    if best is None:
+        return None
+    (lacking, after), stage = best
+    held = len(lineup.crews[stage])
+    if lacking:
+        return Claim(StageIndex(stage), f"stage {stage} had {held} of {lineup.replicas} replicas")
+    before = min(rates)
+    gains = f"raises the swarm from {before:.3g} to {after[0]:.3g} microbatches/s"
+    reason = gains if after[0] > before * (1 + _EQUAL) else "is one of the slowest"
+    return Claim(StageIndex(stage), f"stage {stage}, with {held} peers, {reason}")
+
+
+def _better(one: tuple[bool, list[float]], other: tuple[bool, list[float]]) -> bool:
+    """Whether `one` is worth more: rates are compared from the slowest on, and nearly equal ones are equal."""
+    if one[0] != other[0]:
+        return one[0]
+    for mine, theirs in zip(one[1], other[1], strict=True):
+        if not math.isclose(mine, theirs, rel_tol=_EQUAL):
+            return mine > theirs
+    return False
+
+
+# ---------------------------------------------------------------- a move
+
+
+def plan_move(
+    lineup: Lineup, download_s: float, horizon_s: float, barred: Collection[tuple[int, int]] = ()
+) -> Move | Stay:
+    """The move that should be made now, if any.
+
+    Moves are thought ahead, each the best one after the one before and each taking `download_s`; of all beginnings of
+    that sequence the one that does most microbatches within `horizon_s` is chosen, and its first move made, if it does
+    `WORTH` more than staying. `download_s`: seconds from leaving a stage to working in the next one. `horizon_s`: for
+    how long the arrangement may be expected to last. `barred`: (from, to) of moves that are not to be made.
+    """
+    if len(lineup.crews) < 2:
+        return Stay("there is one stage")
+    rates = lineup.rates()
+    start = min(rates)
+    crews, first = [list(crew) for crew in lineup.crews], None
+    done, on_the_way, best, steps = 0.0, 0.0, 0.0, 0
+    gain = cost = 0.0
+    final = start
+    for number in range(1, LOOKAHEAD + 1):
+        found = _best_move(crews, lineup, rates, barred)
+        if found is None or number * download_s > horizon_s:
+            break
+        worker, source, stage = found
+        crews[source].remove(worker)
+        rates[source] -= lineup.rate(worker, source)
+        without = min(rates)  # while it downloads
+        crews[stage].append(_moved(worker))
+        rates[stage] += lineup.rate(worker, stage)
+        first = first or found
+        done += without * download_s
+        on_the_way += download_s
+        net = done + min(rates) * (horizon_s - on_the_way) - start * horizon_s
+        if net > best:
+            best, steps, final = net, number, min(rates)
+            cost = max(0.0, start * on_the_way - done)  # earlier moves may gain more than the last one costs
+            gain = net + cost
+    if first is None:
+        return Stay("no move helps the slowest stage")
+    if best <= WORTH * start * horizon_s:
+        return Stay(f"moves would gain {best:.3g} microbatches in {horizon_s:.0f} s, too few")
+    worker, source, stage = first
+    reason = (
+        f"stage {stage} is the slowest: {start:.3g} → {final:.3g} microbatches/s"
+        f"{f' after {steps} moves' if steps > 1 else ''}; in {horizon_s:.0f} s that gains {gain:.3g} microbatches, and "
+        f"{download_s:.0f} s of download cost {cost:.3g}"
+    )
+    return Move(worker.actor, StageIndex(source), StageIndex(stage), gain, cost, reason)
+
+
+def _best_move(
+    crews: Sequence[Sequence[Worker]], lineup: Lineup, rates: Sequence[float], barred: Collection[tuple[int, int]]
+) -> tuple[Worker, int, int] | None:
+    """(who, from, to) that leaves the slower one of the two stages fastest. None: no move to the slowest helps it."""
+    stage = min(range(len(rates)), key=lambda s: (rates[s], s))
+    if len(crews[stage]) >= lineup.most:
+        return None
+    best: tuple[float, float, Actor] | None = None
+    chosen: tuple[Worker, int, int] | None = None
+    for source, crew in enumerate(crews):
+        if source == stage or (source, stage) in barred or not _spares(crew, len(crews[stage]), lineup.replicas):
+            continue
+        for worker in crew:
+            if not worker.movable or stage in worker.barred:
+                continue
+            left = rates[source] - lineup.rate(worker, source)
+            slower = min(rates[stage] + lineup.rate(worker, stage), left)
+            if slower <= rates[stage] * (1 + _EQUAL):
+                continue
+            worth = (-slower, worker.speed, worker.actor)
+            if best is None or worth < best:
+                best, chosen = worth, (worker, source, stage)
+    return chosen
+
+
+def _spares(crew: Sequence[Worker], there: int, replicas: int) -> bool:
+    """Whether a stage can give one away: never its last one, nor a planned one to a stage that has more than it has."""
+    ready = sum(worker.ready for worker in crew)
+    return ready >= 2 and len(crew) - 1 >= min(replicas, there + 1)
+
+
+def _moved(worker: Worker) -> Worker:
+    """On its way: it counts, and stays."""
+    return replace(worker, movable=False, ready=False)
+
+
+# ---------------------------------------------------------------- an empty stage
+
+
+def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
+    """Who is to take up a stage that has nobody, when nobody stands by: who lacks the version, then the least loss.
+
+    Here it does not matter who has just moved: nothing goes on without the stage.
+    """
+    rates = lineup.rates()
+    best: tuple[bool, float, float, Actor] | None = None
+    move: Move | None = None
+    for source, crew in enumerate(lineup.crews):
+        if source == stage or len(crew) < 2:
+            continue
+        for worker in crew:
+            if worker.ready and sum(w.ready for w in crew) < 2:
+                continue  # it has the only copy
+            if stage in worker.barred:
+                continue
+            left = rates[source] - lineup.rate(worker, source)
+            worth = (worker.ready, -min(left, lineup.rate(worker, stage)), worker.speed, worker.actor)
+            if best is None or worth < best:
+                best = worth
+                reason = f"moved from stage {source}, which has {len(crew)} replicas: stage {stage} has none"
+                move = Move(worker.actor, StageIndex(source), stage, 0.0, 0.0, reason)
+    return move

@@ -1,0 +1,223 @@
+"""Which stage newcomers take and who moves, as the run goes: the planner, fed with what the coordinator measures.
+
+What a move costs and how long it is good for is measured too: seconds from being given a stage to working in it, how
+long a step takes, how often peers leave. So there is no period to choose: it is considered after every decided step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from swarm.events import ManyReplicas, PeerJoined, PeerMoved
+from swarm.protocol.catch_up_forecast import forecast
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.coordinator.placement.churn import Churn, expected_quiet_s, replica_cap, undisturbed_replicas
+from swarm.protocol.coordinator.placement.hysteresis import Hysteresis
+from swarm.protocol.coordinator.placement.planner import Claim, Move, claim, plan_move, recruit
+from swarm.protocol.coordinator.placement.planner_report import PlannerReport
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+from swarm.protocol.timeouts import Observed
+
+DWELL_STEPS = 4
+"""For so many steps a peer stays where it is: it takes that many to see what it does there."""
+DWELL_DOWNLOADS = 2
+"""And at least for so many times as long as it takes to take up a stage: half of its time it is of use."""
+
+
+class Rebalancing:
+    """`claim` for who has no stage, `consider` between passes. Told of passes by `opened` and `decided`."""
+
+    def __init__(
+        self, settings: Settings, history: History, members: Members, capacities: StageCosts, out: Outbox
+    ) -> None:
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._out = out
+        self._capacities = capacities
+        self._churn = Churn()
+        self._steps = Observed()
+        self._reduces = Observed()
+        self._arrivals = Observed()
+        self._began_at: float | None = None
+        self._warned = False
+        """When the first pass opened: who was placed before that had to wait for others."""
+        self._moves = 0
+        self._hysteresis = Hysteresis()
+        self._told = PlannerReport(out)
+        self._due = False
+        """A step was decided since it was considered."""
+
+    # ------------------------------------------------------------ what is measured
+
+    def opened(self, actors: Iterable[Actor], now: float) -> None:
+        """A pass opens with these."""
+        self._churn.present(len(self._members), now)
+        for actor in actors:
+            member = self._members.get(actor)
+            if member is None or member.has_worked:
+                continue
+            member.has_worked = True
+            if not member.move_number and member.stage is not None:
+                self._hysteresis.changed(member.stage)
+            if self._began_at is not None and member.placed_at >= self._began_at:
+                self._arrivals.add(now - member.placed_at)
+        if self._began_at is None:
+            self._began_at = now
+
+    def decided(self, step_s: float, reduce_s: float | None) -> None:
+        """A step is decided, after `step_s`; `reduce_s`: since the last stage was sealed, if that is known."""
+        self._steps.add(step_s)
+        if reduce_s is not None:
+            self._reduces.add(reduce_s)
+        self._capacities.learn(self._members)
+        self._due = True
+        self._warn()
+
+    def _warn(self) -> None:
+        """Once: what is planned is not cut, but somebody will die in many a reduce."""
+        reduce_s, planned = self._reduces.quantile(0.5), self._settings.replicas
+        if self._warned or reduce_s is None:
+            return
+        most = undisturbed_replicas(self._churn.departures_per_s, reduce_s)
+        if most < planned:
+            self._warned = True
+            self._out.emit(ManyReplicas(planned, most, reduce_s, 3600.0 * self._churn.departures_per_s))
+
+    def lost(self, stage: StageIndex | None, now: float) -> None:
+        """A member is gone, from this stage."""
+        if stage is not None:
+            self._hysteresis.changed(stage)
+        self._churn.present(len(self._members), now)
+        self._churn.left()
+
+    @property
+    def most(self) -> int:
+        """As many peers as a stage may have."""
+        settings = self._settings
+        if settings.max_replicas:
+            return settings.max_replicas
+        longest = settings.step_budget_s / 3  # one that stands still for so long is begun again
+        reduce_s = self._reduces.quantile(0.95)
+        return replica_cap(
+            self._churn.departures_per_s,
+            longest if reduce_s is None else reduce_s,
+            settings.microbatches,
+            settings.replicas,
+        )
+
+    @property
+    def step_s(self) -> float:
+        """What a step takes of late, seconds; 0 while none was decided."""
+        return self._steps.quantile(0.5) or 0.0
+
+    def forecast(self, member: Member, stage: StageIndex) -> None:
+        """Say whether one who takes up a stage now can catch up."""
+        told = forecast(member.actor, stage, self._settings, member.downlink, self.step_s)
+        if told is not None:
+            self._out.emit(told)
+
+    @property
+    def arrival_s(self) -> float:
+        """Seconds from being given a stage to working in it. At first: as long as a newcomer is waited for."""
+        seen = self._arrivals.quantile(0.5)
+        return self._settings.step_budget_s if seen is None else seen
+
+    @property
+    def dwell_s(self) -> float:
+        return max(DWELL_STEPS * self.step_s, DWELL_DOWNLOADS * self.arrival_s)
+
+    @property
+    def longest_way_s(self) -> float:
+        """Somebody who moves is waited for so long before another one may."""
+        return 2 * self.dwell_s + self._settings.step_budget_s
+
+    @property
+    def horizon_s(self) -> float:
+        """For how long two stages stay as they are, by what comes and goes; and no shorter than nobody may move."""
+        peers = 2 * len(self._members) / self._settings.stages
+        return max(self.dwell_s, expected_quiet_s(self._churn.departures_per_s, max(2, round(peers))))
+
+    # ------------------------------------------------------------ choices
+
+    def claim(self, member: Member) -> Claim | None:
+        """The stage for a member without one: whose checkpoint it has, if that needs a peer; else the planner's.
+
+        But who was loading a state when it was lost goes on with that. None: it is to stand by.
+        """
+        settings, barred = self._settings, self._capacities.barred(self._members, member)
+        wanted = member.preferred
+        if wanted is not None and 0 <= wanted < settings.stages and wanted not in barred:
+            held = len(self._members.crew(wanted))
+            if held < settings.replicas:
+                return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
+        begun = member.interrupted
+        if begun is not None and begun not in barred and len(self._members.crew(begun)) < self.most:
+            return Claim(begun, f"it has some of the state of stage {begun} already")
+        lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
+        return claim(lineup, self._capacities.speed(member), self._capacities.uplink(member), barred)
+
+    def why_not(self, member: Member) -> str:
+        """Why there is no stage for a member that is to stand by."""
+        needs, barred = self._settings.stage_memory, self._capacities.barred(self._members, member)
+        free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
+        others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
+        lacking = [needs[s] for s in free if s in barred and s not in others and needs]
+        if lacking and barred.issuperset(free) and member.memory is not None:
+            beside = f", {sum(others.values()) / 1e9:.3g} GB of it for others in its process" if others else ""
+            return (
+                f"it has {member.memory / 1e9:.3g} GB of memory to plan with{beside}, and a peer of a stage that is "
+                f"free needs {min(lacking) / 1e9:.3g} GB: stands by"
+            )
+        if free:
+            return "another peer of its process has the stage that is free: stands by"
+        return f"every stage has its {self.most} replicas: stands by"
+
+    def consider(self, now: float) -> Move | None:
+        """Once after every decided step: have at most one peer move, if that is worth it."""
+        if not self._due or self._settings.stages < 2:
+            return None
+        self._due = False
+        dwell_s = self.dwell_s
+        for member in self._members:
+            on_the_way = member.move_number > 0 and not member.has_worked and not member.given_up
+            if on_the_way and now - member.placed_at < self.longest_way_s:
+                return None  # one at a time
+
+        def movable(member: Member) -> bool:
+            return member.has_worked and now - member.placed_at >= dwell_s and self._is_ready(member)
+
+        lineup = self._capacities.lineup(self._members, self._settings.replicas, self.most, self._is_ready, movable)
+        found = plan_move(lineup, self.arrival_s, self.horizon_s, self._hysteresis.barred(now, dwell_s))
+        self._told.tell(lineup, found)
+        if isinstance(found, Move):
+            self._carry_out(found, now)
+            return found
+        return None
+
+    def recruit(self, stage: StageIndex, now: float) -> Move | None:
+        """Nobody stands by for a stage without peers: a replica that another stage can spare goes there."""
+        lineup = self._capacities.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
+        found = recruit(lineup, stage)
+        if found is not None:
+            self._carry_out(found, now)
+        return found
+
+    def _is_ready(self, member: Member) -> bool:
+        """It has the version, or needs only to be told the decision."""
+        return member.version == self._history.version or member.can_apply(self._history.decision)
+
+    def _carry_out(self, move: Move, now: float) -> None:
+        member = self._members.get(move.actor)
+        assert member is not None
+        self._moves += 1
+        self._hysteresis.moved(move.source, move.stage, now)
+        member.move(move.stage, self._history.version, self._moves, now)
+        self._out.emit(PeerMoved(str(move.actor), move.source, move.stage, move.gain, move.cost, move.reason))
+        self._out.emit(PeerJoined(str(move.actor), move.stage, f"moves from stage {move.source}"))
+        self.forecast(member, move.stage)

@@ -1,0 +1,159 @@
+"""Seats: peers that share a process. Who takes one more on for a stage that nobody else holds, and when it goes again.
+
+A run with fewer machines than stages goes on if some of them hold several. They are asked only when nobody stands by
+and no other stage can spare a replica, and a seat that was taken so is given up when its stage has the replicas that
+are planned: a machine does one stage's work faster than two stages'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.events import SeatAsked
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import MAX_SEATS, LeaveSeat, TakeSeats
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.settings import Settings
+
+IN_VAIN_BUDGETS = 4
+"""Who was asked for a seat and took none in a step budget is not asked for so many of them."""
+
+
+@dataclass(slots=True)
+class _Order:
+    """What a peer was asked for."""
+
+    stage: int
+    seats: int
+    since: float
+    told_at: float
+
+
+class Seats:
+    def __init__(
+        self, settings: Settings, history: History, members: Members, capacities: StageCosts, out: Outbox
+    ) -> None:
+        self._settings = settings
+        self._history = history
+        self._members = members
+        self._capacities = capacities
+        self._out = out
+        self._orders: dict[Actor, _Order] = {}
+        """By who was asked."""
+        self._not_before: dict[Actor, float] = {}
+        """Who did not do what it was asked."""
+        self._released: dict[Actor, tuple[float, str]] = {}
+        """Who was told to leave its seat, when last, and why. It counts as leaving from then on, whatever comes."""
+
+    # ------------------------------------------------------------ one more
+
+    def lacking(self, stage: int, now: float) -> None:
+        """Nobody holds this stage, stands by for it or can be spared. To be called again while that is so."""
+        for actor, order in list(self._orders.items()):
+            if self._is_over(actor, order, now):
+                del self._orders[actor]
+        on_the_way = next((actor for actor, order in self._orders.items() if order.stage == stage), None)
+        if on_the_way is not None:
+            self._tell(on_the_way, self._orders[on_the_way], now)
+        elif (taker := self._taker(stage, now)) is not None:
+            seats = len(self._machine(taker)) + 1
+            order = _Order(stage, seats, now, now - self._settings.step_budget_s)
+            self._orders[taker.actor] = order
+            self._out.emit(SeatAsked(str(taker.actor), stage, seats))
+            self._tell(taker.actor, order, now)
+
+    def may_come(self, stage: int, now: float) -> bool:
+        """Whether somebody is asked to take this stage on too, or can be."""
+        asked = any(order.stage == stage for order in self._orders.values())
+        return asked or self._taker(stage, now) is not None
+
+    def _taker(self, stage: int, now: float) -> Member | None:
+        """Who is to have one more peer in its process for this stage: the least loaded, then one beside the stage."""
+        best: tuple[float, bool, Actor] | None = None
+        chosen: Member | None = None
+        for member in self._members:
+            seating = member.seating
+            if seating is None or not seating.grows or not self._may_be_asked(member, now):
+                continue
+            machine = self._machine(member)
+            held = [m.stage for m in machine if m.stage is not None]
+            if (
+                len(machine) >= MAX_SEATS
+                or any(m.leaving_since is not None for m in machine)  # how many there are is about to change
+                or stage in held
+                or not self._capacities.has_room(member.memory, machine, stage)
+            ):
+                continue
+            load = (len(machine) + 1) / sum(self._capacities.speed(m) for m in machine)
+            worth = (load, not any(abs(stage - other) == 1 for other in held), member.actor)
+            if best is None or worth < best:
+                best, chosen = worth, member
+        return chosen
+
+    def _machine(self, member: Member) -> list[Member]:
+        return [member, *self._members.companions(member)]
+
+    def _may_be_asked(self, member: Member, now: float) -> bool:
+        there = member.lost_at is None and member.leaving_since is None and member.stage is not None
+        return there and member.actor not in self._orders and now >= self._not_before.get(member.actor, 0.0)
+
+    def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
+        """Whether an order is carried out, or never will be."""
+        member = self._members.get(actor)
+        if member is None:
+            return True
+        machine = self._machine(member)
+        if len(machine) >= order.seats and all(m.stage is not None or m.standing_by for m in machine):
+            return True
+        if now - order.since < self._settings.step_budget_s:
+            return False
+        self._not_before[actor] = now + IN_VAIN_BUDGETS * self._settings.step_budget_s
+        return True
+
+    def _tell(self, actor: Actor, order: _Order, now: float) -> None:
+        if now - order.told_at < 2 * self._settings.heartbeat_s:
+            return
+        order.told_at = now
+        self._out.send(actor, TakeSeats(self._history.term, order.seats, f"stage {order.stage} has no peer"))
+
+    # ------------------------------------------------------------ one less
+
+    def release(self, now: float) -> tuple[Member, str] | None:
+        """Between passes: tell one that is not needed any more to go; who, and why, the first time.
+
+        Then again until it says that it goes. Not at the end: then all go anyway.
+        """
+        if self._history.version == self._history.end(self._settings):
+            return None
+        on_call = [m for m in self._members if m.seating is not None and m.seating.on_call]
+        self._released = {m.actor: self._released[m.actor] for m in on_call if m.actor in self._released}
+        for member in on_call:
+            if member.lost_at is not None or (member.status is not None and member.status.leaving):
+                continue
+            told_at, why = self._released.get(member.actor, (None, ""))
+            if told_at is None and not (why := self._needless(member)):
+                continue
+            if told_at is None or now - told_at >= 2 * self._settings.heartbeat_s:
+                self._released[member.actor] = now, why
+                self._out.send(member.actor, LeaveSeat(self._history.term, why))
+            if told_at is None:
+                return member, why
+        return None
+
+    def _needless(self, member: Member) -> str:
+        """Why a seat is not needed any more; empty: it is."""
+        stage = member.stage
+        if stage is None:
+            return "no stage needs it" if member.standing_by else ""
+        version, decision = self._history.version, self._history.decision
+        others = [
+            m
+            for m in self._members.crew(stage)
+            if m is not member and m.lost_at is None and (m.version == version or m.can_apply(decision))
+        ]
+        planned = self._settings.replicas
+        return f"stage {stage} has its {planned} replicas without it" if len(others) >= planned else ""

@@ -1,0 +1,190 @@
+"""Which pass comes next, and its opening: evaluation and samples after a decided step, else the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from swarm.protocol.coordinator.audit.audits import Audits
+from swarm.protocol.coordinator.codec_choice.choice import CodecChoice
+from swarm.protocol.coordinator.membership.failure_history import FailureHistory
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.assignment import wire
+from swarm.protocol.coordinator.passes.pass_state import PassState
+from swarm.protocol.coordinator.passes.weights import Weights
+from swarm.protocol.ids import Actor, PassId, PassKind, StageIndex, StepNumber, Term
+from swarm.protocol.residuals import Rosters
+from swarm.protocol.settings import Settings
+
+ENTERING_WEIGHT = 0.25
+"""Of who comes into a roster before it has the last decision: its share is to be done however late it begins."""
+LATE_WEIGHT = 0.5
+"""Of who comes into it later: it can begin at once, but its inputs have yet to come."""
+
+
+class Scheduler:
+    """`due` says what to open, `ledger` opens it, and the other methods tick it off."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        history: History,
+        members: Members,
+        experience: FailureHistory,
+        rosters: Rosters,
+        choice: CodecChoice,
+        weights: Weights,
+        audits: Audits,
+    ) -> None:
+        self._settings = settings
+        self._audits = audits
+        self._rosters = rosters
+        self._history = history
+        self._members = members
+        self._experience = experience
+        self._choice = choice
+        self._weights = weights
+        self._index = 0
+        """Of the last forward-only pass in this term."""
+        self._evaluated = -1
+        """The newest version that was evaluated, or whose evaluation was given up."""
+        self._sampled = 0
+        """Tokens generated after that evaluation."""
+        self._sample_since = 0.0
+        """When the first of them was begun."""
+        self._opened = -1
+        """The newest version of which an evaluation was begun."""
+
+    def due(self) -> PassKind | None:
+        """None: all steps are decided, evaluated and sampled."""
+        settings, version = self._settings, self._history.version
+        over = version == self._history.end(settings)
+        pause = settings.evaluate_every > 0 and (over or (version > 0 and version % settings.evaluate_every == 0))
+        if pause and self._evaluated < version:
+            return PassKind.EVALUATE
+        if pause and self._sampled < settings.sample_tokens:
+            return PassKind.GENERATE
+        return None if over else PassKind.TRAIN
+
+    def ledger(
+        self,
+        kind: PassKind,
+        rosters: list[list[Actor]],
+        now: float,
+        entering: Collection[Actor] = (),
+        step_s: float = 0.0,
+    ) -> PassState:
+        """A new pass of `kind` over these replicas, by stage: named and wired.
+
+        `entering`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
+        """
+        version, experience = self._history.version, self._experience
+        weights: dict[Actor, float] = {}
+        for stage, roster in enumerate(rosters):
+            weights |= self._weights.of(roster, stage)
+        weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in entering}
+        microbatches = {
+            PassKind.TRAIN: self._settings.microbatches,
+            PassKind.EVALUATE: self._settings.evaluate_microbatches,
+            PassKind.GENERATE: 1,
+        }[kind]
+        if kind is PassKind.TRAIN:
+            rosters = self._audits.rosters(version, rosters)
+            pass_id = PassId(self._history.term, StepNumber(version))
+            if self._settings.averages_compressed:
+                rosters = self._rosters.in_order(pass_id, rosters)
+            for actor in weights:
+                if (member := self._members.get(actor)) is not None and member.version == version:
+                    member.prepared = None  # what it prepared before this pass is of no use any more
+        else:
+            self._index += 1
+            if kind is PassKind.EVALUATE and self._opened != version:
+                self._opened = version
+                experience.next_evaluation()
+            if kind is PassKind.EVALUATE or not self._sampled:
+                self._sample_since = now
+            pass_id = PassId(self._history.term, StepNumber(version - 1), self._index)
+        probed = frozenset(actor for actor in weights if experience.probation.is_tried(actor.peer))
+        idle: list[list[Actor]] = [[] for _ in rosters]
+        if kind is not PassKind.TRAIN:
+            rosters, idle = self._without_idle(rosters)
+            probed = probed.union(*idle)
+        turns = experience.turns if kind is PassKind.TRAIN else experience.nonfinite
+        tables = wire(rosters, weights, microbatches, experience.blocked(version), turns, probed)
+        tables = tuple(
+            replace(table, roster=(*table.roster, *others)) for table, others in zip(tables, idle, strict=True)
+        )
+        if kind is PassKind.TRAIN and self._settings.averages_compressed:
+            tables = tuple(
+                replace(table, carried=self._rosters.carried(pass_id, stage, table.roster))
+                for stage, table in enumerate(tables)
+            )
+        elif kind is PassKind.TRAIN:
+            tables = tuple(replace(table, lines=self._weights.lines(table.roster)) for table in tables)
+        if kind is PassKind.TRAIN:
+            self._weights.dealt(tables)
+            tables = self._audits.tables(tables)
+            if not self._audits.comparing:
+                self._choice.choose(tables, version)
+        ledger = PassState(
+            pass_id=pass_id,
+            kind=kind,
+            tables=tables,
+            weights=weights,
+            decision=self._history.decision,
+            now=now,
+            partner=self._settings.partner,
+            codecs=self._choice.current,
+            nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
+            rolled_back_in=Term(self._history.rolled_back_in),
+            step_s=step_s,
+            probed=probed,
+            rate=self._history.controls.rate,
+            save=self._history.is_asked,
+            steps=self._history.controls.steps or 0,
+            since=None if kind is PassKind.TRAIN else self._sample_since,
+        )
+        ledger.entering = frozenset(entering)
+        return ledger
+
+    def _without_idle(self, rosters: list[list[Actor]]) -> tuple[list[list[Actor]], list[list[Actor]]]:
+        """By stage: who is given work in a forward-only pass, and who is not, since it has held up others."""
+        busy = [[a for a in roster if not self._experience.is_idle(a.peer)] or roster for roster in rosters]
+        return busy, [[a for a in roster if a not in those] for roster, those in zip(rosters, busy, strict=True)]
+
+    def weight(self, actor: Actor, ledger: PassState, stage: StageIndex) -> float | None:
+        """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
+        if self._settings.averages_compressed and self._rosters.carried(ledger.pass_id, stage, (actor,)) != (-1,):
+            return None
+        return min(LATE_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor], stage)[actor])
+
+    @property
+    def samples(self) -> bool:
+        """Whether a text sample is begun, and not complete."""
+        return self._sampled > 0
+
+    def completed(self, kind: PassKind) -> None:
+        """A forward-only pass has its result."""
+        if kind is PassKind.EVALUATE:
+            self._evaluated = self._history.version
+            self._sampled = 0
+        else:
+            self._sampled += 1
+
+    def aborted(self, kind: PassKind) -> bool:
+        """A sample is given up at once, an evaluation at the third time; a step is tried for ever. Whether it is."""
+        if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._experience.aborts <= 2):
+            return False
+        self.dropped()
+        return True
+
+    def dropped(self) -> None:
+        """The evaluation that is due, or the sample after it, is not done: the next one is when it is due."""
+        self._evaluated = self._history.version
+        self._sampled = self._settings.sample_tokens
+
+    def new_term(self) -> None:
+        """Passes are counted anew; after a rollback, later evaluations are to be done again."""
+        self._index = 0
+        self._evaluated = min(self._evaluated, self._history.version)

@@ -1,0 +1,327 @@
+"""One attempt of a stage to reduce: reduce-scatter and all-gather of exact sums among the roster.
+
+Each bucket is summed by one member of the roster (`reducers`), which sends one encoded result to all, so that all hold
+the same bytes. The attempt is named by pass, stage and table number; an amendment voids it, and the sums made under it.
+Contributions are immutable while the attempt lives. A part says of which microbatches it is, and of the same ones a
+member adds up the same: so where a table only moves microbatches among others, what was sent under the table before is
+not sent again (`go_on`), and whoever has to sum it keeps it.
+
+Two stages that hold some of the same parameters reduce the buckets of these together, over the union of their rosters:
+one reducer sends the same bytes to both. Their attempts are named by both table numbers, so what was made with another
+table of either stage is void. A key names the attempt as its receiver knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from swarm.events import FrameRefused
+from swarm.protocol.bucket_owners import owners
+from swarm.protocol.ids import Actor, Attempt, Key, PartKey, StageIndex, SumKey
+from swarm.protocol.lineage import total
+from swarm.protocol.messages import MAX_AWAITED, Payload, Prepared, Receipt, ReducedPart, ReducePart, StageTable, Want
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.io import Assemble, Assembled, BucketSummed, EncodePart, PartEncoded, StoreSum, SumBucket
+from swarm.protocol.residuals import Carry
+from swarm.protocol.timeouts import Observed, want_deadline
+
+
+class AllReduce:
+    """Started when this peer is sealed under `table`. `prepared` is set when every bucket is here.
+
+    `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
+    `receipt`: of those. `first_round`: so many buckets, the lowest, are summed before the others; 0: all at once.
+    `carry`: the residuals that count in it, where gradients are averaged compressed.
+    `partner`: the stage that shares the first `shared` buckets, and its roster.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: Actor,
+        attempt: Attempt,
+        table: StageTable,
+        partner: tuple[StageIndex, tuple[Actor, ...]] | None,
+        accumulated: int,
+        receipt: Receipt | None,
+        microbatches: int,
+        buckets: int,
+        first_round: int,
+        shared: int,
+        carry: Carry | None,
+        budget_s: float,
+        out: Outbox,
+        now: float,
+    ) -> None:
+        self.attempt = attempt
+        self.prepared: Prepared | None = None
+        self._began = attempt.number
+        """Under this table or a later one the parts were made that are sent here."""
+        self._table = table
+        self._me = me
+        self._roster = table.roster
+        self._partner = partner
+        self._both = self._roster
+        """Rosters of this stage and its partner, the lower stage first."""
+        if partner is not None:
+            self._both = self._roster + partner[1] if attempt.stage < partner[0] else partner[1] + self._roster
+        self._everything = (1 << microbatches) - 1
+        self._mine = accumulated
+        self._receipt = receipt
+        self._totals: dict[int, Receipt | None] = {}
+        """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
+        self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets)]
+        self._buckets = buckets
+        self._shared = shared
+        self._carry = carry
+        self._warm = bool(table.carried) and min(table.carried) >= 0
+        self._open = range(first_round or buckets)
+        """Buckets that can be computed."""
+        self._budget_s = budget_s
+        self._waits = Observed()
+        """Stays empty: a lost part is rare, so it is asked for after the longest deadline."""
+        self._out = out
+        self._encoded: dict[int, Payload] = {}
+        self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets) if self._owner(b) == me}
+        self._summing: set[int] = set()
+        self._sums: dict[int, Payload] = {}
+        self._stored: set[int] = set()
+        self._asked_at = now
+        self._attempts = 0
+        self._arrived = 0
+        """Parts and sums that have come, but for parts that are asked for anew."""
+        self._seen = 0
+        """Of them, at the last look at what is overdue."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Compute what is open now."""
+        for b in self._open:
+            if self._owner(b) != self._me:
+                self._out.add(EncodePart(self.attempt, b, self._carry is not None, self._warm))
+            else:
+                self._sum_if_complete(b)
+
+    def goes_on(self, table: StageTable, accumulated: int) -> bool:
+        """Whether what was sent and has come so far is of use under a new table: not if others are to sum it now.
+
+        Nor if the table is new by its number alone: then all of it is to be tried once more.
+        """
+        before = self._table
+        same = (table.roster, table.lines) == (before.roster, before.lines) and accumulated == self._mine
+        return same and table.assignment != before.assignment and not (self._summing or self._stored)
+
+    def go_on(self, attempt: Attempt, table: StageTable, now: float) -> None:
+        """Under a new table: what is not of the microbatches that it names has to come anew."""
+        self.attempt, self._table = attempt, table
+        sets = {actor: table.set_of(actor) for actor in self._roster}
+        for held in self._parts.values():
+            for actor in [actor for actor, part in held.items() if part.microbatches != sets[actor]]:
+                del held[actor]
+                self._arrived -= 1
+        self._seen = min(self._seen, self._arrived)
+        self._asked_at, self._attempts = now, 0
+
+    @property
+    def parts(self) -> list[ReducePart]:
+        """Those that have come and are not summed yet."""
+        return [part for held in self._parts.values() for part in held.values()]
+
+    def is_mine(self, attempt: Attempt) -> bool:
+        """Whether parts made here for an attempt are those of this one."""
+        return replace(attempt, number=self.attempt.number) == self.attempt and attempt.number >= self._began
+
+    def _owner(self, bucket: int) -> Actor:
+        return self._both[bucket % len(self._both)] if bucket < self._shared else self._owners[bucket]
+
+    def _members(self, bucket: int) -> tuple[Actor, ...]:
+        """Who contributes to a bucket, and receives its sum."""
+        return self._both if bucket < self._shared else self._roster
+
+    def _named_for(self, actor: Actor) -> Attempt:
+        """The attempt as `actor` knows it."""
+        if self._partner is not None and actor in self._partner[1]:
+            return self.attempt.of_partner(self._partner[0])
+        return self.attempt
+
+    # ------------------------------------------------------------ reduce-scatter
+
+    def on_part_encoded(self, done: PartEncoded) -> None:
+        self._encoded[done.bucket] = done.payload
+        owner = self._owner(done.bucket)
+        self._out.send(owner, self._part(done.bucket, owner))
+
+    def _part(self, bucket: int, to: Actor) -> ReducePart:
+        key = PartKey(self._named_for(to), bucket, self._me)
+        return ReducePart(key, self._mine, self._encoded[bucket], self._receipt)
+
+    def on_part(self, part: ReducePart) -> None:
+        bucket, contributor = part.key.bucket, part.key.contributor
+        held = self._parts.get(bucket)
+        if held is None or contributor in held or contributor not in self._members(bucket) or contributor == self._me:
+            return
+        held[contributor] = part
+        self._arrived += 1
+        self._sum_if_complete(bucket)
+
+    def _sum_if_complete(self, bucket: int) -> None:
+        held, members = self._parts[bucket], self._members(bucket)
+        if len(held) < len(members) - 1 or bucket in self._summing or bucket not in self._open:
+            return
+        sets = {self._me: self._mine, **{actor: part.microbatches for actor, part in held.items()}}
+        partners = tuple(actor for actor in members if actor not in self._roster)
+        if not all(self._complete([sets[a] for a in roster]) for roster in (self._roster, partners) if roster):
+            senders = ", ".join(str(actor) for actor in held)
+            self._out.emit(FrameRefused(senders, f"sets of {self.attempt} are not disjoint and complete", 1))
+            self._arrived -= len(held)
+            held.clear()
+            return
+        self._summing.add(bucket)
+        if bucket >= self._shared:
+            self._totals[bucket] = total((self._receipt, *(part.receipt for part in held.values())))
+        self._out.add(
+            SumBucket(
+                self.attempt,
+                bucket,
+                parts=tuple(held[actor].payload for actor in members if actor in held),
+                place=members.index(self._me),
+                carried=self._carry is not None,
+                warm=self._warm,
+            )
+        )
+
+    def _complete(self, sets: Sequence[int]) -> bool:
+        """Whether these sets of a stage's microbatches are disjoint and complete."""
+        union = 0
+        for bits in sets:
+            union |= bits
+        return union == self._everything and sum(bits.bit_count() for bits in sets) == union.bit_count()
+
+    # ------------------------------------------------------------ all-gather
+
+    def on_bucket_summed(self, done: BucketSummed) -> None:
+        self._sums[done.bucket] = done.payload
+        self._parts[done.bucket].clear()
+        for actor in self._members(done.bucket):
+            if actor != self._me:
+                self._out.send(actor, self._reduced(done.bucket, actor))
+        self._store(done.bucket, done.payload)
+
+    def on_sum(self, sender: Actor, part: ReducedPart) -> None:
+        bucket = part.key.bucket
+        if bucket not in self._open or bucket in self._stored or sender != self._owner(bucket):
+            return
+        self._totals[bucket] = part.receipt
+        self._arrived += 1
+        self._store(bucket, part.payload)
+
+    def _reduced(self, bucket: int, to: Actor) -> ReducedPart:
+        return ReducedPart(SumKey(self._named_for(to), bucket), self._sums[bucket], self._totals.get(bucket))
+
+    def _store(self, bucket: int, payload: Payload) -> None:
+        self._stored.add(bucket)
+        self._out.add(StoreSum(self.attempt, bucket, payload))
+        if len(self._stored) == self._buckets:
+            self._out.add(Assemble(self.attempt))
+        elif self._stored.issuperset(self._open):
+            self._open = range(self._open.stop, self._buckets)
+            self._begin()
+
+    def on_assembled(self, done: Assembled) -> Prepared:
+        found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
+        receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
+        self.prepared = Prepared(
+            self.attempt, *found, receipt=receipt, shared=done.shared, state=done.state, spoilt=done.spoilt
+        )
+        return self.prepared
+
+    @property
+    def progress(self) -> int:
+        """Parts and sums that were made here or have come; it does not grow for ever where no end is in sight."""
+        return len(self._encoded) + len(self._sums) + self._arrived
+
+    # ------------------------------------------------------------ recovery
+
+    def on_want(self, sender: Actor, key: PartKey | SumKey, via: Actor | None) -> None:
+        if isinstance(key, PartKey):
+            if key.bucket in self._encoded:
+                self._out.send(sender, self._part(key.bucket, sender), via)
+        elif key.bucket in self._sums and sender in self._members(key.bucket):
+            self._out.send(sender, self._reduced(key.bucket, sender), via)
+
+    def ask_again(self, via_of: dict[Actor, Actor] | None = None) -> None:
+        wanted: dict[Actor, list[Key]] = {}
+        for bucket, actor in self._parts_lacking():
+            wanted.setdefault(actor, []).append(PartKey(self._named_for(actor), bucket, actor))
+        for bucket, owner in self._sums_lacking():
+            wanted.setdefault(owner, []).append(SumKey(self._named_for(owner), bucket))
+        for actor, keys in wanted.items():
+            self._out.send(actor, Want(tuple(keys)))
+            if via_of and actor in via_of:
+                self._out.send(actor, Want(tuple(keys)), via_of[actor])
+
+    def _parts_lacking(self) -> Iterator[tuple[int, Actor]]:
+        """Bucket, and whose part of it."""
+        for bucket, held in self._parts.items():
+            if bucket in self._open and bucket not in self._summing:
+                for actor in self._members(bucket):
+                    if actor != self._me and actor not in held:
+                        yield bucket, actor
+
+    def _sums_lacking(self) -> Iterator[tuple[int, Actor]]:
+        """Bucket, and who sums it."""
+        for bucket in self._open:
+            owner = self._owner(bucket)
+            if bucket not in self._stored and owner != self._me:
+                yield bucket, owner
+
+    @property
+    def awaited(self) -> tuple[Actor, ...]:
+        """As in Status: a sum that has not come may wait for what its reducer has not been sent.
+
+        What was to be computed here and is not is what everybody waits for.
+        """
+        if self._computing:
+            return (self._me,)
+        for lacking in (self._parts_lacking(), self._sums_lacking()):
+            named: dict[Actor, None] = {}
+            for _, actor in lacking:
+                named[actor] = None
+                if len(named) == MAX_AWAITED:
+                    break
+            if named:
+                return tuple(named)
+        return ()
+
+    @property
+    def _computing(self) -> bool:
+        """Whether the compute thread has yet to do something that it was ordered."""
+        parts = any(self._owner(b) != self._me and b not in self._encoded for b in self._open)
+        assembled = len(self._stored) < self._buckets or self.prepared is not None
+        return parts or not self._summing <= self._sums.keys() or not assembled
+
+    @property
+    def siblings(self) -> tuple[Actor, ...]:
+        """Whom this reduces with."""
+        members = self._both if self._shared else self._roster
+        return tuple(actor for actor in members if actor != self._me)
+
+    def overdue(self, now: float) -> int:
+        """0 when nothing is due; else how often it has been asked for, this time included.
+
+        Nothing is, as long as anything comes: on a slow line a reduce takes longer than any deadline, and what is asked
+        for while it is on its way is sent twice.
+        """
+        if len(self._stored) == self._buckets or now < self.next_deadline_at():
+            return 0
+        self._asked_at = now
+        self._attempts = 0 if self._arrived > self._seen else self._attempts + 1
+        self._seen = self._arrived
+        return self._attempts
+
+    def next_deadline_at(self) -> float:
+        return self._asked_at + want_deadline(self._waits, self._budget_s, self._attempts)
+
+    def next_deadline(self) -> float | None:
+        return None if len(self._stored) == self._buckets else self.next_deadline_at()

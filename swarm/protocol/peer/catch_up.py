@@ -1,0 +1,195 @@
+"""Catching up: how a peer gets over steps that were decided without it, by the reduced sums of those who took part.
+
+A newcomer loads a version while the others train on, and listens: it hears of every decision, fetches the sums of its
+stage, and keeps them until its own version has come so far. Then it applies them in order, each only if it has the
+digest that was decided. Nothing that is not decided is ever fetched, so an aborted step leaves nothing here; and nobody
+waits for who listens. A peer that was fenced catches up in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.events import CatchUpFailed, FrameRefused
+from swarm.protocol.ids import Actor, Attempt, PassId, StageIndex, Term
+from swarm.protocol.messages import Decision, Open
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.io import Apply, Assembled, ComputeFailed, FetchSums, RestoreSums, SumsFetched, SumsMissing
+from swarm.protocol.settings import Settings
+
+SPOOLED = 64
+"""Steps whose sums are fetched ahead: what a donor keeps is bounded, and so is what is kept here."""
+MAX_TRIES = 3
+"""So often the sums of a step may come otherwise than they were decided."""
+
+
+@dataclass(slots=True)
+class _Step:
+    decision: Decision
+    fetched: bool = False
+    tries: int = 0
+
+
+class CatchUp:
+    """Of one peer. `advance` after every input; what it returns is to be carried out."""
+
+    def __init__(self, me: Actor, settings: Settings, holding: HeldStage, out: Outbox) -> None:
+        self.heard: PassId | None = None
+        """The newest pass of which this peer was told as a listener."""
+        self._me = me
+        self._settings = settings
+        self._holding = holding
+        self._out = out
+        self._steps: dict[int, _Step] = {}
+        self._donors: tuple[Actor, ...] = ()
+        self._fetching: int | None = None
+        self._restoring: Attempt | None = None
+        self._rolled_back_in = Term(0)
+
+    @property
+    def lacks(self) -> int | None:
+        """The first step from the version that is loaded or held on whose decision is not known."""
+        step = self._base
+        while step is not None and step in self._steps:
+            step += 1
+        return step
+
+    @property
+    def behind(self) -> bool:
+        """Whether a step is decided that is not applied here."""
+        return self._base in self._steps
+
+    @property
+    def _base(self) -> int | None:
+        return self._holding.version if self._holding.loading is None else self._holding.loading
+
+    # ------------------------------------------------------------ what is heard
+
+    def told(self, opening: Open) -> None:
+        """A pass has opened, with this peer as a listener or in a roster: who is in the roster holds its version."""
+        stage = self._holding.stage
+        assert stage is not None
+        self._rolled_back_in = max(self._rolled_back_in, opening.rolled_back_in)
+        donors = tuple(actor for actor in opening.tables[stage].roster if actor != self._me)
+        if donors != self._donors:
+            self._donors = donors
+            if self._fetching is not None:
+                self._fetch(self._fetching)
+        if opening.decision is not None:
+            self.decided(opening.decision)
+
+    def decided(self, decision: Decision) -> None:
+        """Take down a decision of the history that this peer's state is of, if it is still to be applied here."""
+        base, step = self._base, decision.step
+        if base is None or not base <= step < base + self._settings.steps:
+            return
+        if len(decision.outcomes) != self._settings.stages:
+            return
+        if not self._rolled_back_in <= decision.term <= self._holding.state_term:
+            return
+        known = self._steps.get(step)
+        if known is None or known.decision.term < decision.term:
+            self._steps[step] = _Step(decision)
+
+    # ------------------------------------------------------------ what is done about it
+
+    def advance(self) -> RestoreSums | None:
+        """Fetch the next sums that are known to be needed. The order to restore those of the next step, once here."""
+        base = self._base
+        if base is None:
+            return None
+        if self._fetching is None and self._donors:
+            ahead = range(base, base + SPOOLED)
+            step = next((s for s in ahead if s not in self._steps or not self._steps[s].fetched), None)
+            if step is not None and step in self._steps:
+                self._fetch(step)
+        due = self._steps.get(base)
+        if due is None or not due.fetched or self._restoring is not None or self._holding.loading is not None:
+            return None
+        self._restoring = self._attempt(due.decision)
+        return RestoreSums(self._restoring, is_whole(due.decision, self._restoring.stage))
+
+    def fetched(self, event: SumsFetched) -> None:
+        if event.step == self._fetching and event.stage == self._holding.stage:
+            self._fetching = None
+            self._steps[event.step].fetched = True
+
+    def missing(self, event: SumsMissing) -> bool:
+        """True if that is so for good: without these sums this peer's state is of no use."""
+        if event.step != self._fetching or event.stage != self._holding.stage:
+            return False
+        self._give_up(event.step, event.reason)
+        return True
+
+    def restored(self, event: Assembled) -> Apply | None:
+        """The sums of a step lie in the separate buffer: the order to apply them, if they are what was decided."""
+        if event.attempt != self._restoring:
+            return None
+        self._restoring = None
+        due = self._steps.get(event.attempt.pass_id.step)
+        if due is None or self._attempt(due.decision) != event.attempt:
+            return None
+        decided = due.decision.outcomes[event.attempt.stage].digest
+        if event.digest == decided:
+            return Apply(due.decision, event.attempt)
+        self._refuse(due, f"have the digest {event.digest[:16]}, decided is {decided[:16]}")
+        return None
+
+    def failed(self, event: ComputeFailed) -> None:
+        """What was fetched could not even be read."""
+        restoring, self._restoring = self._restoring, None
+        if restoring is None or restoring.pass_id != event.pass_id:
+            self._restoring = restoring
+        elif (due := self._steps.get(restoring.pass_id.step)) is not None:
+            self._refuse(due, event.reason)
+
+    def _refuse(self, due: _Step, reason: str) -> None:
+        due.fetched = False
+        due.tries += 1
+        self._out.emit(FrameRefused("its donors", f"the sums of step {due.decision.step} {reason}", due.tries))
+
+    def spoilt(self) -> str:
+        """Why nothing better is to be expected of the sums of the next step, if they came wrong again and again."""
+        due = self._steps.get(self._base) if self._base is not None else None
+        if due is None or due.tries < MAX_TRIES:
+            return ""
+        reason = "its sums came otherwise than they were decided again and again"
+        self._give_up(due.decision.step, reason)
+        return reason
+
+    def applied(self, step: int) -> None:
+        """What was known of steps up to this one is of no use any more."""
+        self._steps = {known: each for known, each in self._steps.items() if known > step}
+        self._restoring = None
+        if self._fetching is not None and self._fetching <= step:
+            self._fetching = None
+
+    def clear(self) -> None:
+        """Another state is loaded."""
+        self._steps.clear()
+        self._fetching = self._restoring = None
+
+    def _give_up(self, step: int, reason: str) -> None:
+        self._out.emit(CatchUpFailed(self._holding.stage, step, reason))
+        self.clear()
+
+    def _fetch(self, step: int) -> None:
+        stage = self._holding.stage
+        assert stage is not None
+        self._fetching = step
+        decision = self._steps[step].decision
+        self._out.add(FetchSums(stage, decision.step, decision.outcomes[stage].digest, self._donors))
+
+    def _attempt(self, decision: Decision) -> Attempt:
+        """What was reduced when the step was decided."""
+        stage = self._holding.stage
+        assert stage is not None
+        partner: StageIndex | None = self._settings.partner(stage)
+        number = -1 if partner is None else decision.outcomes[partner].number
+        return Attempt(PassId(decision.term, decision.step), stage, decision.outcomes[stage].number, number)
+
+
+def is_whole(decision: Decision, stage: int) -> bool:
+    """Whether a stage's sums were not compressed, though others are: one replica took the step alone."""
+    return len(decision.outcomes[stage].contributions) == 1

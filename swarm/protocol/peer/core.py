@@ -1,0 +1,658 @@
+"""The peer's core: joins, holds a stage at a version, takes part in passes, applies decisions, gets out of the way.
+
+Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. What it holds is in `holding`, its
+share in the pass that is open in `stint`, what it says of itself in `reporter`; here is who is listened to, and when
+one pass ends and the next begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from swarm.events import LeaderFollowed, OutOfMemory, PeerJoined, StepApplied
+from swarm.protocol.catch_up_forecast import forecast
+from swarm.protocol.ids import Actor, FrameKey, PassId, PassKind, StageIndex, StepNumber
+from swarm.protocol.io import LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.lineage import Crossings
+from swarm.protocol.messages import (
+    Amend,
+    Assign,
+    Decide,
+    Decision,
+    Dismiss,
+    Excuse,
+    Failed,
+    Fenced,
+    Frame,
+    Halt,
+    LeaveSeat,
+    Listener,
+    Means,
+    Message,
+    Open,
+    Pending,
+    ReducedPart,
+    ReducePart,
+    Relay,
+    Release,
+    TakeSeats,
+    Want,
+)
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.catch_up import CatchUp
+from swarm.protocol.peer.compute_time import ComputeTime
+from swarm.protocol.peer.delta_bases import DeltaBases, Visits
+from swarm.protocol.peer.early_messages import EarlyMessages
+from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.io import (
+    AppliedStep,
+    Apply,
+    Assembled,
+    BackwardDone,
+    BucketSummed,
+    CheckpointSaved,
+    ComputeFailed,
+    Fetched,
+    ForwardDone,
+    Lend,
+    LinksMeasured,
+    LoadState,
+    MeansChanged,
+    MemoryShort,
+    OpenSeats,
+    PartEncoded,
+    PeerAction,
+    PeerInput,
+    ResultDone,
+    SaveCheckpoint,
+    StateFailed,
+    StateLoaded,
+    StateSpoilt,
+    SumsFetched,
+    SumsMissing,
+    Undelivered,
+)
+from swarm.protocol.peer.leader import Control, Leader
+from swarm.protocol.peer.pass_run import PassRun
+from swarm.protocol.peer.reachability import Reachability
+from swarm.protocol.peer.shutdown import Shutdown
+from swarm.protocol.peer.status_reports import Saved, StatusReports
+from swarm.protocol.residuals import Carry, carry_of
+from swarm.protocol.settings import Settings
+from swarm.protocol.slots import Slots
+from swarm.protocol.timeouts import Observed
+
+
+class PeerCore:
+    """One incarnation of one peer."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        coordinator: Actor,
+        settings: Settings,
+        saved: Saved | None = None,
+        visits: Visits | None = None,
+        base_capacity: int = 0,
+        group: tuple[Actor, ...] = (),
+    ) -> None:
+        """`coordinator`: the one to begin with, of `group` if there are several. `visits`: given if the codec builds on
+        earlier visits. `saved`: the newest checkpoint on this machine's disk.
+
+        `base_capacity`: how many reconstructions of earlier visits this machine has room for.
+        """
+        self.actor = actor
+        self.allegiance = Leader(coordinator, group)
+        self.settings = settings
+        self.holding = HeldStage()
+        self.stint: PassRun | None = None
+        self._reporter = StatusReports(actor, settings, saved)
+        self._reach = Reachability(settings.reconnect_grace_s)
+        self._pace = ComputeTime()
+        self._slots = Slots(settings)
+        self._waits = Observed()
+        self._out = Outbox(actor)
+        self._early = EarlyMessages()
+        self._catching_up = CatchUp(actor, settings, self.holding, self._out)
+        self._lent_at = -3
+        """The newest version of a pass in which others listened to this stage."""
+        self._begun: PassId | None = None
+        self._opening: Open | None = None
+        """A pass that opens here as soon as the step before is applied."""
+        self._applying: Decision | None = None
+        self._saving: tuple[StageIndex, int, float] | None = None
+        """(stage, version, when) of the last checkpoint that was ordered."""
+        self._to_save = -1
+        """The newest version that is to be saved, whatever the manifest says."""
+        self._proven = 0
+        """The newest version that has proved its worth, of what is held here."""
+        self._bases = DeltaBases(visits, settings.steps, base_capacity)
+        self._carry: Carry | None = None
+        """The residuals of the last step applied, in a run that averages compressed gradients."""
+        self._shortages = 0
+        self.short = ""
+        """Why this peer leaves by itself: it has run out of memory twice."""
+        self.finished = False
+        """The run is: all its steps are decided, and this peer was told so."""
+        self._farewell = Shutdown(actor, self.allegiance.group, settings.leave_s, self._out)
+
+    @property
+    def coordinator(self) -> Actor:
+        """Whom this peer obeys."""
+        return self.allegiance.leader
+
+    @property
+    def leaving(self) -> bool:
+        """It was asked to leave before the run is done."""
+        return self._farewell.begun
+
+    @property
+    def routes(self) -> Mapping[Actor, Actor]:
+        """Who passes messages on to whom, while the direct way is broken."""
+        return self._out.routes
+
+    @property
+    def means(self) -> Means:
+        return self._reporter.means
+
+    def offers(self, means: Means) -> None:
+        """What the machine can do, measured since this core was made. Before the first input."""
+        self._reporter.means = means
+
+    # ------------------------------------------------------------ entry
+
+    def handle(self, event: PeerInput, now: float) -> list[PeerAction]:
+        match event:
+            case Received(sender, message):
+                self._on_message(sender, message, now)
+            case LinkLost(other):
+                self._reach.lost(other, now)
+            case LinkUp(other):
+                self._on_link_up(other, now)
+            case Undelivered(other, messages):
+                if self.stint is not None:
+                    self.stint.undelivered(other, messages)
+            case Tick():
+                pass
+            case StateLoaded() | StateFailed():
+                if self.holding.loaded(event):
+                    reason = f"holds version {event.version}"
+                    self._out.emit(PeerJoined(str(self.actor), event.stage, reason))
+            case SumsFetched():
+                self._catching_up.fetched(event)
+            case SumsMissing():
+                if self._catching_up.missing(event):
+                    self._start_again(event.reason)
+            case Fetched(nbytes):
+                self._reporter.fetched(nbytes)
+            case ForwardDone() | BackwardDone() | ResultDone() | ComputeFailed():
+                self._measure(event)
+                if self.stint is not None and event.pass_id == self.stint.pass_id:
+                    self.stint.on_computed(event, now)
+                if isinstance(event, ComputeFailed):
+                    self._on_failed(event)
+            case MemoryShort():
+                self._on_memory_short(event, now)
+            case PartEncoded() | BucketSummed() | Assembled():
+                if isinstance(event, Assembled):
+                    self._on_restored(event)
+                if self.stint is not None:
+                    self.stint.on_reduced(event)
+            case AppliedStep(step, digest):
+                self._on_applied(step, digest, now)
+            case CheckpointSaved(version, digest):
+                if self._saving is not None and self._saving[1] == version:
+                    self._reporter.saved(Saved(self._saving[0], version, digest))
+            case StateSpoilt(version):
+                if self.holding.version == version:
+                    self._reporter.spoilt(version, now)
+            case LinksMeasured():
+                self._reporter.measured(event)
+            case MeansChanged(means):
+                self._reporter.has(means, now)
+            case LeaveRequested(reason):
+                self._leave(reason, now)
+        self._deadlines(now)
+        if not self._farewell.gone:
+            self._catch_up()
+            self._report(now)
+        return cast(list[PeerAction], self._out.take())
+
+    def _report(self, now: float) -> None:
+        """Every heartbeat to all coordinators, since any may be the next to lead; between them to the one that does."""
+        beat = now >= self._reporter.next_at
+        if (report := self._reporter.report(self.holding, self.stint, self._catching_up, self._pace, now)) is not None:
+            for coordinator in self.allegiance.group if beat else (self.coordinator,):
+                self._out.send(coordinator, report)
+        if beat and self.stint is not None:
+            self.stint.walk.tell_results_again()
+
+    def next_wakeup(self) -> float:
+        due = [self._reporter.next_at, *self._reach.deadlines()]
+        if self.stint is not None:
+            due += self.stint.deadlines()
+        return min(due + self._farewell.deadlines())
+
+    def _deadlines(self, now: float) -> None:
+        over = self._reach.given_up(now)
+        if over and self.stint is not None:
+            self.stint.go_around(over, now)
+        for other in over:
+            if self.allegiance.group == (other,):  # of several, another one may soon lead
+                self._farewell.abandoned()
+        if self.stint is not None:
+            self.stint.tick(now)
+        self._farewell.tick(now)
+
+    def _on_link_up(self, other: Actor, now: float) -> None:
+        self._out.straight(other)
+        if self.stint is not None:
+            self.stint.deliver(other)
+        if not self._reach.up(other):
+            return
+        if self.allegiance.includes(other):
+            self._reporter.again(now)
+        if self.stint is not None:
+            self.stint.reconnected(other, now)
+
+    # ------------------------------------------------------------ from the coordinator
+
+    def _on_message(self, sender: Actor, message: Message, now: float) -> None:
+        match message:
+            case Relay(origin, destination, inner):
+                self._on_relay(sender, origin, destination, inner, now)
+            case Want() | Pending() | Frame() | ReducePart() | ReducedPart():
+                self._on_data(sender, message, None, now)
+            case Assign() | Open() | Amend() | Release() | Fenced() | Decide() | Dismiss() | Halt():
+                if self._obeys(sender, message, now):
+                    self._on_control(sender, message, now)
+            case TakeSeats() | LeaveSeat():
+                if self._obeys(sender, message, now):
+                    self._on_seats(message, now)
+            case Excuse(reason=reason):
+                if self._obeys(sender, message, now) and not self._farewell.begun:
+                    self._leave(reason, now)
+            case _:
+                pass
+
+    def _obeys(self, sender: Actor, message: Control, now: float) -> bool:
+        """Whether an order counts. A new leader is told at once how things stand here."""
+        before = self.coordinator
+        if not self.allegiance.obeys(sender, message):
+            return False
+        if sender != before:
+            self._out.emit(LeaderFollowed(str(sender), self.allegiance.term))
+            self._opening = None
+            self._reporter.again(now)
+        return True
+
+    def _on_control(self, sender: Actor, message: Control, now: float) -> None:
+        match message:
+            case Assign():
+                self._on_assign(message)
+            case Open():
+                self._on_open(message, now)
+            case Amend(pass_id, stage, table, reason):
+                if (stint := self._stint_of(pass_id, sender, message)) is not None:
+                    stint.amend([(stage, table)], reason, now)
+            case Release(pass_id, number, microbatches):
+                if (stint := self._stint_of(pass_id, sender, message)) is not None:
+                    stint.walk.release(number, microbatches)
+            case Fenced(pass_id, reason):
+                if (stint := self._stint_of(pass_id, sender, message)) is not None:
+                    stint.fence(reason)
+            case Decide(term=term) if term < self.holding.term:
+                pass  # told before the state held here was ordered: that history may have been rolled back
+            case Decide(decision=decision, finished=finished, save=save):
+                self.finished = self.finished or finished
+                if save:
+                    self._to_save = max(self._to_save, decision.step + 1)
+                self._apply_if_prepared(decision)
+                self._catching_up.decided(decision)
+                if finished and self._applying is None:
+                    self._out.add(Stop("the run is finished"))
+                elif not finished:
+                    self._save_if_due(now)
+            case Halt(reason):
+                self._out.add(Stop(reason, failed=True))
+            case Dismiss(reason=reason):
+                self._farewell.dismissed(reason)
+
+    def _on_seats(self, message: TakeSeats | LeaveSeat, now: float) -> None:
+        seating = self.means.seating
+        if seating is None:
+            return
+        match message:
+            case TakeSeats(seats=seats, reason=reason):
+                if seating.grows and len(seating.peers) < seats:
+                    self._out.add(OpenSeats(seats, reason))
+            case LeaveSeat(reason=reason):
+                if seating.on_call and not self._farewell.begun:
+                    self._leave(reason, now)
+
+    def _leave(self, reason: str, now: float) -> None:
+        needed = self.stint is not None or self.holding.version is not None
+        needed = needed and not set(self.allegiance.group) <= set(self._reach.unreachable)
+        self._farewell.asked(reason, self.holding.stage, needed, now)
+        self._reporter.leaves(now)
+
+    def _measure(self, event: ForwardDone | BackwardDone | ResultDone | ComputeFailed) -> None:
+        """How long it took, whether or not it is of use; a pass without gradients says nothing of one with them."""
+        match event:
+            case ForwardDone(PassId(index=0), seconds=seconds):
+                self._pace.forward(seconds)
+            case BackwardDone(seconds=seconds):
+                self._pace.backward(seconds)
+            case _:
+                pass
+
+    def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> PassRun | None:
+        """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""
+        if self.stint is not None and pass_id == self.stint.pass_id:
+            return self.stint
+        if self.stint is None or pass_id > self.stint.pass_id:
+            self._early.keep(sender, message)
+        return None
+
+    def _on_assign(self, assign: Assign) -> None:
+        load = self.holding.assigned(assign)
+        if load is None:
+            return
+        self._take_up(load)
+
+    def _take_up(self, load: LoadState) -> None:
+        """Whatever was done with the state of before is void."""
+        self._leave_pass()
+        self._bases.clear()
+        self._catching_up.clear()
+        self._carry = None
+        self._applying = None
+        self._opening = None
+        self._reporter.takes_up(load.version)
+        self._proven = min(self._proven, load.version)
+        if self._saving is not None and self._saving[1] > load.version:
+            self._saving = None
+        if self._to_save > load.version:
+            self._to_save = -1
+        self._out.add(load)
+
+    # ------------------------------------------------------------ from other peers
+
+    def _on_relay(self, sender: Actor, origin: Actor, destination: Actor, inner: Message, now: float) -> None:
+        if not self._takes_part(sender):
+            return
+        if destination == self.actor:
+            walk = self.stint.walk if self.stint is not None else None
+            if walk is not None and isinstance(inner, Frame) and walk.overdue(origin):
+                walk.report_unreachable(origin, sender, "answers only through a sibling")
+            self._on_data(origin, inner, sender, now)
+        elif sender == origin and self.stint is not None and self.stint.serves(destination):
+            self._out.add(Send(destination, Relay(origin, destination, inner)))  # type: ignore[arg-type]
+
+    def _takes_part(self, actor: Actor) -> bool:
+        """Whether an actor has a part in the open pass. Others pass the handshake too, but no data is taken of them."""
+        if self.stint is None:
+            return actor == self.coordinator
+        return actor == self.stint.walk.coordinator or self.stint.serves(actor)
+
+    def _on_data(self, sender: Actor, message: Message, via: Actor | None, now: float) -> None:
+        match message:
+            case Frame(key) if sender == self.coordinator:  # the first tokens come unasked, perhaps before the opening
+                if (stint := self._stint_of(key.pass_id, sender, message)) is not None:
+                    stint.walk.on_frame(sender, message, now)
+            case Frame(key):  # comes after a Want of mine, so never before the pass is open here
+                if self.stint is not None and key.pass_id == self.stint.pass_id and self._takes_part(sender):
+                    self.stint.walk.on_frame(sender, message, now)
+            case Pending(keys):
+                if self.stint is not None:
+                    self.stint.walk.on_pending(sender, keys, now)
+            case Want():
+                self._on_want(sender, message, via)
+            case ReducePart(key) if sender == key.contributor:
+                if (stint := self._stint_of(key.attempt.pass_id, sender, message)) is not None:
+                    stint.on_part(message)
+            case ReducedPart():
+                if self.stint is not None:
+                    self.stint.on_sum(sender, message)
+            case _:
+                pass
+
+    def _on_want(self, sender: Actor, want: Want, via: Actor | None) -> None:
+        pending: list[FrameKey] = []
+        for index, key in enumerate(want.keys):
+            base = want.base(index)
+            stint = self.stint
+            if isinstance(key, FrameKey):  # a credit, which may come ahead of the pass
+                stint = self._stint_of(key.pass_id, sender, Want((key,), (base,), want.again))
+            if stint is not None and self._takes_part(sender) and stint.on_want(sender, key, via, base):
+                assert isinstance(key, FrameKey)
+                pending.append(key)
+        if pending and want.again and via is None:  # both ways, or it says nothing of the way
+            self._out.send(sender, Pending(tuple(pending)))
+
+    # ------------------------------------------------------------ from pass to pass
+
+    def _on_open(self, message: Open, now: float) -> None:
+        pass_id, holding = message.pass_id, self.holding
+        if pass_id.term < holding.term or len(message.tables) != self.settings.stages:
+            return
+        if message.save:
+            self._to_save = max(self._to_save, pass_id.version)
+        self._bases.steps = message.steps or self.settings.steps
+        mine = next((each for each in message.listeners if each.actor == self.actor), None)
+        if mine is not None:
+            self._on_listen(message, mine)
+            return
+        if holding.stage is None:
+            return
+        holding.term = pass_id.term
+        if self.stint is not None and pass_id <= self.stint.pass_id:
+            if pass_id == self.stint.pass_id:
+                self._lend(message)
+                self.stint.amend(enumerate(message.tables), "told again", now)
+            return
+        if self._begun is not None and pass_id <= self._begun:
+            return  # a late repeat of a pass that was left, perhaps with the state
+        self._opening = message
+        if message.decision is not None:
+            self._apply_if_prepared(message.decision)
+        if self._applying is None and holding.stands(message.rolled_back_in):
+            holding.begun(pass_id)
+            self._catching_up.told(message)
+        if message.save and not self._catching_up.behind:
+            self._save_if_due(now)
+        self._begin_if_ready(now)
+
+    def _on_listen(self, message: Open, mine: Listener) -> None:
+        """A pass in which this peer has no part. It takes up its stage meanwhile, or gets over what it has missed."""
+        pass_id, heard = message.pass_id, self._catching_up.heard
+        if (heard is not None and pass_id < heard) or (self._begun is not None and pass_id < self._begun):
+            return
+        if not 0 <= mine.stage < self.settings.stages:
+            return
+        if self._opening is not None and self._opening.pass_id <= pass_id:
+            self._opening = None  # fenced before it had begun
+        if self.stint is not None and pass_id == self.stint.pass_id:
+            if message.tables[mine.stage].number < self.stint.walk.numbers[mine.stage]:
+                return  # told before it came into the pass
+            self.stint.fence("it listens now")  # as the others know; what told it so was lost
+        if message.decision is not None:
+            self._apply_if_prepared(message.decision)
+        if self._applying is not None:
+            return  # it is told again until it says that it has heard
+        self._catching_up.heard = pass_id
+        fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
+        void_before = max(message.rolled_back_in, mine.void_before)
+        load = self.holding.listens(mine, pass_id.term, void_before, fetched)
+        if load is not None:
+            self._take_up(load)
+            told = forecast(self.actor, mine.stage, self.settings, self._reporter.means.downlink, message.step_s)
+            if told is not None:
+                self._out.emit(told)
+        self._catching_up.told(message)
+
+    def _lend(self, message: Open) -> None:
+        """Keep for those who listen to this stage what they cannot have later."""
+        pass_id, stage = message.pass_id, self.holding.stage
+        those = [each for each in message.listeners if each.stage == stage]
+        if those:
+            self._lent_at = pass_id.version
+        elif pass_id.version > self._lent_at + 2:
+            return
+        versions = {each.version for each in those if each.loads}
+        if self._applying is not None:
+            versions.discard(pass_id.version)  # too late for a copy
+        since = min((each.version for each in those), default=pass_id.version)
+        since = min(since, pass_id.version - 1)  # who has just come into the roster may lack the step before
+        self._out.add(Lend(pass_id, tuple(sorted(versions)), since, sums=bool(those)))
+
+    def _begin_if_ready(self, now: float) -> None:
+        message, stage = self._opening, self.holding.stage
+        if message is None or self._applying is not None or self.holding.loading is not None or stage is None:
+            return
+        if self._catching_up.behind:
+            return  # it is applied as soon as its sums are here
+        self._opening = None
+        if self.holding.version != message.pass_id.version:
+            reason = f"holds version {self.holding.version}, the pass needs {message.pass_id.version}"
+            self._out.send(self.coordinator, Failed(message.pass_id, None, reason))
+            return
+        try:
+            carry = carry_of(self.actor, message.tables[stage], message.pass_id, self._carry)
+        except LookupError as error:
+            self._out.send(self.coordinator, Failed(message.pass_id, None, str(error)))
+            return
+        self._leave_pass()
+        self.holding.begun(message.pass_id)
+        self._begun = message.pass_id
+        training = message.kind is PassKind.TRAIN
+        self.stint = PassRun(
+            me=self.actor,
+            coordinator=self.coordinator,
+            settings=self.settings,
+            stage=stage,
+            buckets=self.holding.buckets,
+            first_round=self.holding.first_round,
+            shared=self.holding.shared,
+            opening=message,
+            carry=carry,
+            crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),
+            unreachable=self._reach.unreachable,
+            is_up=self._reach.is_up,
+            pace=self._pace,
+            slots=self._slots,
+            waits=self._waits,
+            out=self._out,
+            now=now,
+        )
+        self._lend(message)
+        for sender, kept in self._early.take():
+            self._on_message(sender, kept, now)
+        self.stint.reduce_if_sealed(now)
+
+    def _leave_pass(self) -> None:
+        if self.stint is not None:
+            self.stint.leave()
+            self.stint = None
+
+    def _catch_up(self) -> None:
+        if self._applying is None and (order := self._catching_up.advance()) is not None:
+            self._leave_pass()
+            self._out.add(order)
+
+    def _on_restored(self, event: Assembled) -> None:
+        """The sums of a step that was decided without this peer lie in the buffer."""
+        if self._applying is not None or self.holding.version != event.attempt.pass_id.step:
+            return
+        order = self._catching_up.restored(event)
+        if order is not None:
+            self._applying = order.decision
+            self._out.add(order)
+        elif reason := self._catching_up.spoilt():
+            self._start_again(reason)
+
+    def _on_failed(self, event: ComputeFailed) -> None:
+        """The optimizer step raised: the state is half of one version and half of the next. Or sums were no sums."""
+        applying = self._applying
+        if applying is not None and event.pass_id == PassId(applying.term, applying.step):
+            self._applying = None
+            self._catching_up.clear()
+            self.holding.spoilt()
+        elif applying is None:
+            self._catching_up.failed(event)
+            if reason := self._catching_up.spoilt():
+                self._start_again(reason)
+
+    def _on_memory_short(self, event: MemoryShort, now: float) -> None:
+        """The first time less is kept. Who runs out again would do so for ever, and each time others wait for it."""
+        self._shortages += 1
+        leaves = self._shortages > 1
+        self._out.emit(OutOfMemory(str(self.actor), event.what, event.before, event.now, leaves))
+        if leaves and not self.short:
+            self.short = (
+                f"out of memory again, {event.what}: give this peer more (--max-memory, another --device), or ask the "
+                "organiser for smaller stages"
+            )
+            self._leave(self.short, now)
+
+    def _start_again(self, reason: str) -> None:
+        """What this peer holds or loads cannot go on: it is told in the next pass what to load."""
+        opening, self._opening = self._opening, None
+        self.holding.spoilt()
+        if opening is not None:
+            self._out.send(self.coordinator, Failed(opening.pass_id, None, f"cannot catch up: {reason}"))
+
+    def _apply_if_prepared(self, decision: Decision) -> None:
+        prepared = self.stint.prepared if self.stint is not None else None
+        holding = self.holding
+        if prepared is None or self._applying is not None or holding.version != decision.step or holding.stage is None:
+            return
+        outcome, attempt = decision.outcomes[holding.stage], prepared.attempt
+        if (
+            attempt.pass_id.step != decision.step
+            or attempt.number != outcome.number
+            or prepared.digest != outcome.digest
+        ):
+            return
+        self._applying = decision
+        self._out.add(Apply(decision, attempt))
+
+    def _on_applied(self, step: StepNumber, digest: str, now: float) -> None:
+        if self._applying is None or self._applying.step != step:
+            return
+        self._carry = None
+        if self.stint is not None and self.settings.averages_compressed:
+            self._carry = Carry.of(self.actor, self.stint.walk.table, self._applying)
+        # nothing builds on what is not finite, or on what others have computed
+        known = self.stint is not None and not self._applying.skip
+        if not self._applying.skip:
+            self._proven = max(self._proven, self._applying.step)
+        crossings = self.stint.walk.crossings if self.stint is not None and known else Crossings()
+        self._applying = None
+        self.holding.applied(step)
+        self._catching_up.applied(step)
+        if (settled := self._bases.settle(step, crossings)) is not None:
+            self._out.add(settled)
+        self._leave_pass()
+        self._out.emit(StepApplied(step, digest))
+        if not self._catching_up.behind:
+            self._save_if_due(now)
+        if self.finished:
+            self._out.add(Stop("the run is finished"))
+        self._begin_if_ready(now)
+
+    def _save_if_due(self, now: float) -> None:
+        """Save the version held now if it is to be a checkpoint; again, if the last order came to nothing for long."""
+        stage, version = self.holding.stage, self.holding.version
+        if stage is None or version is None or self._applying is not None:
+            return
+        if not self.settings.saves(version) and version != self._to_save:
+            return
+        if self._reporter.newest_saved(stage) >= version:
+            return
+        before = self._saving
+        if before is not None and before[:2] == (stage, version) and now - before[2] < self.settings.step_budget_s:
+            return
+        self._saving = (stage, version, now)
+        self._out.add(SaveCheckpoint(version, self._proven))

@@ -1,0 +1,114 @@
+"""What a peer holds: a stage at a version, or the order to load one. Late and repeated orders change nothing."""
+
+from __future__ import annotations
+
+from swarm.protocol.ids import Actor, PassId, StageIndex, Term
+from swarm.protocol.messages import Assign, Listener
+from swarm.protocol.peer.io import LoadState, StateFailed, StateLoaded
+
+
+class HeldStage:
+    """Within a term a holding only goes forward; a newer term may send it back to an older version (rollback)."""
+
+    def __init__(self) -> None:
+        self.term = -1
+        """The newest that was heard of."""
+        self.stage: StageIndex | None = None
+        self.version: int | None = None
+        self.buckets = 1
+        """Into how many buckets the stage's gradient is divided."""
+        self.first_round = 0
+        """So many of them are reduced before the others."""
+        self.shared = 0
+        """How many of them, from the first, another stage has too."""
+        self.standing_by = False
+        self._loading: LoadState | None = None
+        self.state_term = -1
+        """The newest term under which this peer was given a state or began a pass."""
+        self._reached = -1
+        """The newest version held since then, even if it was lost again."""
+        self._move = 0
+        """Number of the last move in that term."""
+
+    @property
+    def loading(self) -> int | None:
+        """The version that is loaded now."""
+        return None if self._loading is None else self._loading.version
+
+    def assigned(self, assign: Assign) -> LoadState | None:
+        """What is to be loaded, if that order is news. Whatever was held before is then given up."""
+        if assign.term < self.term:
+            return None
+        self.term = assign.term
+        if assign.stage is None:
+            self.standing_by = self.stage is None
+            return None
+        if assign.term == self.state_term and assign.move > self._move:
+            self._move = assign.move
+            if assign.stage != self.stage:
+                self._reached = -1  # to another stage: nothing held here counts there
+                self.stage, self.version, self._loading = assign.stage, None, None
+        if assign.term <= self.state_term:
+            if assign.term == self.state_term and assign.move < self._move:
+                return None  # a late repeat of an order from before the last move
+            held = self._loading.version if self._loading is not None else self.version
+            if held is not None and (assign.version <= held or assign.stage != self.stage):
+                return None
+            if assign.version <= self._reached:
+                return None  # a late repeat: what it names was held here and lost
+        else:
+            self._reached, self._move = -1, assign.move
+        self.state_term = assign.term
+        self.stage, self.version = assign.stage, None
+        self.standing_by = False
+        self._loading = LoadState(assign.stage, assign.version, assign.source, assign.from_archive)
+        return self._loading
+
+    def listens(
+        self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Actor, ...]
+    ) -> LoadState | None:
+        """What is to be loaded by one who takes up a stage while others train, if it holds or loads nothing of use."""
+        if term == self.state_term and listener.move < self._move:
+            return None  # it has moved since
+        self.term = term
+        goes_on = self.stage == listener.stage and self.stands(rolled_back_in)
+        held = self.version if self._loading is None else self._loading.version
+        if goes_on and held is not None and (self._loading is not None or held >= listener.version):
+            self.state_term, self._move = term, listener.move
+            return None
+        self.state_term, self._move, self._reached = term, listener.move, -1
+        self.stage, self.version = listener.stage, None
+        self.standing_by = False
+        self._loading = None
+        if listener.loads:
+            self._loading = LoadState(listener.stage, listener.version, None, from_archive=False, donors=donors)
+        return self._loading
+
+    def stands(self, rolled_back_in: Term) -> bool:
+        """Whether what is held or loaded is of the history that stands, if that was the term of the last rollback."""
+        return self.state_term >= rolled_back_in
+
+    def loaded(self, event: StateLoaded | StateFailed) -> bool:
+        """The order is carried out, or has failed. True when a version is held now."""
+        loading = self._loading
+        if loading is None or (event.stage, event.version) != (loading.stage, loading.version):
+            return False
+        self._loading = None
+        if isinstance(event, StateFailed):
+            return False
+        self.version = self._reached = event.version
+        self.buckets = event.buckets
+        self.first_round = event.first_round
+        self.shared = event.shared
+        return True
+
+    def begun(self, pass_id: PassId) -> None:
+        if pass_id.term > self.state_term:
+            self.state_term, self._move = pass_id.term, 0
+
+    def applied(self, step: int) -> None:
+        self.version = self._reached = step + 1
+
+    def spoilt(self) -> None:
+        """Half an optimizer step, or one that is missed for good: the state must be fetched anew."""
+        self.version = self._loading = None

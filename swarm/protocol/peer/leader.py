@@ -1,0 +1,59 @@
+"""Whom a peer listens to: of the coordinators that the manifest names, the one that speaks under the highest term.
+
+A term is given to one coordinator alone. So what comes under an older one is void, whoever sends it: its sender has
+been replaced and may not know it yet.
+"""
+
+from __future__ import annotations
+
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import (
+    Amend,
+    Assign,
+    Decide,
+    Dismiss,
+    Excuse,
+    Fenced,
+    Halt,
+    LeaveSeat,
+    Open,
+    Release,
+    TakeSeats,
+)
+
+Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeats | LeaveSeat | Excuse | Halt
+
+
+class Leader:
+    """`group`: all that may coordinate; `first`: who is taken for the leader until one speaks."""
+
+    def __init__(self, first: Actor, group: tuple[Actor, ...]) -> None:
+        self.leader = first
+        self.term = -1
+        """The highest that was heard; −1: none yet."""
+        self.group = group or (first,)
+
+    def includes(self, actor: Actor) -> bool:
+        return actor in self.group
+
+    def obeys(self, sender: Actor, message: Control) -> bool:
+        """Whether a control message counts. One of a higher term makes its sender the leader."""
+        if sender not in self.group:
+            return False
+        if len(self.group) == 1:
+            return True
+        term = term_of(message)
+        if term < self.term or (term == self.term and sender != self.leader):
+            return False
+        self.leader, self.term = sender, term
+        return True
+
+
+def term_of(message: Control) -> int:
+    match message:
+        case Assign(term=term) | Decide(term=term) | Dismiss(term=term) | Halt(term=term):
+            return term
+        case TakeSeats(term=term) | LeaveSeat(term=term) | Excuse(term=term):
+            return term
+        case Open(pass_id=pass_id) | Amend(pass_id=pass_id) | Release(pass_id=pass_id) | Fenced(pass_id=pass_id):
+            return pass_id.term

@@ -1,0 +1,464 @@
+"""A peer's part in one pass: which microbatches are mine, what I lack, what I keep for others.
+
+Frames move only because somebody wants them. A peer WANTs the inputs of its assigned microbatches in ascending order,
+as many as it has slots for; the holder answers at once or when it has computed the frame. The same message repairs
+everything: it is sent again when an amendment changes who holds the frame, when a connection comes back, and when a
+deadline passes. The smallest unfinished microbatch may always be wanted, so full slots cannot lock the pipeline.
+Gradients are pushed, always admitted, and wanted only in recovery.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from swarm.events import FrameRecovered, FrameRefused, MicrobatchAccumulated, MicrobatchForwarded
+from swarm.protocol.ids import Actor, Direction, FrameKey, Key, Microbatch, PassId, PassKind, StageIndex
+from swarm.protocol.lineage import Crossings
+from swarm.protocol.messages import Frame, Payload, Released, Result, StageTable, Unreachable, Want, is_near
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.frame_cache import FrameCache, Kept
+from swarm.protocol.peer.in_flight import InFlight
+from swarm.protocol.peer.io import Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
+from swarm.protocol.slots import Slots, unasked
+from swarm.protocol.timeouts import Observed
+
+LOOKAHEAD = 2
+"""Forwards handed to the compute queue at once; the rest stays here, where it can still be released."""
+
+
+class Phase(enum.IntEnum):
+    NEEDED = 0
+    WANTED = 1
+    INPUT = 2
+    SUBMITTED = 3
+    FORWARDED = 4
+    BACKWARD = 5
+    FINISHED = 6
+    RELEASED = 7
+
+
+@dataclass(slots=True)
+class Work:
+    """One microbatch of mine."""
+
+    phase: Phase = Phase.NEEDED
+    moved: bool = False
+    """It came to me by an amendment: the stage before may have its gradient already, so it is sent only if wanted."""
+    ask: bool = False
+    """Nobody will push its gradient to me (it was moved here or in the next stage): ask for it."""
+    asked_again: bool = False
+    input: Payload | None = field(default=None, repr=False)
+    gradient: Payload | None = field(default=None, repr=False)
+
+
+class Microbatches:
+    """State of one open pass at one peer. `tables[s]` is replaced by `amend`, whoever is told first."""
+
+    def __init__(
+        self,
+        *,
+        me: Actor,
+        coordinator: Actor,
+        stage: StageIndex,
+        pass_id: PassId,
+        kind: PassKind,
+        tables: tuple[StageTable, ...],
+        slots: Slots,
+        budget_s: float,
+        waits: Observed,
+        crossings: Crossings,
+        is_up: Callable[[Actor], bool],
+        out: Outbox,
+        now: float,
+    ) -> None:
+        self.me = me
+        self.coordinator = coordinator
+        self.stage = stage
+        self.pass_id = pass_id
+        self.kind = kind
+        self.tables = list(tables)
+        self.rosters = [frozenset(table.roster) for table in tables]
+        """By stage, of the tables as they are."""
+        self.numbers = tuple(table.number for table in tables)
+        self.fenced = me not in self.rosters[stage]
+        self.done = 0
+        self.forwarded = 0
+        """Bit m is set when microbatch m was forwarded here, in training."""
+        self.crossings = crossings
+        self.unreachable: set[Actor] = set()
+        """Whose connection broke and is not back: they pass nothing on."""
+        self.work: dict[Microbatch, Work] = {}
+        self._is_up = is_up
+        self._slots = slots
+        self._out = out
+        self._asked = InFlight(waits, budget_s)
+        self._retained = FrameCache(out)
+        self._reported: set[Actor] = set()
+        self._results: list[Result] = []
+        """What was told of this pass, if it is forward-only."""
+        for m in sorted(self.tables[stage].assigned_to(me)):
+            self.work[m] = Work()
+        if self._first and not self.table.number:
+            for m in unasked(self.table, me)[: slots.count]:
+                self.work[m].phase = Phase.WANTED
+                self._asked.expect(self._input_key(m), now)
+        self.pull(now)
+
+    # ------------------------------------------------------------ what the outside asks
+
+    @property
+    def table(self) -> StageTable:
+        return self.tables[self.stage]
+
+    def serves(self, actor: Actor) -> bool:
+        """Whether an actor has a part in this pass."""
+        return any(actor in roster for roster in self.rosters)
+
+    @property
+    def sealed(self) -> bool:
+        """All that is assigned to me is in the accumulator, and nothing else."""
+        return not self.fenced and all(work.phase is Phase.FINISHED for work in self.work.values())
+
+    @property
+    def queued(self) -> int:
+        """Microbatches I could be computing now."""
+        return sum(work.phase in (Phase.INPUT, Phase.SUBMITTED, Phase.BACKWARD) for work in self.work.values())
+
+    @property
+    def _first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def _last(self) -> bool:
+        return self.stage == len(self.tables) - 1
+
+    # ------------------------------------------------------------ pulling
+
+    def pull(self, now: float) -> None:
+        """WANT the inputs that have a slot, lowest microbatch first."""
+        busy = sum(Phase.NEEDED < work.phase < Phase.FINISHED for work in self.work.values())
+        wanted: dict[Actor, list[Key]] = {}
+        unfinished_before = False
+        for m in sorted(self.work):
+            work = self.work[m]
+            if work.phase is Phase.NEEDED and (busy < self._slots.count or not unfinished_before or work.moved):
+                busy += 1
+                work.phase = Phase.WANTED if work.input is None else Phase.INPUT
+                if work.input is None:
+                    key = self._input_key(m)
+                    self._asked.note(key, now)
+                    wanted.setdefault(self._holder(key), []).append(key)
+            unfinished_before = unfinished_before or work.phase < Phase.FINISHED
+        for holder, keys in wanted.items():
+            self._out.send(holder, self._want(keys))
+        self._submit()
+
+    def _input_key(self, m: Microbatch) -> FrameKey:
+        return FrameKey(self.pass_id, self.stage, Direction.FORWARD, m)
+
+    def _gradient_key(self, m: Microbatch) -> FrameKey:
+        return FrameKey(self.pass_id, self.stage + 1, Direction.BACKWARD, m)
+
+    def _holder(self, key: FrameKey) -> Actor:
+        """Who holds or will hold a frame that I want."""
+        if key.direction is Direction.BACKWARD:
+            return self.tables[self.stage + 1].assignee(key.microbatch)
+        return self.coordinator if self._first else self.tables[self.stage - 1].assignee(key.microbatch)
+
+    def _lacking(self) -> list[FrameKey]:
+        """Every frame I wait for."""
+        keys = []
+        for m, work in self.work.items():
+            if work.phase is Phase.WANTED:
+                keys.append(self._input_key(m))
+            if work.phase <= Phase.FORWARDED and self._needs_gradient(work):
+                keys.append(self._gradient_key(m))
+        return keys
+
+    def _needs_gradient(self, work: Work) -> bool:
+        return (
+            self.kind is PassKind.TRAIN
+            and not self._last
+            and work.gradient is None
+            and (work.phase is Phase.FORWARDED or (work.ask and work.phase < Phase.FORWARDED))
+        )
+
+    def ask_again(self, now: float, *, of: Actor) -> None:
+        """WANT all that I lack from `of`, because a connection changed."""
+        self._want_again([key for key in self._lacking() if self._holder(key) == of], now)
+
+    def _want_again(self, keys: list[FrameKey], now: float, *, again: bool = False) -> None:
+        wanted: dict[Actor, list[Key]] = {}
+        for key in keys:
+            self._asked.note(key, now)
+            self.work[key.microbatch].asked_again = True
+            wanted.setdefault(self._holder(key), []).append(key)
+        for holder, grouped in wanted.items():
+            self._out.send(holder, self._want(grouped, again=again))
+
+    def tick(self, now: float) -> None:
+        """Ask again for what is overdue; from the second time on also through somebody else."""
+        if self.fenced:
+            return
+        direct: list[FrameKey] = []
+        detours: dict[Actor, list[Key]] = {}
+        lacking = self._lacking()
+        due = self._asked.deadlines(lacking)
+        for key in lacking:
+            if key not in due:
+                self._asked.note(key, now)
+                continue
+            if now < due[key]:
+                continue
+            self._asked.missed(key)
+            direct.append(key)
+            if self._asked.in_vain(key) > 1:
+                detours.setdefault(self._holder(key), []).append(key)
+        self._want_again(direct, now, again=True)
+        for holder, keys in detours.items():
+            via = self.detour(holder)
+            if via is not None and holder != self.coordinator:
+                self._out.send(holder, self._want(keys), via)
+
+    def _want(self, keys: list[Key], *, again: bool = False) -> Want:
+        return Want(tuple(keys), self.crossings.hints(keys), again)
+
+    def next_deadline(self) -> float | None:
+        if self.fenced:
+            return None
+        return min(self._asked.deadlines(self._lacking()).values(), default=None)
+
+    def detour(self, other: Actor) -> Actor | None:
+        """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer that is told of both.
+
+        One that is connected with this peer. If there is none, the coordinator, which all reach; its line is for more
+        than this. Last, somebody who was never tried: each newcomer behind a router would else be, by everybody.
+        """
+        there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
+        if there is None:
+            return None
+        others = [actor for s, table in enumerate(self.tables) if is_near(s, there) for actor in table.roster]
+        all_near = (*self.table.roster, *self.tables[there].roster, *others)
+        left = [actor for actor in all_near if actor not in (self.me, other) and actor not in self.unreachable]
+        connected = next((actor for actor in left if self._is_up(actor)), None)
+        if connected is None and self.coordinator not in self.unreachable:
+            return self.coordinator
+        return connected or next(iter(left), None)
+
+    def report_unreachable(self, other: Actor, via: Actor, reason: str) -> None:
+        if other not in self._reported:
+            self._reported.add(other)
+            self._out.send(self.coordinator, Unreachable(self.pass_id, other))
+            self._out.tell_route(other, via, reason)
+
+    # ------------------------------------------------------------ frames and wants
+
+    def on_frame(self, sender: Actor, frame: Frame, now: float) -> None:
+        key = frame.key
+        work = self.work.get(key.microbatch)
+        if work is None or self.fenced:
+            return
+        if key.direction is Direction.FORWARD and key.boundary == self.stage:
+            if work.phase > Phase.WANTED:
+                return
+            if not self.crossings.accepts(key.microbatch, frame.lineage):
+                self._out.emit(FrameRefused(str(sender), f"{key} is the change of another base", 1))
+                return
+            self.crossings.arrived(key.microbatch, frame.lineage)
+            work.input = frame.payload
+            if work.phase is Phase.NEEDED:
+                return  # tokens that come unasked wait here for a slot
+            self._arrived(key, sender, now)
+            work.phase = Phase.INPUT
+            self._submit()
+        elif key.direction is Direction.BACKWARD and key.boundary == self.stage + 1:
+            if self.kind is not PassKind.TRAIN or work.gradient is not None or work.phase >= Phase.BACKWARD:
+                return
+            self._arrived(key, sender, now)
+            self.crossings.gradient_arrived(key.microbatch, frame.lineage)
+            work.gradient = frame.payload
+            self._backward_if_ready(key.microbatch, work)
+
+    def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
+        """What is overdue is yet to be made, and the way to whom it was asked of is open."""
+        lacking = set(self._lacking())
+        for key in keys:
+            if key in lacking and self._holder(key) == sender and self._asked.in_vain(key):
+                self._asked.pending(key, now)
+                self.work[key.microbatch].asked_again = False
+
+    def overdue(self, other: Actor) -> bool:
+        """Whether something asked of `other` more than once has not come directly."""
+        return any(self._asked.in_vain(key) > 1 and self._holder(key) == other for key in self._lacking())
+
+    def _arrived(self, key: FrameKey, sender: Actor, now: float) -> None:
+        work = self.work[key.microbatch]
+        self._asked.arrived(key, now)
+        if work.moved or work.asked_again:
+            work.asked_again = False
+            self._out.emit(FrameRecovered(str(key), str(sender)))
+
+    def _submit(self) -> None:
+        """Hand the lowest inputs to the compute queue, a few at a time."""
+        running = sum(work.phase is Phase.SUBMITTED for work in self.work.values())
+        for m in sorted(self.work):
+            if running >= LOOKAHEAD:
+                return
+            work = self.work[m]
+            if work.phase is Phase.INPUT:
+                work.phase = Phase.SUBMITTED
+                payload, work.input = work.input, None
+                assert payload is not None
+                decode, encode = self.crossings.decoded_with(m), self.crossings.encoded_with(m)
+                self._out.add(Forward(self.pass_id, self.kind, m, payload, decode, encode))
+                running += 1
+
+    def _backward_if_ready(self, m: Microbatch, work: Work) -> None:
+        if work.phase is Phase.FORWARDED and work.gradient is not None:
+            work.phase = Phase.BACKWARD
+            payload, work.gradient = work.gradient, None
+            self._out.add(Backward(self.pass_id, m, payload))
+
+    def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
+        """Answer from retention, or remember the want until the frame is computed. A direct way is kept.
+
+        Returns whether it is yet to be made here.
+        """
+        if self._retained.answer(sender, key, via, base) or not self._mine_to_answer(key):
+            return False
+        self._retained.wanted(sender, key, via, base)
+        work = self.work.get(key.microbatch)
+        return not self.fenced and work is not None and work.phase is not Phase.RELEASED
+
+    def _mine_to_answer(self, key: FrameKey) -> bool:
+        forward = key.direction is Direction.FORWARD and key.boundary == self.stage + 1
+        backward = key.direction is Direction.BACKWARD and key.boundary == self.stage
+        return (forward or backward) and 0 <= key.microbatch < len(self.table.assignment)
+
+    # ------------------------------------------------------------ computed
+
+    def on_forward_done(self, done: ForwardDone, now: float) -> None:
+        work = self.work.get(done.microbatch)
+        lineage = self.crossings.forwarded(done.microbatch, done.received, done.sent)
+        key = FrameKey(self.pass_id, self.stage + 1, Direction.FORWARD, done.microbatch)
+        self._retained.keep(key, Kept(done.payload, lineage, done.whole))
+        if work is None or work.phase is not Phase.SUBMITTED:
+            return
+        self._out.emit(MicrobatchForwarded(str(self.pass_id), done.microbatch))
+        if self.kind is PassKind.TRAIN:
+            if not done.kept:
+                self._slots.no_room(sum(each.phase in (Phase.FORWARDED, Phase.BACKWARD) for each in self.work.values()))
+            self.forwarded |= 1 << done.microbatch
+            work.phase = Phase.FORWARDED
+            self._asked.note(self._gradient_key(done.microbatch), now)
+            self._backward_if_ready(done.microbatch, work)
+        else:
+            self._finish(done.microbatch, work)
+        self._submit()
+        self.pull(now)
+
+    def on_result_done(self, done: ResultDone, now: float) -> None:
+        work = self.work.get(done.microbatch)
+        if work is None or work.phase is not Phase.SUBMITTED:
+            return
+        self._results.append(Result(self.pass_id, done.microbatch, done.loss_sum, done.token))
+        self._out.send(self.coordinator, self._results[-1])
+        self._finish(done.microbatch, work)
+        self._submit()
+        self.pull(now)
+
+    def tell_results_again(self) -> None:
+        """One that was lost would be waited for until the pass is given up."""
+        for result in self._results:
+            self._out.send(self.coordinator, result)
+
+    def on_backward_done(self, done: BackwardDone, now: float) -> None:
+        m = done.microbatch
+        work = self.work.get(m)
+        if work is None or work.phase not in (Phase.BACKWARD, Phase.SUBMITTED):
+            return
+        self._finish(m, work)
+        lineage = self.crossings.accumulated(m, done.received)
+        self._out.emit(MicrobatchAccumulated(str(self.pass_id), m))
+        if not self._first:
+            assert done.payload is not None
+            key = FrameKey(self.pass_id, self.stage, Direction.BACKWARD, m)
+            if not work.moved:  # a neighbour that lacks the gradient of a moved microbatch asks for it
+                self._retained.wanted(self.tables[self.stage - 1].assignee(m), key, None)
+            self._retained.keep(key, Kept(done.payload, lineage))
+        self._submit()
+        self.pull(now)
+
+    def _finish(self, m: Microbatch, work: Work) -> None:
+        work.phase = Phase.FINISHED
+        work.gradient = work.input = None
+        self.done |= 1 << m
+
+    # ------------------------------------------------------------ tables change
+
+    def amend(self, stage: int, table: StageTable, now: float) -> None:
+        """Take a newer table of any stage."""
+        before = self.tables[stage]
+        if table.number <= before.number:
+            return
+        self.tables[stage] = table
+        self.rosters[stage] = frozenset(table.roster)
+        self.numbers = tuple(table.number for table in self.tables)
+        if stage == self.stage:
+            self._take_assignment(table, now)
+            return
+        if stage == self.stage - 1:
+            changed = [self._input_key(m) for m in self.work if before.assignee(m) != table.assignee(m)]
+        elif stage == self.stage + 1:
+            changed = [self._gradient_key(m) for m in self.work if before.assignee(m) != table.assignee(m)]
+            for key in changed:  # its new assignee there pushes nothing by itself
+                self.work[key.microbatch].ask = True
+        else:
+            return
+        lacking = set(self._lacking())
+        self._want_again([key for key in changed if key in lacking], now)
+
+    def _take_assignment(self, table: StageTable, now: float) -> None:
+        self.fenced = self.fenced or self.me not in table.roster  # who fenced itself may still be named
+        mine = table.assigned_to(self.me)
+        for m in [m for m in self.work if m not in mine]:
+            dropped = self.work.pop(m)
+            if dropped.phase in (Phase.BACKWARD, Phase.FINISHED) and self.kind is PassKind.TRAIN:
+                self.fenced = True  # its gradient is in my accumulator: no sum of mine may be used in this pass
+            if dropped.phase not in (Phase.NEEDED, Phase.WANTED, Phase.RELEASED):
+                self._out.add(Discard(self.pass_id, m))
+                self.crossings.forget(m)
+        if self.fenced:
+            return
+        for m in sorted(mine):
+            held = self.work.get(m)
+            if held is None or held.phase is Phase.RELEASED:
+                # of what was given up and stayed mine the stage before knows nothing: it awaits the gradient unasked
+                self.work[m] = Work(moved=held is None, ask=True)
+                self.forwarded &= ~(1 << m)
+        self.pull(now)
+        self._submit()
+        lacking = [self._gradient_key(m) for m in self.work if self._needs_gradient(self.work[m])]
+        self._want_again([key for key in lacking if key not in self._asked], now)
+
+    def release(self, number: int, microbatches: tuple[Microbatch, ...]) -> None:
+        """Tombstone what is not begun to accumulate, and say which. Idempotent: a repeat gets the same answer."""
+        if self.fenced or number != self.table.number:
+            return
+        given = []
+        for m in microbatches:
+            work = self.work.get(m)
+            if work is None:
+                continue
+            if work.phase <= Phase.INPUT or (not self._last and work.phase in (Phase.SUBMITTED, Phase.FORWARDED)):
+                if work.phase > Phase.WANTED:
+                    self._out.add(Discard(self.pass_id, m))
+                    self.crossings.forget(m)
+                self.work[m] = Work(phase=Phase.RELEASED)
+                self._asked.forget(self._gradient_key(m))  # one that comes now is dropped, and m may stay mine
+            if self.work[m].phase is Phase.RELEASED:
+                given.append(m)
+        self._out.send(self.coordinator, Released(self.pass_id, number, tuple(given)))
+        self._submit()  # those that waited for what was discarded

@@ -1,0 +1,354 @@
+"""A peer's share in one pass: its walk through the microbatches, then the reduction, up to a prepared gradient.
+
+Made when the pass begins here, left when the next one does. Whatever changes who does what in this peer's stage voids
+the attempt to reduce that was made under the old table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from swarm.events import PeerFenced, ReduceCancelled, ReduceStarted, StagePrepared
+from swarm.protocol.ids import Actor, Attempt, FrameKey, PartKey, PassKind, StageIndex, SumKey
+from swarm.protocol.lineage import Crossings
+from swarm.protocol.messages import (
+    Failed,
+    Frame,
+    Open,
+    Prepared,
+    ReducedPart,
+    ReducePart,
+    StageTable,
+    WithPayload,
+    attempt_under,
+)
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.peer.all_reduce import AllReduce
+from swarm.protocol.peer.compute_time import ComputeTime
+from swarm.protocol.peer.early_messages import EarlyMessages
+from swarm.protocol.peer.io import (
+    Assembled,
+    BackwardDone,
+    Begin,
+    BucketSummed,
+    CancelReduce,
+    ComputeFailed,
+    ForwardDone,
+    PartEncoded,
+    ResultDone,
+)
+from swarm.protocol.peer.microbatches import Microbatches
+from swarm.protocol.residuals import Carry
+from swarm.protocol.settings import Settings
+from swarm.protocol.slots import Slots
+from swarm.protocol.timeouts import Observed
+
+MAX_UNDELIVERED = 256
+"""Frames and parts that are held for somebody to whom no way is known."""
+
+
+class PassRun:
+    """`prepared`: the reduced gradient of this stage lies ready to be applied. None again when its attempt is void."""
+
+    def __init__(
+        self,
+        *,
+        me: Actor,
+        coordinator: Actor,
+        settings: Settings,
+        stage: StageIndex,
+        buckets: int,
+        first_round: int,
+        shared: int,
+        opening: Open,
+        carry: Carry | None,
+        crossings: Crossings,
+        unreachable: Iterable[Actor],
+        is_up: Callable[[Actor], bool],
+        pace: ComputeTime,
+        slots: Slots,
+        waits: Observed,
+        out: Outbox,
+        now: float,
+    ) -> None:
+        self.pass_id = opening.pass_id
+        self.prepared: Prepared | None = None
+        self.reduction: AllReduce | None = None
+        self._me = me
+        self._coordinator = coordinator
+        self._settings = settings
+        self._buckets = buckets
+        self._first_round = first_round
+        self._shared = shared
+        self._carry = carry
+        self._fence_said = False
+        """Several ways lead out of a pass; only the first is news."""
+        self._out = out
+        self._early = EarlyMessages()
+        self._undelivered: dict[Actor, list[WithPayload]] = {}
+        """What waits for a way to somebody who cannot be reached."""
+        pace.new_pass(stage)
+        slots.new_pass(stage)
+        out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
+        out.routes.clear()
+        self.walk = Microbatches(
+            me=me,
+            coordinator=coordinator,
+            stage=stage,
+            pass_id=opening.pass_id,
+            kind=opening.kind,
+            tables=opening.tables,
+            slots=slots,
+            budget_s=settings.step_budget_s,
+            waits=waits,
+            crossings=crossings,
+            is_up=is_up,
+            out=out,
+            now=now,
+        )
+        self.go_around(tuple(unreachable), now)
+
+    def leave(self) -> None:
+        """The pass is over here."""
+        self._cancel_reduction("the pass is over")
+
+    def serves(self, actor: Actor) -> bool:
+        """Whether an actor has a part in this pass."""
+        return self.walk.serves(actor)
+
+    @property
+    def reduced(self) -> int:
+        """Parts and sums of the attempt to reduce that is under way, made here or come."""
+        return self.reduction.progress if self.reduction is not None else 0
+
+    @property
+    def awaited(self) -> tuple[Actor, ...]:
+        """Whose parts or sums of it have not come."""
+        return self.reduction.awaited if self.reduction is not None else ()
+
+    # ------------------------------------------------------------ told by the coordinator
+
+    def amend(self, tables: Iterable[tuple[int, StageTable]], reason: str, now: float) -> None:
+        """Tables by stage, of which some may be news. What changes the attempt's name voids the attempt to reduce."""
+        before = self._attempt
+        for stage, table in tables:
+            self.walk.amend(stage, table, now)
+        if self._attempt == before:
+            return
+        walk, reduction = self.walk, self.reduction
+        sealed = self._parts_outlive_tables and walk.sealed and not walk.fenced
+        if reduction is not None and sealed and reduction.goes_on(walk.table, walk.done):
+            self._out.emit(ReduceStarted(str(self._attempt), sorted(walk.work)))
+            reduction.go_on(self._attempt, walk.table, now)
+        else:
+            for part in reduction.parts if reduction is not None else ():
+                self._early.keep(part.key.contributor, part)
+            self._cancel_reduction(reason)
+            self.prepared = None
+        self._early.drop(lambda part: isinstance(part, ReducePart) and not self._is_of_use(part))
+        if walk.fenced:
+            self.fence(reason)
+        self._take_early_parts()
+        self.reduce_if_sealed(now)
+
+    def fence(self, reason: str) -> None:
+        """Out of this pass: parameters stay, the accumulator is dropped with the pass, frames are still served."""
+        self.walk.fenced = True
+        self._cancel_reduction(reason)
+        self.prepared = None
+        if self._fence_said:
+            return
+        self._fence_said = True
+        done = [m for m in range(self._settings.microbatches) if self.walk.done >> m & 1]
+        self._out.emit(PeerFenced(str(self._me), self.walk.stage, str(self.pass_id), done, [], reason))
+
+    # ------------------------------------------------------------ computed here
+
+    def on_computed(self, event: ForwardDone | BackwardDone | ResultDone | ComputeFailed, now: float) -> None:
+        match event:
+            case ForwardDone():
+                self.walk.on_forward_done(event, now)
+            case BackwardDone():
+                self.walk.on_backward_done(event, now)
+                self.reduce_if_sealed(now)
+            case ResultDone():
+                self.walk.on_result_done(event, now)
+            case ComputeFailed(pass_id, microbatch, reason, nonfinite):
+                self._out.send(self._coordinator, Failed(pass_id, microbatch, reason, nonfinite))
+                self.fence(reason)
+
+    def on_reduced(self, event: PartEncoded | BucketSummed | Assembled) -> None:
+        if self.reduction is None:
+            return
+        match event:
+            case PartEncoded(attempt=attempt):
+                if self.reduction.is_mine(attempt):
+                    self.reduction.on_part_encoded(event)
+            case _ if event.attempt != self.reduction.attempt:
+                pass
+            case BucketSummed():
+                self.reduction.on_bucket_summed(event)
+            case Assembled():
+                self.prepared = self.reduction.on_assembled(event)
+                self._out.emit(StagePrepared(str(event.attempt), event.digest))
+                self._out.send(self._coordinator, self.prepared)
+
+    # ------------------------------------------------------------ reducing
+
+    def reduce_if_sealed(self, now: float) -> None:
+        """Begin the reduction once all that is assigned here, and nothing else, is in the accumulator."""
+        walk = self.walk
+        if walk.kind is not PassKind.TRAIN or self.reduction is not None or not walk.sealed:
+            return
+        attempt, partner = self._attempt, self._settings.partner(walk.stage)
+        self._out.emit(ReduceStarted(str(attempt), sorted(walk.work)))
+        self.reduction = AllReduce(
+            me=self._me,
+            attempt=attempt,
+            table=walk.table,
+            partner=None if partner is None else (partner, walk.tables[partner].roster),
+            accumulated=walk.done,
+            receipt=walk.crossings.receipt,
+            microbatches=self._settings.microbatches,
+            buckets=self._buckets,
+            first_round=self._first_round,
+            shared=self._shared,
+            carry=self._carry,
+            budget_s=self._settings.step_budget_s,
+            out=self._out,
+            now=now,
+        )
+        self._take_early_parts()
+
+    def _take_early_parts(self) -> None:
+        if self.reduction is None:
+            return
+        for _, part in self._early.take():
+            if isinstance(part, ReducePart):
+                self.on_part(part)
+        if self._early.dropped:  # the other end of the pipeline may be done long before: its parts can be many
+            self._early.dropped = False
+            self.reduction.ask_again()
+
+    @property
+    def _attempt(self) -> Attempt:
+        """As the tables that are known here name it."""
+        walk = self.walk
+        return attempt_under(walk.tables, walk.pass_id, walk.stage, self._settings.partner(walk.stage))
+
+    def _reduces_here(self, actor: Actor) -> bool:
+        """Whether an actor is of this stage, or of the one that shares parameters with it."""
+        partner = self._settings.partner(self.walk.stage)
+        return actor in self.walk.table.roster or (partner is not None and actor in self.walk.tables[partner].roster)
+
+    def _is_of_use(self, part: ReducePart) -> bool:
+        """Whether a part is for this peer's attempt, for one under tables that are not heard of here yet, or as good.
+
+        One that was made under an older table is, if it is of what its member is to add up now.
+        """
+        known, attempt = self._attempt, part.key.attempt
+        if attempt.stage != known.stage or attempt.partner < known.partner:
+            return False
+        if attempt.number >= known.number:
+            return True
+        return self._parts_outlive_tables and part.microbatches == self.walk.table.set_of(part.key.contributor)
+
+    @property
+    def _parts_outlive_tables(self) -> bool:
+        """Whether a part is of use when its stage has a new table that leaves its member what it had.
+
+        Not where it holds residuals, which count for one attempt, nor of what another stage has too.
+        """
+        return not self._settings.averages_compressed and self._settings.partner(self.walk.stage) is None
+
+    def _cancel_reduction(self, reason: str) -> None:
+        if self.reduction is not None:
+            if self.reduction.prepared is None:
+                self._out.emit(ReduceCancelled(str(self.reduction.attempt), reason))
+            self._out.add(CancelReduce(self.reduction.attempt))
+            self.reduction = None
+
+    # ------------------------------------------------------------ from other peers
+
+    def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> bool:
+        """Returns whether it is a frame that is yet to be made here."""
+        if isinstance(key, FrameKey):
+            return self.walk.on_want(sender, key, via, base)
+        if self.reduction is not None and key.attempt == self.reduction.attempt:
+            self.reduction.on_want(sender, key, via)
+        return False
+
+    def on_part(self, part: ReducePart) -> None:
+        if not self._is_of_use(part) or not self._reduces_here(part.key.contributor):
+            return
+        known = self._attempt
+        if self.reduction is not None and (part.key.attempt.number < known.number or part.key.attempt == known):
+            self.reduction.on_part(part)
+        else:
+            self._early.keep(part.key.contributor, part)
+
+    def on_sum(self, sender: Actor, part: ReducedPart) -> None:
+        if self.reduction is not None and part.key.attempt == self.reduction.attempt:
+            self.reduction.on_sum(sender, part)
+
+    # ------------------------------------------------------------ links and time
+
+    def undelivered(self, other: Actor, messages: Iterable[WithPayload]) -> None:
+        """They go around, now or as soon as a way is known. Else `other` would ask for them, after a deadline."""
+        waiting = self._undelivered.setdefault(other, [])
+        waiting += [message for message in messages if self._counts(message)]
+        del waiting[MAX_UNDELIVERED:]  # to be asked for
+        if other in self._out.routes:
+            self.deliver(other)
+
+    def deliver(self, other: Actor) -> None:
+        """There is a way to `other`, straight or around."""
+        for message in self._undelivered.pop(other, ()):
+            if self._counts(message) and self.serves(other):
+                self._out.send(other, message)
+
+    def _counts(self, message: WithPayload) -> bool:
+        if isinstance(message, Frame):
+            return message.key.pass_id == self.pass_id
+        if self.reduction is None:
+            return False
+        attempt = message.key.attempt
+        mine = isinstance(message, ReducePart) and self.reduction.is_mine(attempt)
+        return mine or attempt == self.reduction.attempt
+
+    def reconnected(self, other: Actor, now: float) -> None:
+        """What was in flight before may be lost."""
+        self.walk.unreachable.discard(other)
+        if not self.walk.fenced:
+            self.walk.ask_again(now, of=other)
+        if self.reduction is not None and other in self.reduction.siblings:
+            self.reduction.ask_again()
+
+    def go_around(self, others: Collection[Actor], now: float) -> None:
+        """They do not come back. If one is dead an amendment follows; until then somebody else may reach it."""
+        self.walk.unreachable.update(others)
+        routes = self._out.routes
+        stranded = [to for to, via in routes.items() if via in others and to not in others]
+        for other in (*others, *stranded):
+            if other == self._coordinator or not self.serves(other):
+                continue
+            via = self.walk.detour(other)
+            if via is None:
+                continue
+            routes[other] = via
+            self.walk.report_unreachable(other, via, "connection lost")
+            self.deliver(other)
+            self.walk.ask_again(now, of=other)
+            if self.reduction is not None and other in self.reduction.siblings:
+                self.reduction.ask_again()
+
+    def tick(self, now: float) -> None:
+        """Ask again for what is overdue."""
+        self.walk.tick(now)
+        if self.reduction is not None and (attempts := self.reduction.overdue(now)):
+            around = {a: via for a in self.reduction.siblings if (via := self.walk.detour(a)) is not None}
+            self.reduction.ask_again(around if attempts > 1 else None)
+
+    def deadlines(self) -> list[float]:
+        due = [self.walk.next_deadline(), self.reduction.next_deadline() if self.reduction is not None else None]
+        return [at for at in due if at is not None]

@@ -1,0 +1,178 @@
+"""What a peer tells the coordinator of itself, and when: the reports that everything is reconciled against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.protocol.ids import Actor, StageIndex
+from swarm.protocol.messages import Join, Means, Status
+from swarm.protocol.peer.catch_up import CatchUp
+from swarm.protocol.peer.compute_time import ComputeTime
+from swarm.protocol.peer.held_stage import HeldStage
+from swarm.protocol.peer.io import LinksMeasured
+from swarm.protocol.peer.pass_run import PassRun
+from swarm.protocol.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint on this peer's disk."""
+
+    stage: StageIndex
+    version: int = -1
+    """−1: of one that an earlier process has left. After a rollback a version may have come out otherwise."""
+    digest: str = ""
+    """Hash of its file: equal on every replica."""
+
+
+class StatusReports:
+    """Status at every heartbeat, on progress up to five times as often, at once when anything else changed.
+
+    Join instead, until there is a stage or the word to stand by.
+    """
+
+    def __init__(self, me: Actor, settings: Settings, saved: Saved | None) -> None:
+        self.next_at = 0.0
+        """When the next heartbeat is due."""
+        self._me = me
+        self._heartbeat_s = settings.heartbeat_s
+        self.means = Means()
+        self._preferred = saved.stage if saved is not None else None
+        self._saved = saved
+        """The newest one, of this process or found on disk."""
+        self._spoilt = -1
+        """A version that is not finite, as it was held here last."""
+        self._measured = LinksMeasured(None)
+        self._fetched = 0
+        self._sequence = 0
+        self._last: Status | None = None
+        self._last_at = 0.0
+        self._leaving = False
+
+    def leaves(self, now: float) -> None:
+        """The peer is leaving: said at once, and in every report from now on."""
+        self._leaving = True
+        self.next_at = now
+
+    def has(self, means: Means, now: float) -> None:
+        """What the peer has of its machine is another part of it: said at once."""
+        self.means = means
+        self.next_at = now
+
+    def saved(self, checkpoint: Saved) -> None:
+        self._saved = checkpoint
+
+    def spoilt(self, version: int, now: float) -> None:
+        """The state of this version is not finite: said at once, and as long as it is held."""
+        self._spoilt = version
+        self.next_at = now
+
+    def measured(self, links: LinksMeasured) -> None:
+        """Told with the next report."""
+        self._measured = links
+
+    def fetched(self, nbytes: int) -> None:
+        """Told with the next report."""
+        self._fetched = nbytes
+
+    def newest_saved(self, stage: StageIndex | None) -> int:
+        """Version of the newest checkpoint of `stage`, −1 for none."""
+        return self._saved.version if self._saved is not None and self._saved.stage == stage else -1
+
+    def takes_up(self, version: int) -> None:
+        """A state of `version` is loaded: a later checkpoint is of a history that does not stand any more."""
+        self._spoilt = -1
+        if self._saved is not None and self._saved.version > version:
+            self._saved = None
+
+    def again(self, now: float) -> None:
+        """The coordinator is back, and may be another life of it: report at once."""
+        self._last = None
+        self.next_at = now
+
+    def report(
+        self, holding: HeldStage, stint: PassRun | None, catching_up: CatchUp, pace: ComputeTime, now: float
+    ) -> Join | Status | None:
+        """The message that is due now, if one is."""
+        due = now >= self.next_at
+        if not due and not self._changed(holding, stint, catching_up) and not self._progressed(stint, now):
+            return None
+        self._sequence += 1
+        self._last = self._status(holding, stint, catching_up, pace)
+        self._last_at = now
+        if due:
+            self.next_at = now + self._heartbeat_s
+        if holding.stage is None and not holding.standing_by:
+            means = self.means
+            return Join(
+                self._me,
+                self._preferred,
+                means.capacity,
+                self._sequence,
+                means.memory,
+                means.uplink,
+                means.downlink,
+                means.seating,
+            )
+        return self._last
+
+    def _status(self, holding: HeldStage, stint: PassRun | None, catching_up: CatchUp, pace: ComputeTime) -> Status:
+        walk = stint.walk if stint is not None else None
+        checkpoint = self.newest_saved(holding.stage)
+        return Status(
+            actor=self._me,
+            stage=holding.stage,
+            version=holding.version,
+            pass_id=walk.pass_id if walk is not None else None,
+            numbers=walk.numbers if walk is not None else (),
+            done=walk.done if walk is not None else 0,
+            prepared=stint.prepared if stint is not None else None,
+            seconds_per_microbatch=pace.seconds_per_microbatch,
+            queued=walk.queued if walk is not None else 0,
+            fenced=walk is not None and walk.fenced,
+            checkpoint_version=checkpoint,
+            checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
+            sequence=self._sequence,
+            state_term=max(0, holding.state_term),
+            term=max(0, holding.term),
+            forwarded=walk.forwarded if walk is not None else 0,
+            uplink=self._measured.uplink,
+            links=self._measured.links,
+            leaving=self._leaving,
+            heard=catching_up.heard,
+            loading=holding.loading,
+            lacks=catching_up.lacks,
+            fetched=self._fetched,
+            capacity=self.means.capacity,
+            memory=self.means.memory,
+            offered_uplink=self.means.uplink,
+            downlink=self.means.downlink,
+            seating=self.means.seating,
+            reduced=stint.reduced if stint is not None else 0,
+            awaited=stint.awaited if stint is not None else (),
+            spoilt=self._spoilt >= 0 and self._spoilt == holding.version,
+        )
+
+    def _progressed(self, stint: PassRun | None, now: float) -> bool:
+        if stint is None or now - self._last_at < self._heartbeat_s / 5:
+            return False
+        last, walk = self._last, stint.walk
+        return last is None or last.done != walk.done or last.forwarded != walk.forwarded
+
+    def _changed(self, holding: HeldStage, stint: PassRun | None, catching_up: CatchUp) -> bool:
+        last = self._last
+        if last is None or last.version != holding.version or last.stage != holding.stage:
+            return True
+        if last.heard != catching_up.heard or last.loading != holding.loading:
+            return True
+        if last.checkpoint_version != self.newest_saved(holding.stage):
+            return True
+        if stint is None:
+            return last.pass_id is not None or last.prepared is not None
+        walk = stint.walk
+        return (
+            last.pass_id != walk.pass_id
+            or last.prepared != stint.prepared
+            or last.numbers != walk.numbers
+            or last.fenced != walk.fenced
+        )

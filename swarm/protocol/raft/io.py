@@ -1,0 +1,69 @@
+"""Inputs and actions of a member of a group of coordinators, beside those of a coordinator's core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarm.protocol.coordinator.io import (
+    AnswerControl,
+    ArchiveStored,
+    CollectCheckpoint,
+    ControlRequested,
+    Feed,
+    PassClosed,
+    Transferring,
+)
+from swarm.protocol.ids import Actor
+from swarm.protocol.io import Action, Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.messages import Entry, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWritten:
+    """The `WriteGroup` of this number, and all before it, are on disk."""
+
+    number: int
+
+
+GroupInput = (
+    Received
+    | LinkLost
+    | LinkUp
+    | Transferring
+    | Tick
+    | GroupWritten
+    | ArchiveStored
+    | LeaveRequested
+    | ControlRequested
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteGroup(Action):
+    """Make this member's part of the group's record durable, all of it or nothing, in order → GroupWritten.
+
+    `entries` replace whatever the log holds from index `first` on. Entries up to `committed` stand for good: a rollback
+    among them also ends the archive's later versions.
+    """
+
+    number: int
+    ballot: int
+    vote: str
+    """Peer id that got this member's vote in `ballot`; empty: nobody."""
+    first: int
+    entries: tuple[Entry, ...]
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendEntries(Action):
+    """Send an Append with entries from index `first` on, as they are on disk: as many as fit into a message."""
+
+    to: Actor
+    ballot: int
+    first: int
+    committed: int
+    offer: Offer | None
+
+
+GroupAction = Send | Emit | Stop | Feed | WriteGroup | SendEntries | AnswerControl | PassClosed | CollectCheckpoint

@@ -1,0 +1,518 @@
+"""A member of a group of coordinators: it keeps the decision record with the others, and coordinates while it leads.
+
+Whoever leads starts a `CoordinatorCore` from what stands in the record, under a term that a majority has on disk before
+anybody is told of it; what that core would write to a disk of its own is what the group appends. The others hear the
+swarm's peers too, keep copies of the archive, and wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from swarm.events import (
+    DecisionRecorded,
+    Event,
+    LeaderFollowed,
+    LeadershipLost,
+    LeadershipTaken,
+    MajorityMissing,
+    StepDecided,
+)
+from swarm.protocol.codec_ladder import CodecLadders
+from swarm.protocol.coordinator.commands import check_words, given, refused
+from swarm.protocol.coordinator.core import CoordinatorCore, Phase
+from swarm.protocol.coordinator.io import (
+    AnswerControl,
+    ArchiveStored,
+    CollectCheckpoint,
+    CommandWritten,
+    ControlRequested,
+    CoordinatorAction,
+    CoordinatorInput,
+    Recalled,
+    RecordWritten,
+    TermWritten,
+    Transferring,
+    WriteCommand,
+    WriteRecord,
+    WriteTerm,
+)
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.open_pass import OpenPass
+from swarm.protocol.ids import Actor, Term
+from swarm.protocol.io import Emit, LeaveRequested, LinkLost, LinkUp, Received, Send, Stop, Tick
+from swarm.protocol.messages import (
+    Adjourn,
+    Append,
+    Appended,
+    ArchivedEntry,
+    Canvass,
+    CommandEntry,
+    Decision,
+    DecisionEntry,
+    Halt,
+    Join,
+    Leave,
+    Message,
+    Offer,
+    Status,
+    Steer,
+    Steered,
+    TermEntry,
+    Vote,
+)
+from swarm.protocol.raft.forwarded_controls import ForwardedControls
+from swarm.protocol.raft.io import GroupAction, GroupInput, GroupWritten
+from swarm.protocol.raft.log import Standing, Stored
+from swarm.protocol.raft.raft import GroupMessage, Raft
+from swarm.protocol.settings import Settings
+
+FINISHED = "the run is finished"
+_KEPT = 4
+"""Checkpoints of which this member remembers that it holds them."""
+_FRESH = 4
+"""Heartbeats for which a peer that says nothing is still believed to be there."""
+
+
+class GroupMember:
+    """One life of one member.
+
+    `group`: all of them, in the manifest's order. `holds`: {version: by stage, the digests of the archive's files}.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        group: tuple[Actor, ...],
+        settings: Settings,
+        stored: Stored,
+        holds: Mapping[int, tuple[str, ...]],
+        ladders: CodecLadders | None = None,
+    ) -> None:
+        self.actor = actor
+        self.settings = settings
+        self.core: CoordinatorCore | None = None
+        """While this member leads."""
+        self._group = group
+        self._stored = stored
+        self._ladders = ladders
+        self._record: Raft | None = None
+        self._holds = dict(holds)
+        self._orders: dict[int, CollectCheckpoint] = {}
+        """Of each checkpoint that is to be fetched, the last order."""
+        self._pending: Offer | None = None
+        """A checkpoint that this leader holds, and not yet a majority."""
+        self._copy_at = 0.0
+        self._reports: dict[Actor, tuple[float, Join | Status]] = {}
+        """(when, what) every peer said last of itself, for when this member leads."""
+        self._halting = False
+        self._halt_stands = False
+        self._ending_since: float | None = None
+        """When this leader could have gone."""
+        self._unheard_since: float | None = None
+        """Since when this leader hears less than half of the peers that another member hears."""
+        self._said = ""
+        self._followed: Actor | None = None
+        self._leaderless_since: float | None = None
+        self._out: list[GroupAction] = []
+        self._steering = ForwardedControls(settings.heartbeat_s, settings.step_budget_s)
+
+    # ------------------------------------------------------------ for the driver
+
+    @property
+    def record(self) -> Raft:
+        assert self._record is not None, "the first input starts it"
+        return self._record
+
+    @property
+    def leader(self) -> Actor | None:
+        """Who leads, as far as this member knows."""
+        return None if self._record is None else self._record.leader
+
+    @property
+    def standing(self) -> Standing:
+        return self._stored.standing if self._record is None else self._record.standing
+
+    @property
+    def members(self) -> Members:
+        """The swarm as the leader sees it; nobody is in it elsewhere."""
+        return Members() if self.core is None else self.core.members
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.STARTING if self.core is None else self.core.phase
+
+    @property
+    def open_pass(self) -> OpenPass | None:
+        """While this member leads."""
+        return None if self.core is None else self.core.open_pass
+
+    @property
+    def known(self) -> frozenset[Actor]:
+        """Peers that have presented themselves: the archive is open to them."""
+        return frozenset(self._reports) | (frozenset() if self.core is None else self.core.known)
+
+    @property
+    def over(self) -> bool:
+        """All steps are decided, and a majority holds the last checkpoint."""
+        standing, archived = self.standing, self.standing.archived
+        end = standing.controls.end(self.settings)
+        return archived is not None and archived.version == standing.version == end
+
+    def handle(self, event: GroupInput, now: float) -> list[GroupAction]:
+        if self._record is None:
+            beat_s = self.settings.heartbeat_s / 2
+            grace_s = self.settings.reconnect_grace_s
+            self._record = Raft(self.actor, self._group, beat_s, grace_s, self._stored, now)
+        self.record.tick(now)  # first of all: who stood still may not lead any more, whatever it hears next
+        self._step_down()
+        match event:
+            case Received(sender, Canvass() | Vote() | Append() | Appended() | Adjourn() as message):
+                if sender in self._group:
+                    self._on_member(sender, message, now)
+            case Received(sender, Steer() | Steered() as message):
+                if sender in self._group:
+                    self._on_steering(sender, message, now)
+            case Received(sender, message):
+                self._on_peer(sender, message, now)
+                self._tell_core(event, now)
+            case LinkLost(other):
+                if other in self._group:
+                    self.record.lost(other, now)
+                else:
+                    self._reports.pop(other, None)
+                    self._tell_core(event, now)
+            case LinkUp(other):
+                if other not in self._group:
+                    self._tell_core(event, now)
+            case GroupWritten(number):
+                self.record.written(number)
+            case ArchiveStored(version, term):
+                self._on_stored(version, term)
+            case LeaveRequested(reason):
+                self._out.append(Stop(reason))
+            case ControlRequested():
+                self._on_request(event, now)
+            case Tick() | Transferring():
+                self._tell_core(event, now)
+        self._follow_up(now)
+        out, self._out = self._out, []
+        return out
+
+    def next_wakeup(self) -> float:
+        if self._record is None:
+            return 0.0
+        due = min(self.record.next_wakeup(), self._steering.next_at)
+        return due if self.core is None else min(due, self.core.next_wakeup())
+
+    # ------------------------------------------------------------ who leads
+
+    def _follow_up(self, now: float) -> None:
+        """Whatever follows from what the record has become."""
+        self._step_down()
+        while True:
+            if self.record.leads and self.core is None:
+                self._take_over(now)
+            settled = self.record.take_settled()
+            if not settled:
+                break
+            for entry in settled:
+                self._on_settled(entry, now)
+            self._step_down()
+        self._archive(now)
+        self._compare_audience(now)
+        self._say_who_leads(now)
+        self._steer(now)
+        self._out += self.record.take()
+
+    def _take_over(self, now: float) -> None:
+        record, standing = self.record, self.record.prospect()
+        archived = standing.archived.version if standing.archived is not None else 0 if self.settings.imported else None
+        self.core = CoordinatorCore(
+            self.actor,
+            self.settings,
+            standing.term,
+            standing.decision,
+            archived,
+            standing.rolled_back_in,
+            self._ladders,
+            standing.controls,
+            standing.soundness,
+            tuple(entry.version for entry in standing.checkpoints),
+        )
+        self._steering.again()
+        self._pending = None
+        self._halting = self._halt_stands = False
+        self._emit(LeadershipTaken(str(self.actor), record.ballot, record.reached(now), len(self._group)))
+        self._tell_core(Tick(), now)
+        self._ending_since = None
+        for peer, (at, report) in list(self._reports.items()):
+            if now - at < _FRESH * self.settings.heartbeat_s:
+                self._tell_core(Recalled(peer, report), now)
+
+    def _compare_audience(self, now: float) -> None:
+        """A leader that for long hears less than half of the peers that another one hears makes room."""
+        record = self.record
+        fresh_s = _FRESH * self.settings.heartbeat_s
+        record.peers = sum(now - at < fresh_s for at, _ in self._reports.values())
+        most = max(record.audience.values(), default=0)
+        if self.core is None or 2 * record.peers >= most or self.phase is Phase.FINISHED:
+            self._unheard_since = None
+        elif self._unheard_since is None:
+            self._unheard_since = now
+        elif now - self._unheard_since >= 2 * record.patience_s:
+            record.resign(now, f"hears {record.peers} peers, and another coordinator {most}")
+            self._step_down()
+
+    def _step_down(self) -> None:
+        if self.core is not None and not self.record.leads:
+            self.core = None
+            self._pending = None
+            self._emit(LeadershipLost(str(self.actor), self.record.ballot, self.record.why_not))
+
+    def _say_who_leads(self, now: float) -> None:
+        """Each news of it once."""
+        record = self.record
+        leader = record.leader
+        if leader is None and self._leaderless_since is None:
+            self._leaderless_since = now
+        if leader is not None:
+            self._leaderless_since = None
+            self._said = ""
+            if leader not in (self.actor, self._followed):
+                self._emit(LeaderFollowed(str(leader), record.ballot))
+            self._followed = leader
+            return
+        assert self._leaderless_since is not None
+        alone_s = now - self._leaderless_since
+        reached = record.reached(now)
+        if reached < record.majority and alone_s >= 2 * record.patience_s and not self._said:
+            self._said = (
+                f"{reached} of {len(self._group)} coordinators can be reached; it takes {record.majority} to decide"
+            )
+            self._followed = None
+            self._emit(MajorityMissing(reached, record.majority, self._said))
+        if self.over and alone_s >= self.settings.step_budget_s:
+            self._out.append(Stop(FINISHED))
+
+    # ------------------------------------------------------------ what is heard
+
+    def _on_member(self, sender: Actor, message: GroupMessage, now: float) -> None:
+        if isinstance(message, Adjourn):
+            if message.ballot >= self.record.ballot and sender != self.actor:
+                self._out.append(Stop(message.reason, failed=message.failed))
+            return
+        self.record.hear(sender, message, now)
+
+    def _on_peer(self, sender: Actor, message: Message, now: float) -> None:
+        """Remember who is there, though somebody else may lead."""
+        match message:
+            case Join() | Status() if message.actor == sender:
+                before = self._reports.get(sender)
+                if before is None:
+                    self._forget(sender, now)
+                if before is None or before[1].sequence < message.sequence:
+                    self._reports[sender] = (now, message)
+            case Leave():
+                self._reports.pop(sender, None)
+
+    def _forget(self, newcomer: Actor, now: float) -> None:
+        """Earlier lives of a newcomer, and who has said nothing for long."""
+        long_ago = now - self.settings.step_budget_s
+        for actor, (at, _) in list(self._reports.items()):
+            if at < long_ago or (actor.peer == newcomer.peer and actor.incarnation < newcomer.incarnation):
+                del self._reports[actor]
+
+    # ------------------------------------------------------------ the leader's core
+
+    def _tell_core(self, event: CoordinatorInput, now: float) -> None:
+        if self.core is not None:
+            for action in self.core.handle(event, now):
+                self._pass_on(action, now)
+
+    def _pass_on(self, action: CoordinatorAction, now: float) -> None:
+        """What the core would write goes into the record; what ends the run is said when a majority agrees."""
+        ballot = self.record.ballot
+        match action:
+            case WriteTerm(term, rollback_to):
+                self.record.propose(TermEntry(ballot, Term(term), rollback_to))
+            case WriteRecord(decision):
+                self.record.propose(DecisionEntry(ballot, decision))
+            case WriteCommand(command):
+                self.record.propose(CommandEntry(ballot, command))
+            case AnswerControl():
+                self._answer(action)
+            case Send(_, Halt(expelled=False)) if not self._halt_stands:
+                self._confirm_halt()  # it is repeated
+            case Stop(reason, failed):
+                if self._may_adjourn(failed, now):  # if not, it is repeated
+                    self._adjourn(reason, failed)
+            case CollectCheckpoint():
+                self._collect(action)
+            case Emit(StepDecided() as event):
+                self._emit(replace(event, leader=str(self.actor)))
+            case _:
+                self._out.append(cast(GroupAction, action))
+
+    def _confirm_halt(self) -> None:
+        """A leader that another one has replaced must not send everybody home: one more entry proves that it leads."""
+        assert self.core is not None
+        if not self._halting:
+            self._halting = True
+            self.record.propose(TermEntry(self.record.ballot, Term(self.core.history.term + 1)))
+
+    def _may_adjourn(self, failed: bool, now: float) -> bool:
+        """A failed run ends when most agree; another when all who are there hold its last checkpoint, or soon after."""
+        if failed:
+            return self._halt_stands
+        if self._ending_since is None:
+            self._ending_since = now
+        waited = now - self._ending_since >= self.settings.step_budget_s
+        return waited or len(self.record.holders) >= self.record.reached(now)
+
+    def _adjourn(self, reason: str, failed: bool) -> None:
+        for member in self._group:
+            if member != self.actor:
+                self._out.append(Send(member, Adjourn(self.record.ballot, reason, failed)))
+        self._out.append(Stop(reason, failed))
+
+    def _on_settled(self, entry: object, now: float) -> None:
+        """An entry stands for good, on this disk too."""
+        mine = self.core is not None and getattr(entry, "ballot", 0) == self.record.ballot
+        match entry:
+            case TermEntry(term=term, rollback_to=rollback_to):
+                if rollback_to is not None:
+                    self._holds = {v: files for v, files in self._holds.items() if v <= rollback_to}
+                    self._pending = None
+                if mine and self._halting:
+                    self._halt_stands = True
+                elif mine:
+                    self._tell_core(TermWritten(term), now)
+            case DecisionEntry(decision=decision):
+                if mine:
+                    self._tell_core(RecordWritten(decision), now)
+                else:
+                    self._emit(recorded(decision, self.leader))
+            case ArchivedEntry(version=version, term=term):
+                if mine:
+                    self._tell_core(ArchiveStored(version, term), now)
+            case CommandEntry(command=command):
+                if mine:
+                    self._tell_core(CommandWritten(command), now)
+                elif self.core is not None:
+                    self._emit(given(command))  # who led before may have died before it could say so
+
+    # ------------------------------------------------------------ what the organiser commands
+
+    def _on_request(self, request: ControlRequested, now: float) -> None:
+        try:
+            check_words(request)  # before it is told to anybody
+        except ValueError as error:
+            self._emit(refused(request, str(error)))
+            self._out.append(AnswerControl(request.request, error=str(error)))
+            return
+        self._steering.ask(request, None, now)
+
+    def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
+        match message:
+            case Steer(request, command, value, by, why):
+                if self.core is not None:  # else it is told again, to whoever leads then
+                    self._steering.ask(ControlRequested(request, command, value, by, why), sender, now)
+            case Steered(request, number, text, error):
+                if sender == self.leader:
+                    self._answer(AnswerControl(request, number, text, error))
+
+    def _steer(self, now: float) -> None:
+        """Tell whoever leads what it is asked, again and again until it answers."""
+        for request in self._steering.due(now):
+            if self.core is not None:
+                self._tell_core(request, now)
+            elif (leader := self.record.leader) is not None:
+                fields = (request.request, request.command, request.value, request.by, request.why)
+                self._out.append(Send(leader, Steer(*fields)))
+        reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
+        for request in self._steering.given_up(now):
+            error = f"no coordinator that leads has answered ({reached}); see later with `control status` if it counts"
+            self._answer(AnswerControl(request.request, error=error, unsure=True))
+
+    def _answer(self, answer: AnswerControl) -> None:
+        asked = self._steering.answered(answer.request)
+        if asked is None:
+            return
+        if asked.origin is None:
+            self._out.append(answer)
+        else:
+            steered = Steered(answer.request, answer.number, answer.text, answer.error)
+            self._out.append(Send(asked.origin, steered))
+
+    # ------------------------------------------------------------ the archive
+
+    def _collect(self, order: CollectCheckpoint) -> None:
+        """One checkpoint after another: the next is fetched when a majority holds this one."""
+        if self._pending is None or order.version <= self._pending.version:
+            self._orders[order.version] = order
+            self._out.append(order)
+
+    def _on_stored(self, version: int, term: Term) -> None:
+        order = self._orders.pop(version, None)
+        if order is None or term < self.standing.rolled_back_in:
+            return
+        self._holds[version] = order.digests
+        self._holds = {v: self._holds[v] for v in sorted(self._holds)[-_KEPT:]}
+        archived = self.record.prospect().archived
+        if self.core is not None and (archived is None or archived.version < version):
+            self._pending = Offer(version, term, order.digests)
+
+    def _archive(self, now: float) -> None:
+        """Have all members hold the same checkpoints."""
+        record = self.record
+        if self.core is None:
+            offer = record.offered
+            record.held = None
+            if offer is not None and self._holds.get(offer.version) == offer.digests:
+                record.held = offer
+            elif offer is not None and record.leader is not None:
+                self._copy(offer, (record.leader,), now)
+            return
+        archived = record.standing.archived
+        newest = None if archived is None else Offer(archived.version, archived.term, archived.digests)
+        if newest is not None and self._holds.get(newest.version) != newest.digests:
+            self._copy(newest, tuple(member for member in self._group if member != self.actor), now)
+            newest = None
+        offer = self._pending or newest
+        if offer != record.offer:
+            record.offer = offer
+            record.holders = {self.actor}
+        if self._pending is not None and len(record.holders) >= record.majority:
+            done, self._pending = self._pending, None
+            if done.term >= record.prospect().rolled_back_in:
+                record.propose(ArchivedEntry(record.ballot, done.version, done.term, done.digests))
+
+    def _copy(self, offer: Offer, holders: tuple[Actor, ...], now: float) -> None:
+        if now < self._copy_at and offer.version in self._orders:
+            return
+        self._copy_at = now + 4 * self.settings.heartbeat_s
+        stages = len(offer.digests)
+        proven = self.standing.last_sound
+        order = CollectCheckpoint(offer.version, offer.term, (holders,) * stages, offer.digests, True, proven)
+        self._orders[offer.version] = order
+        self._out.append(order)
+
+    def _emit(self, event: Event) -> None:
+        self._out.append(Emit(event))
+
+
+def recorded(decision: Decision, leader: Actor | None) -> DecisionRecorded:
+    """What the log of one who does not lead says of a decision."""
+    return DecisionRecorded(
+        decision.term,
+        decision.step,
+        "" if leader is None else str(leader),
+        decision.scale,
+        decision.loss_sum / decision.tokens,
+        decision.gradient_norm,
+        decision.tokens,
+        decision.rate,
+    )

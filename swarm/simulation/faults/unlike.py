@@ -1,0 +1,71 @@
+"""A run on machines of unlike kinds, whose gradients differ in their last bits: what is right depends on who computed.
+
+So nothing can be said beforehand of what a step comes to. What was decided is right if each microbatch is in it once
+and if it is what a stage reduced; from then on it is what every replica must hold. A step that is done again, after a
+rollback, may come out otherwise.
+"""
+
+from __future__ import annotations
+
+from swarm.protocol.clipping import step_scale
+from swarm.protocol.messages import Decision
+from swarm.protocol.settings import Settings
+from swarm.simulation.toy.toy_model import (
+    Ideal,
+    IdealStep,
+    bucket_share,
+    explain_sum,
+    initial_state,
+    is_whole,
+    loss_sum_of,
+    squared_norm_of,
+    stepped_state,
+)
+
+
+class UnlikeRun:
+    """`reduced` whatever a stage reduces, `decide` each decision in turn: then `ideal` knows it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._states = [tuple(initial_state(stage) for stage in range(settings.stages))]
+        self._steps: list[IdealStep] = []
+        self._of: dict[Decision, tuple[IdealStep, tuple[int, ...]]] = {}
+        self._sums: dict[tuple[int, str], tuple[int, ...]] = {}
+        """{(stage, digest): by bucket}"""
+
+    @property
+    def ideal(self) -> Ideal:
+        return Ideal(tuple(self._states), tuple(self._steps))
+
+    def of(self, decision: Decision) -> tuple[IdealStep, tuple[int, ...]]:
+        """The step, and the states after it. Who was cut off may apply it when it has been decided otherwise since."""
+        return self._of[decision]
+
+    def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
+        self._sums[stage, digest] = sums
+
+    def decide(self, decision: Decision) -> str:
+        """Returns what is wrong with it, if anything."""
+        step, stages = int(decision.step), self._settings.stages
+        digests = tuple(outcome.digest for outcome in decision.outcomes)
+        if any(key not in self._sums for key in enumerate(digests)):
+            return f"step {step} is decided with bytes that no stage reduced"
+        sums = tuple(self._sums[key] for key in enumerate(digests))
+        for stage, of_stage in enumerate(sums):
+            if not is_whole(of_stage[0], self._settings.microbatches) or of_stage != _shares(of_stage):
+                return f"step {step}, stage {stage}: {explain_sum(of_stage[0], self._settings.microbatches)}"
+        norms = (squared_norm_of(stage, of_stage) for stage, of_stage in enumerate(sums))
+        scale, _ = step_scale(norms, self._settings.targets_per_step, self._settings.optimizer.clip_norm)
+        loss = sum(loss_sum_of(stage, stages, of_stage) for stage, of_stage in enumerate(sums))
+        del self._steps[step:], self._states[step + 1 :]
+        self._steps.append(IdealStep(sums, digests, scale, loss))
+        before, by = self._states[-1], 0.0 if decision.skip else scale
+        self._states.append(tuple(stepped_state(s, before[s], sums[s], by) for s in range(stages)))
+        self._of[decision] = self._steps[-1], self._states[-1]
+        return ""
+
+
+def _shares(sums: tuple[int, ...]) -> tuple[int, ...]:
+    """What the buckets must be, given the first."""
+    return tuple(bucket_share(sums[0], bucket) for bucket in range(len(sums)))

@@ -1,0 +1,73 @@
+"""A simulated peer's one compute thread: a task at a time, control before backward before forward."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swarm.simulation.kernel.timeline import Process
+
+
+class Priority(enum.IntEnum):
+    CONTROL = 0
+    BACKWARD = 1
+    FORWARD = 2
+
+
+@dataclass(slots=True)
+class Task:
+    action: Any
+    run: Callable[[Any], None]
+    seconds: float
+    void: bool = False
+    """Nothing comes of it any more; if it runs already, it runs to its end."""
+
+
+class ComputeQueue:
+    """Tasks of `process`, in virtual time: a stalled process computes nothing, a slow one takes longer."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._heap: list[tuple[int, int, Task]] = []
+        self._count = 0
+        self._running: Task | None = None
+
+    def add(self, priority: Priority, action: Any, run: Callable[[Any], None], seconds: float) -> None:
+        """`run(action)` when it is done, `seconds` of work from its start."""
+        self._count += 1
+        heappush(self._heap, (priority, self._count, Task(action, run, seconds)))
+        if self._running is None:
+            self._next()
+
+    def cancel(self, what: Callable[[Any], bool], *, running: bool = True) -> None:
+        """Void the tasks whose action is `what`; the one that runs only if `running`."""
+        for task in self._tasks(running):
+            if what(task.action):
+                task.void = True
+
+    def _tasks(self, running: bool) -> Iterator[Task]:
+        if running and self._running is not None:
+            yield self._running
+        for _, _, task in self._heap:
+            yield task
+
+    def _next(self) -> None:
+        process = self._process
+        while self._heap:
+            task = heappop(self._heap)[2]
+            if not task.void:
+                self._running = task
+                seconds = task.seconds * process.slowness * (0.9 + 0.2 * process.world.random.random())
+                process.world.at(process.world.now + seconds, process, (self._finish, task))
+                return
+
+    def _finish(self, task: Task) -> None:
+        self._running = None
+        if not task.void:
+            task.run(task.action)
+        if self._process.alive and self._running is None:
+            self._next()

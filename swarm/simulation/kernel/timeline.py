@@ -1,0 +1,211 @@
+"""Virtual time: one clock, one heap of events, one source of randomness, and the processes that live in it.
+
+Events are ordered by (time, number), so a run is a function of its plan alone and replays exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from swarm.protocol.ids import Actor
+from swarm.protocol.io import LinkLost, LinkUp, Tick
+from swarm.simulation.kernel.trace import describe_action, describe_input
+from swarm.simulation.kernel.violation import Violation
+
+_TICK = Tick()
+_SPIN_LIMIT = 200
+
+
+class Timeline:
+    """What every simulated world has, whatever its network and its computations are made of."""
+
+    def __init__(self, seed: int, *, tracing: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.events = 0
+        self.actions = 0
+        self.crash_at_event = 0
+        self.crash_at_action = 0
+        """After the event, before the action of this number `on_crash_point` is called (0: never)."""
+        self.on_crash_point: Callable[[Process | None], None] = lambda process: None
+        self.trace: list[str] | None = [] if tracing else None
+        self.processes: list[Process] = []
+        self.by_actor: dict[Actor, Process] = {}
+        self._heap: list[tuple[float, int, Process | None, Any]] = []
+        self._sequence = 0
+
+    def at(self, time: float, process: Process | None, item: Any) -> None:
+        """Schedule `item` for `process`; without a process, `item` is a (function, argument) pair of the world."""
+        self._sequence += 1
+        heappush(self._heap, (time, self._sequence, process, item))
+
+    def add(self, process: Process) -> None:
+        self.processes.append(process)
+        self.by_actor[process.actor] = process
+
+    def alive(self) -> Iterable[Process]:
+        return [process for process in self.processes if process.alive]
+
+    def note(self, text: str) -> None:
+        """A line of the readable trace. Call only while tracing."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now:9.4f}  {text}")
+
+    def tell_lost(self, process: Process, other: Actor, delay: float) -> None:
+        self.at(self.now + delay, process, LinkLost(other))
+
+    def tell_up(self, process: Process, other: Actor, delay: float) -> None:
+        self.at(self.now + delay, process, LinkUp(other))
+
+    def run(self, until: float, max_events: int, stop: Callable[[], bool]) -> None:
+        """Handle events until `stop()`, the virtual time `until`, or (a violation of progress) `max_events`."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.now, _, process, item = heappop(heap)
+            if process is None:
+                item[0](item[1])
+            else:
+                process.accept(item)
+            if self.events == self.crash_at_event:
+                self.crash_at_event = 0
+                self.on_crash_point(None)
+            if self.events >= max_events:
+                raise Violation("progress", f"{max_events} events and no end")
+            if stop():
+                return
+
+
+class Process:
+    """A process with a core in it: alive or dead, running or stalled, with a backlog while stalled."""
+
+    role = "process"
+
+    def __init__(self, world: Timeline, actor: Actor, core: Any) -> None:
+        self.world = world
+        self.actor = actor
+        self.core = core
+        self.alive = True
+        self.stalled = False
+        self.finished = False
+        """Its core ordered Stop: the run is done."""
+        self.slowness = 1.0
+        self.born_at = world.now
+        self.leaving = False
+        """Its owner has asked for the machine."""
+        self.replaced = False
+        """Its machine is back, or will be, with another process."""
+        self.disturbed_at = world.now
+        """When a fault last touched this process: until it has had time to recover, nothing can be blamed on others."""
+        self.loses_last_words = False
+        """Whether messages under way when it died are lost with it."""
+        self.pid = len(world.processes)
+        self._backlog: list[Any] = []
+        self._tick_at = math.inf
+        self._spins = 0
+        self._spun_at = 0.0
+        self._dispatch: dict[type, Callable[[Any], None]] = {}
+
+    @property
+    def name(self) -> str:
+        return str(self.actor)
+
+    @property
+    def mates(self) -> list[Process]:
+        """All that lives in the same process, whom that was started for first: one dies with the others."""
+        return [self]
+
+    def accept(self, item: Any) -> None:
+        """One event reaches the process: an input of the core, or (method, argument) of the driver itself."""
+        if not self.alive:
+            return
+        if self.stalled:
+            if item is not _TICK:
+                self._backlog.append(item)
+            return
+        if type(item) is tuple:
+            self.world.events += 1
+            item[0](item[1])
+            return
+        if item is _TICK:
+            if self._tick_at != self.world.now:
+                return  # an older alarm, already replaced
+            self._tick_at = math.inf
+            due = self.core.next_wakeup()
+            if due is None or due > self.world.now:
+                self._rearm(due)
+                return
+            self._spins = self._spins + 1 if due == self._spun_at else 0
+            self._spun_at = due
+            if self._spins > _SPIN_LIMIT:
+                raise Violation("progress", f"{self.name} asks to be woken at {due} over and over")
+        self.world.events += 1
+        self.feed(item)
+
+    def feed(self, item: Any) -> None:
+        """Hand an input to the core and carry out what it orders, in order."""
+        world = self.world
+        actions = self.core.handle(item, world.now)
+        if world.trace is not None:
+            self._record(describe_input(item), actions)
+        for action in actions:
+            world.actions += 1
+            if world.actions == world.crash_at_action:
+                world.crash_at_action = 0
+                world.on_crash_point(self)
+            if not self.alive:
+                return
+            self._dispatch[type(action)](action)
+        if self.alive:
+            self._rearm(self.core.next_wakeup())
+
+    def start(self) -> None:
+        """The first thing a fresh process does."""
+        self.feed(_TICK)
+
+    def stall(self) -> None:
+        self.stalled = True
+        self.disturbed_at = math.inf
+
+    def resume(self) -> None:
+        """SIGCONT: everything that came in the meantime is handled now, in order."""
+        if not self.alive or not self.stalled:
+            return
+        self.stalled = False
+        self.disturbed_at = self.world.now
+        backlog, self._backlog = self._backlog, []
+        for item in backlog:
+            self.accept(item)
+        if self.alive:
+            self._tick_at = math.inf
+            self._rearm(self.core.next_wakeup())
+
+    def archived(self, key: tuple[int, int]) -> int | None:
+        """The state of (stage, version) in this process's archive."""
+        return None
+
+    def snapshot(self, stage: int, version: int) -> int | None:
+        """What this process gives to another one: the state that it trains, or a checkpoint of its own."""
+        return None
+
+    def wiped(self) -> None:
+        """The process is gone; subclasses settle what was half written."""
+
+    def _rearm(self, due: float | None) -> None:
+        if due is None or due >= self._tick_at:
+            return
+        world = self.world
+        self._tick_at = due if due > world.now else world.now
+        world.at(self._tick_at, self, _TICK)
+
+    def _record(self, came: str, actions: list[Any]) -> None:
+        orders = [text for text in map(describe_action, actions) if text]
+        if orders or came != "tick":
+            self.world.note(f"{self.label:<12} {came}" + ("  ⇒  " + " · ".join(orders) if orders else ""))
+
+    @property
+    def label(self) -> str:
+        return self.name

@@ -1,0 +1,345 @@
+"""Runs plans: one seed, a replay with its trace, many seeds over several processes, and a crash at every event.
+
+`run_seed(scenario, seed)` is the whole simulator in one call; everything else repeats it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from swarm.protocol.controls import Controls
+from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Means
+from swarm.protocol.peer.core import PeerCore
+from swarm.protocol.raft.member import GroupMember
+from swarm.simulation.faults.faults import Cell, Injector
+from swarm.simulation.faults.lie import Lie
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.runs.world import World
+from swarm.simulation.toy.member_disk import MemberDisk
+from swarm.simulation.toy.organiser import Organiser
+from swarm.simulation.toy.process_group import ProcessGroup, seat_name
+from swarm.simulation.toy.scribe import LogWriter, Scribe
+from swarm.simulation.toy.sim_coordinator import Record, SimCoordinator
+from swarm.simulation.toy.sim_member import SimMember
+from swarm.simulation.toy.sim_peer import SimPeer
+from swarm.simulation.toy.sim_storage import Disk
+from swarm.simulation.toy.toy_model import LADDERS, Cycle, initial_state, state_digest
+
+MAX_EVENTS = 60_000
+TRACE_TAIL = 60
+_PATIENCE_S = 240.0
+"""Virtual seconds that a run may take once the last fault is over."""
+_COORDINATOR = Actor("coord", 0)
+
+
+class CrashPoint(NamedTuple):
+    """Kill `victim` (a peer id) when the run's event or action of this number is reached."""
+
+    victim: str
+    event: int = 0
+    action: int = 0
+    returns_after: float | None = None
+
+
+class Volunteer(NamedTuple):
+    """Whom a peer's process is started for. `host`: in whose process, if that is there already."""
+
+    name: str
+    disk: Disk
+    speed: float
+    spare: bool
+    lie: Lie | None = None
+    uplink: float | None = None
+    host: SimPeer | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one run. `invariant` is empty when all is well."""
+
+    scenario: str
+    seed: int
+    invariant: str = ""
+    detail: str = ""
+    trace: list[str] = field(default_factory=list, repr=False)
+    struck: list[Cell] = field(default_factory=list, repr=False)
+    events: int = 0
+    actions: int = 0
+    virtual_s: float = 0.0
+    rollbacks: int = 0
+    caught_up: int = 0
+    """Steps that were applied from fetched sums."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.invariant
+
+
+class Run:
+    """One world, staffed as its plan says."""
+
+    def __init__(self, plan: Plan, *, tracing: bool = False, scribe: Scribe | None = None) -> None:
+        self.plan = plan
+        visits = Cycle(plan.blocks) if plan.blocks else None
+        self.world = World(
+            plan.settings,
+            plan.seed,
+            visits=visits,
+            choosing=plan.choosing,
+            unlike=plan.unlike,
+            diverging=plan.diverging,
+            first_round=plan.first_round,
+            piece_s=plan.piece_s,
+            spoils=plan.spoils,
+            tracing=tracing,
+        )
+        self.world.scribe = scribe
+        self._incarnations: Counter[str] = Counter()
+        self._disks: dict[str, Disk] = {}
+        """Of who is taken on, by name."""
+        self.world.network.weather = plan.weather
+        self.world.watch.disturbed = any(lie is not None for lie in plan.lies)
+        self.injector = Injector(self.world, plan.faults, self.respawn)
+        record = Record()
+        if plan.settings.imported:
+            record.archived = 0
+            self.world.archive |= {(stage, 0): initial_state(stage) for stage in range(plan.settings.stages)}
+        self._group = (
+            tuple(Actor(f"coord{i + 1}", 0) for i in range(plan.coordinators)) if plan.coordinators > 1 else ()
+        )
+        if self._group:
+            self._found_group(record)
+        else:
+            self._start_coordinator(record)
+        staff, respawn = self.injector.keep_staffed, self.respawn
+        self.organiser = Organiser(self.world, plan.wishes, staff, respawn) if plan.wishes else None
+        rng = self.world.random
+        at_start = len(plan.speeds) - plan.spares
+        for index, speed in enumerate(plan.speeds):
+            spare = index >= at_start
+            at = 0.03 + (0.05 if rng.random() < 0.7 else 0.5) * rng.random() if spare else 0.02 * rng.random()
+            if spare and plan.arrivals:
+                at = plan.arrivals[index - at_start]
+            lie = plan.lies[index] if index < len(plan.lies) else None
+            uplink = plan.uplinks[index] if plan.uplinks else None
+            peer = Volunteer(f"peer{index + 1}", Disk(), speed, spare, lie, uplink)
+            self.world.at(at, None, (self._start_peer, peer))
+
+    def respawn(self, process: Process, away: float) -> None:
+        """Start the process again, `away` seconds from now, as a supervisor or its owner would."""
+        at = self.world.now + away
+        process.replaced = True
+        if isinstance(process, SimPeer):
+            peer = Volunteer(process.actor.peer, process.storage.disk, process.speed, True, process.lie, process.uplink)
+            self.world.at(at, None, (self._start_peer, peer))
+        elif isinstance(process, SimMember):
+            self.world.at(at, None, (self._start_member, (process.actor, process.disk)))
+        elif isinstance(process, SimCoordinator):
+            self.world.at(at, None, (self._start_coordinator, process.record))
+
+    def crash_at(self, point: CrashPoint) -> None:
+        """Kill somebody at an exact place of the run. An empty victim is whoever acts there."""
+        world = self.world
+
+        def strike(acting: Process | None) -> None:
+            those = [p for p in world.alive() if p.actor.peer == point.victim] if point.victim else [acting]
+            for process in those:
+                if process is not None:
+                    self.injector.kill(process, point.returns_after)
+
+        world.crash_at_event, world.crash_at_action = point.event, point.action
+        world.on_crash_point = strike
+
+    def _start_coordinator(self, record: Record) -> None:
+        world = self.world
+        core = CoordinatorCore(
+            _COORDINATOR,
+            self.plan.settings,
+            record.term,
+            record.last_decision,
+            record.archived,
+            record.rolled_back_in,
+            LADDERS if self.plan.choosing else None,
+            Controls.of(record.commands),
+            record.soundness,
+            tuple({version for _, version in self.world.archive if version <= (record.archived or 0)}),
+        )
+        world.watch.archived = record.archived or 0
+        coordinator = SimCoordinator(world, _COORDINATOR, core, record)
+        world.add(coordinator)
+        world.coordinator = coordinator
+        if world.trace is not None:
+            decided = record.last_decision.step if record.last_decision else -1
+            world.note(f"*** coordinator starts: term {record.term}, decided {decided}, archive {record.archived}")
+        world.network.introduce(coordinator, 0.05)
+        coordinator.start()
+
+    def _found_group(self, record: Record) -> None:
+        world = self.world
+        disks = {actor: MemberDisk() for actor in self._group}
+        world.archives = []
+        for actor, disk in disks.items():
+            if record.archived is not None:  # every organiser's machine has what the run begins with
+                disk.archive = dict(world.archive)
+                digests = [state_digest(*key, state) for key, state in sorted(disk.archive.items())]
+                disk.files[0] = tuple(digests)
+            world.archives.append(disk.archive)
+            self._start_member((actor, disk))
+        world.coordinator = world.processes[0]
+
+    def _start_member(self, member: tuple[Actor, MemberDisk]) -> None:
+        actor, disk = member
+        world = self.world
+        ladders = LADDERS if self.plan.choosing else None
+        core = GroupMember(actor, self._group, self.plan.settings, disk.stored(), disk.files, ladders)
+        process = SimMember(world, actor, core, disk)
+        world.add(process)
+        if world.trace is not None:
+            world.note(f"*** {process.label} starts: ballot {disk.ballot}, {disk.committed} entries stand")
+        world.network.introduce(process, 0.05)
+        process.start()
+
+    def _open_seat(self, host: SimPeer, number: int) -> None:
+        """A further peer in the process of `host`, which needs a moment to start."""
+        name = seat_name(host.actor.peer, number)
+        disk = self._disks.setdefault(name, Disk())
+        seat = Volunteer(name, disk, host.speed, spare=True, host=host)
+        self.world.at(self.world.now + 0.02 + 0.1 * self.world.random.random(), None, (self._start_peer, seat))
+
+    def _start_peer(self, peer: Volunteer) -> None:
+        name, disk, speed, spare, lie, uplink, host = peer
+        world = self.world
+        if host is not None and not host.alive:
+            return
+        if host is not None and host.stalled:
+            world.at(world.now + 0.05, None, (self._start_peer, peer))
+            return
+        self._incarnations[name] += 1
+        actor = Actor(name, self._incarnations[name])
+        core = PeerCore(
+            actor,
+            self._group[0] if self._group else _COORDINATOR,
+            self.plan.settings,
+            saved=disk.preferred(),
+            visits=world.visits,
+            base_capacity=self.plan.base_capacity,
+            group=self._group,
+        )
+        process = SimPeer(world, actor, core, disk, speed)
+        process.spare = spare
+        process.lie = lie
+        process.uplink = uplink
+        core.offers(Means(uplink=uplink))
+        if self.plan.grows:
+            process.house = host.house if host is not None and host.house is not None else ProcessGroup(self._open_seat)
+            process.house.came(process)
+            core.offers(process.house.means(process))
+            process.leaving = host is not None and host.leaving
+        world.add(process)
+        if world.trace is not None:
+            world.note(f"*** {process.label} starts")
+        process.start()
+
+    def finish(self) -> None:
+        """Run to the end and check it. Raises Violation."""
+        world = self.world
+        world.run(_PATIENCE_S + 60.0, MAX_EVENTS, self._over)
+        if not self._over():
+            raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
+        if world.watch.diverged:
+            return
+        peers = [p for p in world.processes if isinstance(p, SimPeer) and p.lie is None and (p.alive or p.finished)]
+        world.watch.at_the_end(peers)
+
+    def _over(self) -> bool:
+        return self.world.finished_at <= self.world.now
+
+
+def run_plan(
+    plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = None, scribe: Scribe | None = None
+) -> Outcome:
+    """One run, from the start to the end or to the first broken invariant. `scribe`: hears what coordinators tell."""
+    outcome = Outcome(plan.scenario, plan.seed)
+    run = Run(plan, tracing=tracing, scribe=scribe)
+    world = run.world
+    if crash is not None:
+        run.crash_at(crash)
+    try:
+        run.finish()
+    except Violation as violation:
+        outcome.invariant, outcome.detail = violation.invariant, violation.detail
+    except Exception as error:  # whatever a core raises is its failure, and has a seed
+        outcome.invariant, outcome.detail = "contract", f"{type(error).__name__}: {error}"
+        world.note(traceback.format_exc())
+    outcome.events, outcome.actions, outcome.virtual_s = world.events, world.actions, world.now
+    outcome.struck = run.injector.struck
+    outcome.rollbacks = world.watch.rollbacks
+    outcome.caught_up = world.watch.caught_up
+    outcome.trace = world.trace or []
+    return outcome
+
+
+def run_seed(scenario: str, seed: int, *, tracing: bool = False, log: Path | None = None) -> Outcome:
+    """The run of a seed: the same one every time, in every process.
+
+    `log`: a folder for the event logs of its coordinators, as SEED/ACTOR/events.jsonl. Raises FileExistsError where
+    there are some already.
+    """
+    if log is None:
+        return run_plan(plan_of(scenario, seed), tracing=tracing)
+    writer = LogWriter(log / str(seed))
+    try:
+        return run_plan(plan_of(scenario, seed), tracing=tracing, scribe=writer)
+    finally:
+        writer.close()
+
+
+def run_seeds(scenario: str, seeds: Iterable[int], jobs: int = 1, log: Path | None = None) -> Iterator[Outcome]:
+    """Outcomes of many seeds, in order, computed by `jobs` processes. `log`: as for `run_seed`."""
+    if jobs <= 1:
+        for seed in seeds:
+            yield run_seed(scenario, seed, log=log)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(_run_one, ((scenario, seed, log) for seed in seeds), chunksize=50)
+
+
+def _run_one(job: tuple[str, int, Path | None]) -> Outcome:
+    scenario, seed, log = job
+    return run_seed(scenario, seed, log=log)
+
+
+def crash_points(plan: Plan) -> list[CrashPoint]:
+    """A crash of every actor at every event of `plan`, and of each actor before each of its own actions."""
+    calm = run_plan(plan)
+    if not calm.ok:
+        raise Violation(calm.invariant, f"without any fault: {calm.detail}")
+    peers = [f"peer{index + 1}" for index in range(len(plan.speeds))]
+    points = []
+    for event in range(1, calm.events):
+        for victim in peers:
+            points += [CrashPoint(victim, event=event), CrashPoint(victim, event=event, returns_after=0.02)]
+        points.append(CrashPoint(_COORDINATOR.peer, event=event, returns_after=0.1))
+    points += [CrashPoint("", action=action, returns_after=0.05) for action in range(1, calm.actions)]
+    return points
+
+
+def crash_plan() -> Plan:
+    """The run of the exhaustive test: two stages of two replicas, and what follows its first step."""
+    settings = small_settings(stages=2, microbatches=2, steps=1, replicas=2)
+    return Plan("crash-everywhere", 0, settings, 0, (1.0, 1.0, 1.0, 1.0), ())
+
+
+def run_crash(point: CrashPoint) -> Outcome:
+    """The exhaustive test's run with one crash."""
+    return run_plan(crash_plan(), crash=point)

@@ -1,0 +1,439 @@
+"""Plans: the shape of a small run and the faults that strike it, as a function of (scenario, seed) alone.
+
+The first fault of seed `n` is the `n`-th cell of the coverage table, shuffled, so that consecutive seeds walk through
+the whole table; up to two more are drawn at random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+
+from swarm.manifest import DivergenceSection, OptimizerSection
+from swarm.protocol.settings import Settings
+from swarm.simulation.checks.watch import ENOUGH_TO_LEAVE_S
+from swarm.simulation.faults.diverging import Diverging
+from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
+from swarm.simulation.faults.lie import DISTURBANCES, Lie
+from swarm.simulation.kernel.network import Weather
+from swarm.simulation.toy.organiser import Wish
+from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
+
+SCENARIOS = (
+    *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
+    *("moves", "audited", "seats", "controls", "unlike", "insiders", "diverging"),
+    *(kind.replace(" ", "-") for kind in KINDS),
+)
+"""`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
+whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; `averaging`: as
+mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
+`tied`: as mixed, in runs whose first and last stage hold some of the same parameters, every other one as in delta;
+`group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these;
+`election`: three or five coordinators that hear each other late, and die and return as they have voted;
+`joining`: as mixed, in runs to which peers come while the others train, over links on which a state takes longer than a
+step, one run in four each as in averaging, delta and tied;
+`moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
+they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
+`seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
+machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
+coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them; `insiders`:
+no faults, but one or two of the peers disturb the others (`lie.py`); `diverging`: every other one as mixed, in runs
+that give nothing finite from some version on, for good or until the rate is lower, every other two with three
+coordinators; otherwise faults of one kind."""
+_MIXED = (
+    "mixed",
+    "storm",
+    "imported",
+    "delta",
+    "averaging",
+    "auto",
+    "tied",
+    "group",
+    "joining",
+    "moves",
+    "audited",
+    "seats",
+    "controls",
+    "unlike",
+    "diverging",
+)
+
+_FREQUENT = ("forward", "backward", "reduce")
+_BESIDE_GROUP = (
+    *("crash", "restart", "last replica", "leave", "stall", "decision unsent", "decision half sent", "drop", "delay"),
+    *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),
+)
+"""What also strikes in runs with several coordinators: what does not concern them is in the other scenarios."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    scenario: str
+    seed: int
+    settings: Settings
+    spares: int
+    """Peers that come after the start and stand by."""
+    speeds: tuple[float, ...]
+    """Seconds of work per nominal second, by peer in order of arrival."""
+    faults: tuple[Fault, ...]
+    weather: Weather | None = None
+    """Losses, late repeats and overtaking at any time, on all links."""
+    blocks: int = 0
+    """Step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
+    base_capacity: int = 0
+    """Reconstructions of earlier visits that a peer keeps."""
+    choosing: bool = False
+    """Codecs are chosen from step to step."""
+    first_round: int = 0
+    """Buckets that are reduced before the others can be computed."""
+    coordinators: int = 1
+    arrivals: tuple[float, ...] = ()
+    """When the spares come, seconds; empty: soon after the others."""
+    piece_s: float = 0.02
+    """For a sixth of a state that is downloaded while others train, on average, seconds."""
+    spoils: float = 0.0
+    """How often sums that are fetched come otherwise than they were."""
+    uplinks: tuple[float | None, ...] = ()
+    """By peer in order of arrival, bytes a second that it says it can send; empty: nobody says."""
+    grows: bool = False
+    """Processes of peers take further ones on when they are asked to."""
+    lies: tuple[Lie | None, ...] = ()
+    """By peer in order of arrival, what it computes wrong; none of those who are not named."""
+    wishes: tuple[Wish, ...] = ()
+    """What the organiser commands, one after the other."""
+    unlike: bool = False
+    """Machines are of several kinds, whose gradients differ."""
+    diverging: Diverging | None = None
+
+
+def plan_of(scenario: str, seed: int) -> Plan:
+    """The plan of a seed. Raises ValueError for an unknown scenario."""
+    cells = _cells(scenario)
+    if scenario == "insiders":
+        return _insiders(seed)
+    rng = Random(f"{scenario}/{seed}")
+    first = cells[seed % len(cells)] if cells else None
+    storm = scenario == "storm"
+    joining = scenario == "joining"
+    tied = scenario == "tied" or (joining and seed % 4 == 3)
+    delta = scenario == "delta" or (scenario == "tied" and seed % 2 == 1) or (joining and seed % 4 == 2)
+    averaging = scenario == "averaging" or (joining and seed % 4 == 1)
+    auto, election = scenario == "auto", scenario == "election"
+    controls = scenario == "controls"
+    group = scenario == "group" or election or (controls and seed % 2 == 1)
+    moves = scenario == "moves"
+    unlike = scenario == "unlike"
+    diverges = scenario == "diverging"
+    group = group or (diverges and seed % 4 > 1)
+    lasting = delta or averaging or auto or group or unlike  # what one step leaves matters in the next
+    longer = averaging or auto or group or controls or unlike or diverges
+    middle = first is not None and first.role == "middle"
+    stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
+    if delta or auto or tied or moves or (first is not None and first.role == "last"):
+        stages = max(stages, 2)
+    replicas = rng.choice((1, 2, 2, 2, 3) if stages < 3 else (1, 2, 2))
+    if lasting and not group:
+        replicas = max(replicas, 2)
+    evaluating = first is not None and first.phase == "evaluating"
+    evaluate = evaluating or rng.random() < 0.15
+    spares = 1 if first is not None and first.role == "standby" else rng.choice((0, 0, 1))
+    if first is not None and first.kind == "last replica":
+        spares = 1
+    faults = [_fault(first, rng, late=lasting)] if first is not None else []
+    if election:
+        faults = _votes(rng)
+    elif group:
+        faults += _among_coordinators(rng)
+    elif cells:
+        more = rng.randrange(3, 8) if storm else rng.choice((0, 0, 1, 1, 2))
+        faults += [_fault(rng.choice(cells), rng, late=lasting) for _ in range(more)]
+    if delta and rng.random() < 0.5:
+        faults = faults[:1] if rng.random() < 0.3 else []
+        faults += _beside_each_other(rng, stages, replicas, SHARED_BUCKETS if tied else 0)
+    elif tied and rng.random() < 0.5:
+        faults.append(_at_one_end(rng, replicas))
+    elif unlike and rng.random() < 0.7:  # a stage is lost, and with it steps: what is done again comes out otherwise
+        lost = [cell for cell in cells if cell.kind == "last replica"]
+        faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
+    diverging = None
+    if diverges:
+        faults = faults if seed % 2 else []
+        diverging = Diverging(rng.choice((1, 2, 3, 4, 5)), rng.choice((0.0, 0.3, 0.6)), rng.random() < 0.5)
+    flips = first is not None and first.kind == "bit flip"
+    if moves:
+        spares = rng.choice((2, 3, 4))
+        faults = faults[: rng.randrange(2)] + _some_of_a_stage(rng, replicas + spares // stages)
+    faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
+    if flips:  # only replicas that live to compare notice it, and of two nobody knows which flips again (seed 21067)
+        faults, replicas = faults[:2], max(replicas, 1 + min(len(faults), 2))
+    settings = small_settings(
+        stages=stages,
+        microbatches=4 if moves else rng.choice((2, 3, 4)),
+        steps=16 if moves else 10 if joining else 4 if longer else 3 if storm or delta else 2,
+        replicas=replicas,
+        evaluate_every=1 if evaluate else 0,
+        sample_tokens=rng.choice((0, 2)) if evaluate else 0,
+        checkpoint_every=rng.choice((1, 2)),
+        slots=rng.choice((1, 2, 16)),
+        imported=scenario == "imported",
+        ends_share=tied,
+        averages_compressed=averaging,
+        leave_s=Random(f"time to leave/{seed}").choice((ENOUGH_TO_LEAVE_S, ENOUGH_TO_LEAVE_S, 0.3, 0.05)),
+        max_replicas=0 if moves or (seed % 3 == 0 and not _stands_by(first)) else None,
+    )
+    if scenario == "audited":
+        settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode())
+    if diverging is not None:
+        action = rng.choice(("stop", "go_back", "go_back"))
+        section = DivergenceSection(skips=rng.choice((1, 2, 3)), action=action, rate=0.5, times=rng.choice((1, 2)))
+        settings = replace(settings, steps=rng.choice((diverging.version, 8)), divergence=section)
+    arrivals: tuple[float, ...] = ()
+    if joining and seed % 3 == 1:  # steps in whose midst somebody who has caught up still finds something to do
+        settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
+    if joining:
+        spares += rng.choice((1, 2, 3))
+        arrivals = tuple(0.1 + 1.1 * rng.random() for _ in range(spares))
+        more, patience_s = rng.choice((1, 2)), rng.choice((0.05, 0.4))
+        settings = replace(settings, replicas=replicas + more, max_replicas=replicas + more, start_timeout_s=patience_s)
+    machines = stages * replicas
+    wishes = _wishes(Random(f"wishes/{seed}"), settings.steps) if controls else ()
+    spares += sum(wish.name == "expel" for wish in wishes)
+    if scenario == "seats":
+        stages, machines = rng.choice(((2, 1), (3, 1), (3, 2), (4, 2), (4, 3)))
+        spares = rng.choice((0, 1, 3))
+        arrivals = tuple(0.6 + 1.5 * rng.random() for _ in range(spares))
+        settings = replace(
+            settings, stages=stages, replicas=rng.choice((1, 1, 2)), max_replicas=0, steps=6, start_timeout_s=0.3
+        )
+    usual = (0.7, 1.0, 1.0, 4.0 if moves else 1.6)
+    speeds = tuple(rng.choice(usual) for _ in range(machines + spares))
+    weather = None
+    if cells and not flips and rng.random() < (0.8 if storm else 0.4):
+        weather = Weather(
+            drop=rng.choice((0.0, 0.02, 0.1)),
+            late_repeat=rng.choice((0.0, 0.1, 0.3)),
+            overtaken=rng.choice((0.0, 0.05, 0.2)),
+            late_s=rng.choice((0.05, 0.3, 2.0)),
+        )
+    blocks = rng.choice((1, 1, 2)) if delta else 0 if auto or unlike or scenario == "audited" else rng.choice((0, 0, 1))
+    capacity = rng.choice((1000, 1000, 3))
+    lines = Random(f"lines/{seed}")
+    uplinks = tuple(lines.choice((1e6, 4e6, 1e7, None)) for _ in speeds) if lines.random() < 0.5 else ()
+    first_round = rng.choice((0, 1)) if averaging else 0
+    members = rng.choice((3, 3, 3, 5)) if group else 1
+    return Plan(
+        scenario,
+        seed,
+        settings,
+        spares,
+        speeds,
+        tuple(faults),
+        weather,
+        blocks,
+        capacity,
+        auto,
+        first_round,
+        members,
+        arrivals,
+        piece_s=rng.choice((0.02, 0.05, 0.15)) if joining else 0.02,
+        spoils=rng.choice((0.0, 0.3)) if joining else 0.0,
+        uplinks=uplinks,
+        grows=scenario == "seats",
+        wishes=wishes,
+        unlike=unlike,
+        diverging=diverging,
+    )
+
+
+def _insiders(seed: int) -> Plan:
+    """Two peers disturb a run in which each stage has an honest one, whatever stage they are given.
+
+    But only one makes gradients not finite: with one in each half of the replicas such steps are skipped.
+    """
+    rng = Random(f"insiders/{seed}")
+    stages = rng.choice((2, 2, 3))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((3, 4, 6)),
+        steps=6,
+        replicas=3,
+        evaluate_every=rng.choice((1, 2)),
+        sample_tokens=rng.choice((0, 2)),
+        slots=rng.choice((1, 2, 16)),
+    )
+    about = DISTURBANCES[seed % len(DISTURBANCES)]
+    those = rng.sample(range(3 * stages), 1 if about == "nan" else 2)
+    how_often = rng.choice((1.0, 1.0, 0.5))
+    lies = tuple(Lie(about, how_often) if peer in those else None for peer in range(3 * stages))
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
+    return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
+
+
+def small_settings(
+    *,
+    stages: int,
+    microbatches: int,
+    steps: int,
+    replicas: int,
+    evaluate_every: int = 0,
+    sample_tokens: int = 0,
+    checkpoint_every: int = 1,
+    slots: int = 16,
+    imported: bool = False,
+    ends_share: bool = False,
+    averages_compressed: bool = False,
+    max_replicas: int | None = None,
+    leave_s: float = ENOUGH_TO_LEAVE_S,
+) -> Settings:
+    """Settings of a run whose step takes a few tenths of a virtual second. Who comes beyond `replicas` stands by,
+    if `max_replicas` does not say otherwise.
+    """
+    return Settings(
+        stages=stages,
+        microbatches=microbatches,
+        steps=steps,
+        tokens_per_step=64 * microbatches,
+        targets_per_step=64 * microbatches,
+        optimizer=OptimizerSection(),
+        replicas=replicas,
+        max_replicas=replicas if max_replicas is None else max_replicas,
+        evaluate_every=evaluate_every,
+        evaluate_microbatches=2,
+        sample_tokens=sample_tokens,
+        vocabulary=VOCABULARY,
+        checkpoint_every=checkpoint_every,
+        step_budget_s=6.0,
+        recruit_after_s=0.5,
+        start_timeout_s=3.0,
+        heartbeat_s=0.2,
+        reconnect_grace_s=0.1,
+        slots=slots,
+        imported=imported,
+        ends_share=ends_share,
+        averages_compressed=averages_compressed,
+        leave_s=leave_s,
+        divergence=DivergenceSection(skips=1000),  # what strikes a step is no reason to end the run
+    )
+
+
+@lru_cache(maxsize=32)
+def _cells(scenario: str) -> tuple[Cell, ...]:
+    if scenario in ("calm", "insiders"):
+        return ()
+    if scenario not in SCENARIOS:
+        raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
+    cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
+    if scenario == "seats":  # of a stage with one peer nobody notices a flipped bit
+        cells = [cell for cell in cells if cell.kind != "bit flip"]
+    if scenario == "group":
+        cells = [cell for cell in cells if cell.kind in _BESIDE_GROUP] + list(GROUP_CELLS)
+    Random("the order of the table").shuffle(cells)
+    return tuple(cells)
+
+
+def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
+    """`late`: in any step, not only in the first."""
+    if cell.phase in _FREQUENT:
+        occurrence = rng.randrange(24 if late else 6)
+    else:
+        occurrence = rng.randrange(3 if late else 2) if late or rng.random() < 0.3 else 0
+    return Fault(
+        cell,
+        occurrence=occurrence,
+        delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
+        seconds=_seconds(cell.kind, rng),
+    )
+
+
+def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
+    """Up to six, in two virtual seconds or more; the last one resumes, if need be."""
+    names = ["pause", "rate", "rate", "checkpoint", "steps", "stop_after", "dismiss", rng.choice(("expel", "rate"))]
+    at, wishes, paused = 0.0, [], False
+    for name in rng.sample(names, rng.randrange(1, 6)):
+        at += 0.7 * rng.random()
+        value = ""
+        if name == "rate":
+            value = repr(rng.choice((0.5, 0.1, 2.0, 1.0, 0.3)))
+        elif name in ("steps", "stop_after"):
+            value = str(rng.randrange(1, steps + 4))
+        wishes.append(Wish(at, name, value))
+        paused = paused or name == "pause"
+    if paused:
+        wishes.append(Wish(at + 0.5 * rng.random(), "resume"))
+    return tuple(wishes)
+
+
+def _stands_by(first: Cell | None) -> bool:
+    """Whether the run's first fault needs somebody who stands by."""
+    return first is not None and (first.role == "standby" or first.kind == "last replica")
+
+
+def _some_of_a_stage(rng: Random, peers: int) -> list[Fault]:
+    """So many of one stage die that others are needed there, once newcomers have shown how long it takes to come."""
+    role, at = rng.choice(("first", "last")), rng.randrange(12, 40)
+    return [Fault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
+
+
+def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[Fault]:
+    """In a later step a sender goes and soon a receiver: perhaps its own, when others have used its frames."""
+    step = rng.choice((1, 2))
+    first, last = (buckets_of(stage, shared) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
+    return [
+        Fault(Cell("crash", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
+        Fault(Cell("crash", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
+    ]
+
+
+def _among_coordinators(rng: Random) -> list[Fault]:
+    """Leaders that go or are cut off, again and again; often while others stand for election, or have just voted."""
+    faults = [
+        Fault(
+            Cell(rng.choice(GROUP_KINDS), rng.choice(("forward", "reduce", "deciding", "decided")), "leader"),
+            occurrence=rng.randrange(12),
+            delay=0.0 if rng.random() < 0.5 else 0.3 * rng.random(),
+            seconds=rng.choice((0.1, 1.0, 2.0)),
+        )
+        for _ in range(rng.randrange(1, 4))
+    ]
+    if rng.random() < 0.5:
+        faults.append(Fault(Cell("members late", "joining", "follower"), rng.randrange(3), 0.0, rng.choice((2.0, 9.0))))
+        for _ in range(rng.randrange(1, 4)):
+            voter = Cell("member restart", "voted", "follower")
+            faults.append(Fault(voter, rng.randrange(6), 0.002 * rng.random(), seconds=rng.choice((0.001, 0.05))))
+    return faults
+
+
+def _votes(rng: Random) -> list[Fault]:
+    """Two stand in one ballot when each asks before it hears of the other; then every vote counts. Who gave it dies."""
+    late = [Fault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
+    voters = [
+        Fault(
+            Cell("member restart", "voted", rng.choice(("leader", "follower", "follower"))),
+            occurrence=rng.randrange(3),
+            delay=rng.choice((0.0, 0.002, 0.02)),
+            seconds=rng.choice((0.001, 0.02)),
+        )
+        for _ in range(rng.randrange(2, 6))
+    ]
+    again = [
+        Fault(Cell("member restart", rng.choice(("forward", "deciding")), "leader"), rng.randrange(6), 0.0, seconds=2.0)
+        for _ in range(rng.randrange(3))
+    ]
+    return late + voters + again
+
+
+def _at_one_end(rng: Random, replicas: int) -> Fault:
+    """Who dies there has prepared, perhaps with the other end, and perhaps the coordinator never hears of it."""
+    cell = Cell("crash", "prepared", rng.choice(("first", "last")))
+    return Fault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
+
+
+def _seconds(kind: str, rng: Random) -> float:
+    if kind in ("restart", "decision unsent", "decision half sent", "member restart"):
+        return rng.choice((0.001, 0.05, 0.3))
+    if kind == "flap":
+        return rng.choice((0.01, 0.05, 0.2))
+    if kind in ("crash", "leave", "exception"):
+        return 0.0
+    return rng.choice((0.05, 0.3, 1.0, 4.0))

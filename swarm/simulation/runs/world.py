@@ -1,0 +1,79 @@
+"""The virtual world of one small run: its faulty network, the watch over its invariants, its toy archive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from swarm.protocol.coordinator.io import AnswerControl
+from swarm.protocol.peer.delta_bases import Visits
+from swarm.protocol.settings import Settings
+from swarm.simulation.checks.watch import Watch
+from swarm.simulation.faults.diverging import Diverging
+from swarm.simulation.kernel.network import Network
+from swarm.simulation.kernel.timeline import Process, Timeline
+from swarm.simulation.toy.scribe import Scribe
+
+
+class World(Timeline):
+    """Everything there is in one simulated run."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        seed: int,
+        *,
+        visits: Visits | None = None,
+        choosing: bool = False,
+        unlike: bool = False,
+        diverging: Diverging | None = None,
+        first_round: int = 0,
+        piece_s: float = 0.02,
+        spoils: float = 0.0,
+        tracing: bool = False,
+    ) -> None:
+        super().__init__(seed, tracing=tracing)
+        self.settings = settings
+        self.piece_s = piece_s
+        """Seconds for a piece of a state that is downloaded while others train, on average."""
+        self.spoils = spoils
+        """How often sums that are fetched come otherwise than they were."""
+        self.first_round = first_round
+        """Buckets that are reduced before the others can be computed."""
+        self.visits = visits
+        """Given when the peers' codec builds on earlier visits."""
+        self.choosing = choosing
+        """Whether codecs are chosen from step to step."""
+        self.unlike = unlike
+        """Whether gradients depend on the kind of machine that computes them."""
+        self.diverging = diverging
+        self.on_phase: Callable[[str, Process], None] = lambda phase, process: None
+        self.answered: Callable[[AnswerControl], None] = lambda answer: None
+        self.coordinator: Process | None = None
+        """In a group, the one that was the last to lead."""
+        self.archive: dict[tuple[int, int], int] = {}
+        """The coordinator's archive, {(stage, version): state}: on disk, so it survives."""
+        self.archives = [self.archive]
+        """Those of a group, if there is one."""
+        self.network = Network(self)
+        self.watch = Watch(self)
+        self.scribe: Scribe | None = None
+        """Hears what coordinators tell."""
+        self.finished_at = math.inf
+        """When the coordinator stopped because the run is done."""
+
+    def crash(self, process: Process) -> None:
+        """The process is gone, with all it had in memory. Who talked to it hears of it soon."""
+        for each in process.mates:
+            self._crash(each)
+
+    def _crash(self, process: Process) -> None:
+        if not process.alive:
+            return
+        if self.trace is not None:
+            self.note(f"*** {process.label} is killed")
+        self.watch.disturbed = True
+        process.alive = False
+        process.loses_last_words = self.random.random() < 0.5
+        process.wiped()
+        self.network.process_died(process)

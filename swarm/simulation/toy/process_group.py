@@ -1,0 +1,64 @@
+"""A house: the peers of one simulated process, where processes take further ones on. They die and stall together.
+
+Each tells who the others are. Who was taken on keeps its disk for the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from swarm.protocol.messages import Means, Seating
+from swarm.protocol.peer.io import MeansChanged
+
+if TYPE_CHECKING:
+    from swarm.simulation.toy.sim_peer import SimPeer
+
+
+class ProcessGroup:
+    """`open_seat` starts the peer of a number, from 2 on, in a process that has this one in it."""
+
+    def __init__(self, open_seat: Callable[[SimPeer, int], None]) -> None:
+        self.peers: list[SimPeer] = []
+        """In the order in which they came; the first one is whom the process was started for."""
+        self._open_seat = open_seat
+        self._coming: set[int] = set()
+
+    def means(self, peer: SimPeer) -> Means:
+        names = tuple(each.actor.peer for each in self.peers)
+        first = peer is self.peers[0]
+        return Means(1.0 / len(names), seating=Seating(names, grows=first, on_call=not first))
+
+    def wanted(self, seats: int) -> None:
+        """Have so many peers, those on their way included."""
+        there = {1, *(number_of(peer) for peer in self.peers), *self._coming}
+        number = 2
+        while len(there) < seats:
+            if number not in there:
+                there.add(number)
+                self._coming.add(number)
+                self._open_seat(self.peers[0], number)
+            number += 1
+
+    def came(self, peer: SimPeer) -> None:
+        self._coming.discard(number_of(peer))
+        self.peers.append(peer)
+        self._tell()
+
+    def left(self, peer: SimPeer) -> None:
+        """It has left its seat; the others go on."""
+        self.peers.remove(peer)
+        self._tell()
+
+    def _tell(self) -> None:
+        for peer in self.peers:
+            peer.world.at(peer.world.now, peer, MeansChanged(self.means(peer)))
+
+
+def seat_name(host: str, number: int) -> str:
+    return f"{host}.{number}"
+
+
+def number_of(peer: SimPeer) -> int:
+    _, _, number = peer.actor.peer.partition(".")
+    return int(number) if number else 1

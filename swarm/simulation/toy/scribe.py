@@ -1,0 +1,51 @@
+"""Scribes: hear what the coordinators of a simulated run tell, such as to write their event logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from swarm.events import Event, EventLog
+
+if TYPE_CHECKING:
+    from swarm.simulation.toy.sim_coordinator import SimCoordinator
+
+
+class Scribe(Protocol):
+    """Called by the world of a run, in the order in which things happen."""
+
+    def told(self, coordinator: SimCoordinator, event: Event, now: float) -> None:
+        """`event` belongs into that coordinator's log, at `now` virtual seconds."""
+
+    def settled(self, coordinator: SimCoordinator) -> None:
+        """It has handled an input and carried out all that its core ordered."""
+
+
+class LogWriter:
+    """Writes the log of each coordinator as a real one does: `folder`/ACTOR/events.jsonl, in virtual seconds.
+
+    A folder of another run's logs is not written to: raises FileExistsError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._logs: dict[str, EventLog] = {}
+        self._now = 0.0
+
+    def told(self, coordinator: SimCoordinator, event: Event, now: float) -> None:
+        actor = str(coordinator.actor)
+        log = self._logs.get(actor)
+        if log is None:
+            path = self._folder / actor / "events.jsonl"
+            if path.exists():
+                raise FileExistsError(f"{path} is there already: name another --log folder")
+            log = self._logs[actor] = EventLog(path, lambda: self._now)
+        self._now = now
+        log.append(event)
+
+    def settled(self, coordinator: SimCoordinator) -> None:
+        pass
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.close()

@@ -1,0 +1,160 @@
+"""What a simulated peer keeps for those who catch up, and what it fetches to catch up itself.
+
+Sums travel as they do in reality: from any donor that still has them, refused by the others, and some are spoilt on the
+way. A version is downloaded piece by piece, so that it takes longer than a step, and a donor may die meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swarm.protocol.ids import Actor, Attempt
+from swarm.protocol.peer import io as peer_io
+from swarm.simulation.checks.watch import reduced_digest
+from swarm.simulation.kernel.violation import Violation
+
+if TYPE_CHECKING:
+    from swarm.simulation.toy.sim_peer import SimPeer
+
+_FETCH_S, _ROUND_S = 0.03, 0.1
+_ROUNDS = 8
+"""So often all donors are asked before the sums of a step are taken for lost."""
+_PIECES = 6
+
+
+@dataclass(slots=True)
+class _Download:
+    order: peer_io.LoadState
+    left: int = _PIECES
+    state: int | None = None
+
+
+class Loans:
+    """Of one process."""
+
+    def __init__(self, peer: SimPeer) -> None:
+        self.copies: dict[int, int] = {}
+        """{version: state}"""
+        self.sums: dict[int, tuple[str, dict[int, int]]] = {}
+        """{step: (digest, {bucket: sum})}"""
+        self._peer = peer
+        self._lent: peer_io.Lend | None = None
+        self._spool: dict[int, dict[int, int]] = {}
+        self._fetching: peer_io.FetchSums | None = None
+        self._rounds = 0
+        self._fetch = self._epoch = 0
+        self._taken = 0
+
+    def clear(self) -> None:
+        """Another state is loaded: whatever was kept is of the one before."""
+        self.copies.clear()
+        self.sums.clear()
+        self._spool.clear()
+        self._lent = self._fetching = None
+        self._fetch += 1
+        self._epoch += 1
+
+    # ------------------------------------------------------------ lending
+
+    def lend(self, action: peer_io.Lend) -> None:
+        peer = self._peer
+        self._lent = action
+        self.copies = {version: state for version, state in self.copies.items() if version in action.versions}
+        self.sums = {step: sums for step, sums in self.sums.items() if step >= action.since}
+        version = action.pass_id.version
+        if version in action.versions and version not in self.copies:
+            if peer.version != version:
+                raise Violation("contract", f"{peer.label} is to copy version {version}")
+            self.copies[version] = peer.state
+
+    def applied(self, attempt: Attempt, sums: dict[int, int]) -> None:
+        lent = self._lent
+        if lent is not None and lent.sums and lent.pass_id == attempt.pass_id:
+            self.sums[attempt.pass_id.step] = (reduced_digest(attempt.stage, sums), dict(sums))
+
+    # ------------------------------------------------------------ fetching sums
+
+    def fetch(self, action: peer_io.FetchSums) -> None:
+        running = self._fetching
+        self._fetching = action
+        if running is not None and running.step == action.step:
+            return  # only the donors are others
+        self._spool.pop(action.step, None)
+        self._rounds = 0
+        self._fetch += 1
+        self._ask(self._fetch, _FETCH_S)
+
+    def _ask(self, number: int, delay: float) -> None:
+        world = self._peer.world
+        world.at(world.now + delay * (0.5 + world.random.random()), self._peer, (self._answered, number))
+
+    def _answered(self, number: int) -> None:
+        action, peer = self._fetching, self._peer
+        if number != self._fetch or action is None:
+            return
+        for donor in self._shuffled(action.donors):
+            digest, sums = donor.loans.sums.get(action.step, ("", {}))
+            if digest == action.digest and donor.stage == action.stage:
+                self._spool[action.step] = self._received(sums)
+                self._fetching = None
+                self._come()
+                peer.feed(peer_io.SumsFetched(action.stage, action.step))
+                return
+        self._rounds += 1
+        if self._rounds < _ROUNDS:
+            self._ask(number, _ROUND_S)
+        else:
+            self._fetching = None
+            peer.feed(peer_io.SumsMissing(action.stage, action.step, "no donor has them"))
+
+    def _received(self, sums: dict[int, int]) -> dict[int, int]:
+        rng, came = self._peer.world.random, dict(sums)
+        if rng.random() < self._peer.world.spoils:
+            came[rng.choice(sorted(came))] ^= 1 << rng.randrange(64)
+        return came
+
+    def _come(self) -> None:
+        self._taken += 1
+        self._peer.feed(peer_io.Fetched(self._taken))
+
+    def spooled(self, step: int) -> dict[int, int]:
+        """The sums of a step, to be restored. Raises Violation."""
+        if step not in self._spool:
+            raise Violation("contract", f"{self._peer.label} is to restore sums of step {step}, which it has not")
+        self._peer.world.watch.caught_up += 1
+        return self._spool.pop(step)
+
+    # ------------------------------------------------------------ downloading a version
+
+    def download(self, action: peer_io.LoadState) -> None:
+        """Slower than a step, now and then; → `SimPeer.loaded`."""
+        self._pull((self._epoch, _Download(action)))
+
+    def _pull(self, job: tuple[int, _Download]) -> None:
+        """One more piece has come, or no donor was there to send it."""
+        epoch, download = job
+        if epoch != self._epoch or not self._peer.alive:
+            return
+        order, peer = download.order, self._peer
+        here = [d for d in self._shuffled(order.donors) if d.stage == order.stage and order.version in d.loans.copies]
+        if not here:
+            peer.loaded(order, None)
+            return
+        download.state = here[0].loans.copies[order.version]
+        download.left -= 1
+        if not download.left:
+            peer.loaded(order, download.state)
+            return
+        self._come()
+        if self._peer.alive:
+            world = peer.world
+            world.at(world.now + world.piece_s * 2 * world.random.random(), peer, (self._pull, job))
+
+    def _shuffled(self, donors: tuple[Actor, ...]) -> list[SimPeer]:
+        """Those of them who can be reached now, in any order."""
+        world = self._peer.world
+        found = [world.by_actor[actor] for actor in donors if actor in world.by_actor]
+        there = [p for p in found if p.alive and not p.stalled and not world.network.cut(self._peer, p)]
+        world.random.shuffle(there)
+        return there  # type: ignore[return-value]

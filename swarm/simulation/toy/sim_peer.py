@@ -1,0 +1,398 @@
+"""A simulated peer: carries out its core's orders with the toy model, in virtual time, through one compute queue.
+
+What the real peer keeps on disk (checkpoints) survives a crash in `Disk`; everything else dies with the process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from swarm.protocol import io
+from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
+from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
+from swarm.protocol.peer import io as peer_io
+from swarm.simulation.faults.lie import DISTURBANCES, HUGE, LIE, Lie
+from swarm.simulation.kernel.compute_queue import ComputeQueue, Priority
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.process_group import ProcessGroup
+from swarm.simulation.toy.sim_bases import SimBases
+from swarm.simulation.toy.sim_catch_up import Loans
+from swarm.simulation.toy.sim_reduce import SimReduce
+from swarm.simulation.toy.sim_storage import Disk, SimStorage
+from swarm.simulation.toy.toy_model import (
+    RATES,
+    backward_payload,
+    buckets_of,
+    coded,
+    forward_payload,
+    loss_gradient,
+    loss_of,
+    mix,
+    on_kind,
+    state_digest,
+    stepped_state,
+    token_of,
+    weight_gradient,
+)
+
+if TYPE_CHECKING:
+    from swarm.simulation.runs.world import World
+
+_FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
+
+
+class SimPeer(Process):
+    """A volunteer's process. The disk outlives it."""
+
+    def __init__(self, world: World, actor: Actor, core: Any, disk: Disk, speed: float) -> None:
+        super().__init__(world, actor, core)
+        self.speed = speed
+        self.slowness = speed
+        self.uplink: float | None = None
+        """Bytes a second that it says it can send."""
+        self.house: ProcessGroup | None = None
+        """Given where processes take further peers on."""
+        self.spare = False
+        """Came after the start, to stand by."""
+        self.fails_next = False
+        """The next computation raises, half way through."""
+        self._swallows: tuple[str, float] = ("", 0.0)
+        """What it takes and does nothing with (work, frames), and until when."""
+        self.lie: Lie | None = None
+        self.kind = mix(*actor.peer.encode()) % 3 if world.unlike else 0
+        """Of machine: a peer keeps it when it is restarted."""
+        """What it computes wrong."""
+        self.overflows_next = False
+        """What it computes next for a neighbour is not finite."""
+        self.stage: int | None = None
+        self.version: int | None = None
+        self.holding: int | None = None
+        """The version after the applies that are queued: what the next pass starts from."""
+        self.state = 0
+        self._pass: PassId | None = None
+        self._codecs: tuple[CodecPair, ...] = ()
+        self._nonfinite = False
+        """As in Begin."""
+        self.accumulator = 0
+        self._inputs: dict[Microbatch, int] = {}
+        self.queue = ComputeQueue(self)
+        self.loans = Loans(self)
+        self.storage = SimStorage(self, disk)
+        self.reduce = SimReduce(self)
+        self._bases = SimBases(self)
+        self._dispatch = {
+            io.Send: self._send,
+            io.Emit: self._emit,
+            io.Stop: self._stop,
+            peer_io.LoadState: self._load_state,
+            peer_io.Begin: self._begin,
+            peer_io.Forward: self._forward,
+            peer_io.Backward: self._backward,
+            peer_io.Discard: self._discard,
+            peer_io.EncodePart: self.reduce.encode_part,
+            peer_io.SumBucket: self.reduce.sum_bucket,
+            peer_io.StoreSum: self.reduce.store_sum,
+            peer_io.Assemble: self.reduce.assemble,
+            peer_io.CancelReduce: self.reduce.cancel,
+            peer_io.Apply: self._apply,
+            peer_io.SettleBases: self._bases.settle,
+            peer_io.Lend: self.loans.lend,
+            peer_io.FetchSums: self.loans.fetch,
+            peer_io.RestoreSums: self.reduce.restore,
+            peer_io.SaveCheckpoint: self.storage.save,
+            peer_io.OpenSeats: self._open_seats,
+        }
+
+    @property
+    def mates(self) -> list[Process]:
+        return [self] if self.house is None else list(self.house.peers)
+
+    @property
+    def role(self) -> str:  # type: ignore[override]
+        """Where in the pipeline this peer stands."""
+        if self.stage is None:
+            return "standby"
+        if self.stage == 0:
+            return "first"
+        return "last" if self.stage == self.world.settings.stages - 1 else "middle"
+
+    @property
+    def stage_held(self) -> int:
+        """Its stage, where it must have one."""
+        assert self.stage is not None
+        return self.stage
+
+    @property
+    def label(self) -> str:
+        where = "standby" if self.stage is None else f"s{self.stage} v{self.version}"
+        return f"{self.name} ({where})"
+
+    def start(self) -> None:
+        super().start()
+        if self.alive:
+            self.world.on_phase("joining", self)
+
+    def can_hold(self, version: int) -> bool:
+        """Whether it holds this version, or needs only to be told of the last decision."""
+        stint = self.core.stint
+        prepared = stint is not None and stint.prepared is not None
+        return self.version == version or (self.version == version - 1 and prepared)
+
+    def swallow(self, what: str, until: float) -> None:
+        """A black hole: it goes on saying that it is there, and nothing comes of what it accepts.
+
+        `work`: what it is to compute; `frames`: what comes from other peers.
+        """
+        self._swallows = what, until
+        self.disturbed_at = until
+
+    def swallowed(self, what: str) -> bool:
+        return self._swallows[0] == what and self.world.now < self._swallows[1]
+
+    def feed(self, item: Any) -> None:
+        data = isinstance(item, io.Received) and isinstance(item.message, WithPayload)
+        if not (data and self.swallowed("frames")):
+            super().feed(item)
+
+    # ------------------------------------------------------------ plain orders
+
+    def _send(self, action: io.Send) -> None:
+        self.world.network.send(self, action.to, action.message)
+
+    def _emit(self, action: io.Emit) -> None:
+        pass
+
+    def _stop(self, action: io.Stop) -> None:
+        expelled = self.world.watch.is_expelled(self.actor)
+        if action.failed and (self.lie is None or self.lie.about in DISTURBANCES) and not expelled:
+            self.world.watch.gives_up(self.label, action.reason)
+        self.alive = False
+        self.finished = self.core.finished or not (self.core.leaving or expelled)
+        if not self.finished:
+            self.world.watch.leaves(self)
+        if self.house is not None and not self.leaving and not self.finished:
+            self.house.left(self)
+        self.world.network.process_died(self)
+
+    def _open_seats(self, action: peer_io.OpenSeats) -> None:
+        assert self.house is not None, "only who takes further peers on is asked to"
+        self.house.wanted(action.seats)
+
+    def _begin(self, action: peer_io.Begin) -> None:
+        self.world.watch.began(self, action)
+        self._pass = action.pass_id
+        self._codecs = action.codecs
+        self._nonfinite = action.nonfinite
+        if action.codecs:
+            self.world.at(self.world.now + _SMALL_S, self, self._measured())
+        self.accumulator = 0
+        self._inputs.clear()
+        self._bases.begin()
+        self.queue.cancel(lambda of: not isinstance(of, peer_io.Apply))
+        if action.kind is not PassKind.TRAIN:
+            self.world.on_phase("evaluating", self)
+
+    def _measured(self) -> peer_io.LinksMeasured:
+        """Links are as they happen to be, some with a limit, some with none and not measured."""
+        draw = self.world.random.choice
+        known = [LinkRate(actor, draw(RATES)) for actor in self.world.by_actor if draw((True, False))]
+        return peer_io.LinksMeasured(draw((None, *RATES)), tuple(known))
+
+    def _discard(self, action: peer_io.Discard) -> None:
+        self._inputs.pop(action.microbatch, None)
+        self._bases.discard(action.pass_id, action.microbatch)
+        m = action.microbatch
+        self.queue.cancel(lambda of: isinstance(of, peer_io.Forward) and of.microbatch == m, running=False)
+
+    # ------------------------------------------------------------ computing
+
+    def _forward(self, action: peer_io.Forward) -> None:
+        if self.swallowed("work") or (action.kind is not PassKind.TRAIN and self.lies("mute")):
+            return
+        self.world.watch.works_on(self, action.pass_id, "a forward")
+        seconds = _FORWARD_S
+        if action.kind is PassKind.TRAIN:
+            self.world.on_phase("forward", self)
+            if self.stage == self.world.settings.stages - 1:
+                seconds += _BACKWARD_S
+                self.world.on_phase("backward", self)
+        self.queue.add(Priority.FORWARD, action, self._forwarded, seconds)
+
+    def _forwarded(self, action: peer_io.Forward) -> None:
+        if self.fails_next:
+            self._fail(action)
+            return
+        if self._overflows(action.pass_id):
+            self._fail(action, nonfinite=True)
+            return
+        if self.lies("failed"):
+            self._fail(action, nonfinite=action.kind is PassKind.TRAIN and self.world.random.random() < 0.5)
+            return
+        assert self.stage is not None
+        stages = self.world.settings.stages
+        payload = self._bases.taken_in(action, self.number(action.payload))
+        output = forward_payload(self.stage, self.state, payload)
+        if self.stage < len(self._codecs):
+            output = coded(output, self._codecs[self.stage].forward)
+        seconds = _FORWARD_S * self.slowness
+        m = action.microbatch
+        if action.kind is PassKind.TRAIN:
+            output = on_kind(output, self.kind)
+        if action.kind is PassKind.TRAIN and self.lies("activations"):
+            output = mix(output)
+        if self.stage < stages - 1:
+            self._inputs[m] = payload
+            self.feed(self._bases.sent(action, output, seconds))
+        elif action.kind is PassKind.TRAIN:
+            self.feed(self._accumulated(action.pass_id, m, payload, loss_gradient(output)))
+        else:
+            self.feed(peer_io.ResultDone(action.pass_id, m, loss_of(output), token_of(output)))
+
+    def _backward(self, action: peer_io.Backward) -> None:
+        if self.swallowed("work"):
+            return
+        self.world.watch.works_on(self, action.pass_id, "a backward")
+        self.world.on_phase("backward", self)
+        self.queue.add(Priority.BACKWARD, action, self._backwarded, _BACKWARD_S)
+
+    def _backwarded(self, action: peer_io.Backward) -> None:
+        if self.fails_next:
+            self._fail(action)
+            return
+        if self._overflows(action.pass_id):
+            self._fail(action, nonfinite=True)
+            return
+        if self.number(action.payload) == HUGE:
+            self._fail(action, nonfinite=not self._nonfinite and self.world.random.random() < 0.5)
+            return
+        payload = self._inputs.pop(action.microbatch, None)
+        if payload is None:
+            raise Violation("contract", f"{self.label}: backward of m{action.microbatch}, which was not forwarded here")
+        self.feed(self._accumulated(action.pass_id, action.microbatch, payload, self.number(action.payload)))
+
+    def _accumulated(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> peer_io.BackwardDone:
+        assert self.stage is not None
+        count = self.world.settings.microbatches
+        self.world.watch.accumulates(self, pass_id, m)
+        gradient = on_kind(gradient, self.kind)
+        self.accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
+        back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
+        if self.lies("sums"):
+            self.accumulator += LIE
+        if back is not None and self.lies("gradients"):
+            back = mix(back)
+        if back is not None and self._codecs:
+            back = coded(back, self._codecs[self.stage - 1].backward)
+        if back is not None and self.lies("huge"):
+            back = HUGE
+        received = self._bases.received(pass_id, m)
+        last = self.stage == self.world.settings.stages - 1
+        seconds = (_FORWARD_S + _BACKWARD_S if last else _BACKWARD_S) * self.slowness
+        return peer_io.BackwardDone(pass_id, m, back, seconds, received)
+
+    # ------------------------------------------------------------ what it does wrong
+
+    def lies(self, what: str) -> bool:
+        """Whether it gives others something wrong just now."""
+        lie = self.lie
+        if lie is None or lie.about != what:
+            return False
+        if lie.shy and len(self.core.stint.walk.table.roster) < self.world.settings.replicas:
+            return False
+        return self.world.random.random() < lie.how_often
+
+    def spoil_step(self, for_good: bool) -> None:
+        """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""
+        if self.stage is not None and self._pass is not None and self._pass.index == 0:
+            self.world.watch.spoilt[self.stage, self._pass.step] = None if for_good else self._pass.term
+
+    def overflow(self, for_good: bool) -> None:
+        """What is computed here for a neighbour is not finite: in this step whoever does it, or this peer and once."""
+        if not for_good:
+            self.overflows_next = True
+        elif self.stage is not None and self._pass is not None and self._pass.index == 0:
+            self.spoil_step(for_good=True)
+            self.world.watch.overflowing.add((self.stage, self._pass.step))
+
+    def _overflows(self, pass_id: PassId) -> bool:
+        """Whether what was just computed cannot be sent."""
+        if pass_id.index or self._nonfinite:
+            return False
+        found = self.overflows_next or (self.stage, pass_id.step) in self.world.watch.overflowing
+        self.overflows_next = False
+        if found:
+            self.world.watch.found_nonfinite(pass_id)
+        return found
+
+    # ------------------------------------------------------------ state
+
+    def _apply(self, action: peer_io.Apply) -> None:
+        if self.holding != action.decision.step:
+            raise Violation("atomic", f"{self.label} orders step {action.decision.step} at version {self.holding}")
+        self.reduce.sums(action.attempt)
+        self.holding += 1
+        self.world.on_phase("applying", self)
+        self.queue.add(Priority.CONTROL, action, self._applied, _APPLY_S)
+
+    def _applied(self, action: peer_io.Apply) -> None:
+        if self.fails_next:
+            self._fail(action)
+            return
+        assert self.stage is not None and self.version is not None
+        sums = self.reduce.sums(action.attempt)
+        ordered = tuple(sums[bucket] for bucket in sorted(sums))
+        self.state = stepped_state(self.stage, self.state, ordered, action.decision.scale, action.decision.rate)
+        self.version += 1
+        self.reduce.settle(action, self.version)
+        self.loans.applied(action.attempt, sums)
+        self.world.watch.applied(self, action.decision, sums)
+        self.feed(peer_io.AppliedStep(action.decision.step, state_digest(self.stage, self.version, self.state)))
+        if self.alive:
+            self.world.on_phase("before open", self)
+
+    def _load_state(self, action: peer_io.LoadState) -> None:
+        self.queue.cancel(lambda of: True)
+        self.stage, self.version, self.holding = action.stage, None, None
+        self._bases.clear()
+        self.loans.clear()
+        self.world.on_phase("joining", self)
+        self.storage.load(action)
+
+    def loaded(self, action: peer_io.LoadState, state: int | None) -> None:
+        """The end of a LoadState. `state` None: it could not be had."""
+        if state is None:
+            self.feed(
+                peer_io.StateFailed(action.stage, action.version, "the source does not have it or does not answer")
+            )
+            return
+        self.version, self.holding, self.state = action.version, action.version, state
+        self.reduce.clear()
+        self.world.watch.holds(self)
+        shared = self.reduce.shared(action.stage)
+        buckets = buckets_of(action.stage, shared)
+        self.feed(peer_io.StateLoaded(action.stage, action.version, buckets, self.world.first_round, shared))
+        if self.alive:
+            self.world.on_phase("before open", self)
+
+    def snapshot(self, stage: int, version: int) -> int | None:
+        return self.storage.snapshot(stage, version)
+
+    # ------------------------------------------------------------ failing
+
+    def _fail(self, action: peer_io.Forward | peer_io.Backward | peer_io.Apply, nonfinite: bool = False) -> None:
+        """An exception half way: garbage stays behind in the accumulator, or in the parameters."""
+        self.fails_next = False
+        if isinstance(action, peer_io.Apply):
+            self.state, self.version, self.holding = -1, None, None
+            self.feed(peer_io.ComputeFailed(action.attempt.pass_id, None, "out of memory"))
+        else:
+            self.accumulator += 1 << 3
+            reason = "not finite" if nonfinite else "out of memory"
+            self.feed(peer_io.ComputeFailed(action.pass_id, action.microbatch, reason, nonfinite))
+
+    def number(self, payload: object) -> int:
+        """The toy model's tensor that a payload is. Raises Violation."""
+        if not isinstance(payload, int):
+            raise Violation("contract", f"{self.label} was given the payload {payload!r}")
+        return payload

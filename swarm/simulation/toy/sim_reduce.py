@@ -1,0 +1,189 @@
+"""A simulated peer's part in the reduce of its stage: shares and sums of buckets, and what compressing them lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarm.protocol.ids import Attempt
+from swarm.protocol.peer import io as peer_io
+from swarm.simulation.checks.watch import reduced_digest
+from swarm.simulation.faults.lie import LIE
+from swarm.simulation.kernel.compute_queue import Priority
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.toy_averaging import compressed
+from swarm.simulation.toy.toy_model import (
+    bucket_share,
+    buckets_of,
+    checksum_of,
+    loss_sum_of,
+    shared_buckets,
+    shared_digest,
+    squared_norm_of,
+)
+
+if TYPE_CHECKING:
+    from swarm.simulation.toy.sim_peer import SimPeer
+
+_SMALL_S = 0.001
+
+
+class SimReduce:
+    """Of one process. What is reduced lies in a buffer of its own until it is applied."""
+
+    def __init__(self, peer: SimPeer) -> None:
+        self.flips_next = False
+        """A bit of the next reduced bucket flips on its way into memory."""
+        self._peer = peer
+        self._of: Attempt | None = None
+        self._buffer: dict[int, int] = {}
+        """{bucket: sum} of that attempt"""
+        self._residuals: dict[tuple[bool, int], int] = {}
+        """{(of a sum, bucket): what compressing it lost in the last step applied}"""
+        self._residuals_for: int | None = None
+        """The version they are for."""
+        self._pending: dict[tuple[bool, int], int] = {}
+        self._pending_of: Attempt | None = None
+
+    def clear(self) -> None:
+        """Another state is held: nothing of before belongs to it."""
+        self._of, self._buffer = None, {}
+        self._residuals, self._residuals_for = {}, None
+
+    # ------------------------------------------------------------ orders
+
+    def encode_part(self, action: peer_io.EncodePart) -> None:
+        if self._begins(action.attempt):
+            self._peer.queue.add(Priority.CONTROL, action, self._part_encoded, _SMALL_S)
+
+    def sum_bucket(self, action: peer_io.SumBucket) -> None:
+        if self._begins(action.attempt):
+            self._peer.queue.add(Priority.CONTROL, action, self._bucket_summed, _SMALL_S)
+
+    def _begins(self, attempt: Attempt) -> bool:
+        """Whether anything comes of it."""
+        peer = self._peer
+        if peer.swallowed("work"):
+            return False
+        peer.world.watch.reduces(peer, attempt)
+        peer.world.on_phase("reduce", peer)
+        return True
+
+    def store_sum(self, action: peer_io.StoreSum) -> None:
+        peer = self._peer
+        peer.world.watch.reduces(peer, action.attempt)
+        if self._of != action.attempt:
+            self._of, self._buffer = action.attempt, {}
+        payload = peer.number(action.payload)
+        if self.flips_next:
+            self.flips_next = False
+            payload ^= 1 << peer.world.random.randrange(64)
+        self._buffer[action.bucket] = payload
+
+    def assemble(self, action: peer_io.Assemble) -> None:
+        self._peer.world.watch.reduces(self._peer, action.attempt)
+        self._peer.queue.add(Priority.CONTROL, action, self._assembled, _SMALL_S)
+
+    def restore(self, action: peer_io.RestoreSums) -> None:
+        """The sums of a step that was decided without this peer, instead of its own."""
+        queue = self._peer.queue
+        queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward))
+        self._of, self._buffer = action.attempt, self._peer.loans.spooled(action.attempt.pass_id.step)
+        queue.add(Priority.CONTROL, action, self._restored, _SMALL_S)
+
+    def cancel(self, action: peer_io.CancelReduce) -> None:
+        void = action.attempt
+        self._peer.queue.cancel(lambda of: getattr(of, "attempt", None) == void and not isinstance(of, peer_io.Apply))
+        if self._of == void:
+            self._of, self._buffer = None, {}
+        if self._pending_of == void:
+            self._pending_of, self._pending = None, {}
+
+    # ------------------------------------------------------------ what comes of them
+
+    def sums(self, attempt: Attempt) -> dict[int, int]:
+        """{bucket: sum}, which must be of `attempt` and whole. Raises Violation."""
+        peer = self._peer
+        if self._of != attempt or len(self._buffer) != buckets_of(peer.stage_held, self.shared(peer.stage_held)):
+            raise Violation("contract", f"{peer.label} wants {attempt}; its buffer is of {self._of}")
+        return self._buffer
+
+    def settle(self, action: peer_io.Apply, version: int) -> None:
+        """They are applied, which makes `version`: what was lost then is what the next step begins with."""
+        left = self._pending_of == action.attempt and not action.decision.skip
+        self._residuals, self._residuals_for = (self._pending if left else {}), version
+
+    def shared(self, stage: int) -> int:
+        """Buckets of a stage that another one holds too."""
+        return shared_buckets(self._peer.world.settings, stage)
+
+    def _part_encoded(self, action: peer_io.EncodePart) -> None:
+        self._peer.feed(peer_io.PartEncoded(action.attempt, action.bucket, self._share(action)))
+
+    def _bucket_summed(self, action: peer_io.SumBucket) -> None:
+        peer = self._peer
+        if action.parts:
+            total = self._share(action) + sum(map(peer.number, action.parts))
+            total = self._compressed(action, total, of_sum=True)
+        else:
+            total = bucket_share(peer.accumulator, action.bucket)
+        if peer.lies("totals"):
+            total += LIE
+        peer.feed(peer_io.BucketSummed(action.attempt, action.bucket, total))
+
+    def _share(self, action: peer_io.EncodePart | peer_io.SumBucket) -> int:
+        peer = self._peer
+        first = set(range(peer.world.first_round))
+        summed = self._buffer if self._of == action.attempt else {}
+        if action.bucket not in first and not first.issubset(summed):
+            raise Violation("contract", f"{peer.label} is to compute bucket {action.bucket} before the first round")
+        return self._compressed(action, bucket_share(peer.accumulator, action.bucket), of_sum=False)
+
+    def _compressed(self, action: peer_io.EncodePart | peer_io.SumBucket, value: int, *, of_sum: bool) -> int:
+        """What of `value` crosses; what that loses is pending."""
+        peer = self._peer
+        if not peer.world.settings.averages_compressed:
+            return value
+        place = (of_sum, action.bucket)
+        if action.carried:
+            if self._residuals_for != action.attempt.pass_id.version:
+                raise Violation("contract", f"{peer.label} needs residuals in {action.attempt}, which it does not have")
+            value += self._residuals.get(place, 0)
+        if self._pending_of != action.attempt:
+            self._pending_of, self._pending = action.attempt, {}
+        crossed, self._pending[place] = compressed(value)
+        return crossed
+
+    def _assembled(self, action: peer_io.Assemble) -> None:
+        peer, stage = self._peer, self._peer.stage_held
+        sums = self.sums(action.attempt)
+        ordered = tuple(sums[bucket] for bucket in sorted(sums))
+        digest = reduced_digest(stage, sums)
+        peer.world.watch.reduced(stage, digest, ordered)
+        peer.feed(
+            peer_io.Assembled(
+                action.attempt,
+                digest,
+                squared_norm_of(stage, ordered),
+                loss_sum_of(stage, peer.world.settings.stages, ordered),
+                finite=peer.world.watch.is_finite(stage, action.attempt.pass_id) and not self._is_spoilt(),
+                shared=shared_digest(ordered[: self.shared(stage)]),
+                state=checksum_of(peer.state),
+                spoilt=peer.world.watch.is_spoilt(action.attempt.pass_id.version),
+            )
+        )
+        if peer.alive:
+            peer.world.on_phase("prepared", peer)
+
+    def _is_spoilt(self) -> bool:
+        """Whether one of those whose sums these are has added what is not finite."""
+        table = self._peer.core.stint.walk.table
+        for actor in table.roster:
+            member = self._peer.world.by_actor.get(actor)
+            lie = getattr(member, "lie", None)
+            if lie is not None and lie.about == "nan" and table.assigned_to(actor):
+                return True
+        return False
+
+    def _restored(self, action: peer_io.RestoreSums) -> None:
+        digest = reduced_digest(self._peer.stage_held, self.sums(action.attempt))
+        self._peer.feed(peer_io.Assembled(action.attempt, digest, 0.0, 0.0))

@@ -1,0 +1,119 @@
+"""Where a simulated peer has its state from, and its checkpoints, which survive a crash on its `Disk`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from swarm.protocol.ids import StageIndex
+from swarm.protocol.peer import io as peer_io
+from swarm.protocol.peer.status_reports import Saved
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.toy_model import initial_state, state_digest
+
+if TYPE_CHECKING:
+    from swarm.simulation.kernel.timeline import Process
+    from swarm.simulation.toy.sim_peer import SimPeer
+
+_LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
+
+
+@dataclass(slots=True)
+class Disk:
+    """What a volunteer's machine keeps: {(stage, version): state}."""
+
+    checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def preferred(self) -> Saved | None:
+        """The stage of the newest one. Of which history its version is, nobody can tell."""
+        if not self.checkpoints:
+            return None
+        _, stage = max((version, stage) for stage, version in self.checkpoints)
+        return Saved(StageIndex(stage))
+
+
+class SimStorage:
+    """Of one process. `disk` outlives it."""
+
+    def __init__(self, peer: SimPeer, disk: Disk) -> None:
+        self.disk = disk
+        self._peer = peer
+        self._loads = 0
+        """Orders to load. What comes of an earlier one than the last is void."""
+
+    # ------------------------------------------------------------ loading
+
+    def load(self, action: peer_io.LoadState) -> None:
+        """→ `SimPeer.loaded`."""
+        self._loads += 1
+        self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
+
+    def _fetch(self, request: tuple[int, peer_io.LoadState]) -> None:
+        """Half of the load time is over: the source, if there is one, takes its snapshot now."""
+        load, action = request
+        if load != self._loads:
+            return
+        if action.donors:
+            self._peer.loans.download(action)
+            return
+        source, state = self._found(action)
+        delay = _LOAD_S * self._waver()
+        if source is not None and (source.stalled or self._peer.world.network.cut(self._peer, source)):
+            state, delay = None, _FETCH_TIMEOUT_S
+        self._later(delay, (self._fetched, (load, action, source, state)))
+
+    def _found(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
+        """Who has it, if it is to be fetched, and what that is."""
+        world, key = self._peer.world, (action.stage, action.version)
+        if action.from_archive:
+            assert action.source is not None
+            source = world.by_actor[action.source]
+            return source, source.archived(key)
+        if action.source is not None:
+            found = world.by_actor.get(action.source)
+            return found, None if found is None else found.snapshot(*key)
+        if action.version:
+            return None, None
+        if world.settings.imported:
+            raise Violation("contract", f"{self._peer.label} is to initialise version 0, which is imported")
+        return None, initial_state(action.stage)
+
+    def _fetched(self, result: tuple[int, peer_io.LoadState, Process | None, int | None]) -> None:
+        load, action, source, state = result
+        if load == self._loads:
+            self._peer.loaded(action, None if source is not None and not source.alive else state)
+
+    # ------------------------------------------------------------ what others, and it later, can have of it
+
+    def snapshot(self, stage: int, version: int) -> int | None:
+        """→ `Process.snapshot`."""
+        peer = self._peer
+        if not peer.alive:
+            return None
+        if peer.stage == stage and peer.version == version:
+            return peer.state
+        return self.disk.checkpoints.get((stage, version))
+
+    def save(self, action: peer_io.SaveCheckpoint) -> None:
+        peer = self._peer
+        if peer.version != action.version:
+            raise Violation("contract", f"{peer.label} wants a checkpoint of version {action.version}")
+        peer.world.on_phase("checkpointing", peer)
+        self._later(_SAVE_S * self._waver(), (self._saved, (peer.stage_held, action.version, peer.state)))
+
+    def _saved(self, snapshot: tuple[int, int, int]) -> None:
+        stage, version, state = snapshot
+        if self._peer.world.watch.is_spoilt(version):
+            self._peer.feed(peer_io.StateSpoilt(version))
+            return
+        self.disk.checkpoints[stage, version] = state
+        self._peer.feed(peer_io.CheckpointSaved(version, state_digest(stage, version, state)))
+
+    # ------------------------------------------------------------ time
+
+    def _waver(self) -> float:
+        return 0.5 + self._peer.world.random.random()
+
+    def _later(self, seconds: float, job: tuple[object, object]) -> None:
+        world = self._peer.world
+        world.at(world.now + seconds, self._peer, job)

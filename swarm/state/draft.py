@@ -1,0 +1,108 @@
+"""Drafts: a state is written to a shard file straight from where it lies, and stands there until it is of use.
+
+Nothing is held in memory. The values come first; the head, which names their digest, is written when all are known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Protocol
+
+from blake3 import blake3
+
+from swarm.atomic import write_whole
+from swarm.state.layout import Shapes, ShardMeta, head_bytes, to_metadata
+
+_READ_BYTES = 1 << 20
+_UNKNOWN = "0" * 64
+
+
+class Given(Protocol):
+    """What a source has found out about its state."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def spoilt(self) -> bool: ...
+
+
+class Source(Protocol):
+    """One version of a stage's state, wherever it lies. The fields are those of ShardMeta."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def chain(self) -> str: ...
+    @property
+    def subspace_id(self) -> str: ...
+    @property
+    def shapes(self) -> Shapes:
+        """By name, as in `state_shapes`; all fp32."""
+
+    def give(self, write: Callable[[memoryview], None]) -> Given:
+        """Hand over the bytes of all tensors in the order of their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A whole shard that nothing names yet. Who has it uses the file up, or removes it."""
+
+    path: Path
+    meta: ShardMeta
+    nbytes: int
+    spoilt: bool
+    """Some of the state is not finite."""
+
+    def hash(self) -> str:
+        """BLAKE3 of the file, hex. Reads all of it. Raises OSError."""
+        with self.path.open("rb", buffering=0) as file:
+            return file_hash(file)
+
+    def remove(self) -> None:
+        """If it is still there."""
+        self.path.unlink(missing_ok=True)
+
+
+def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
+    """Write what `source` gives to `path`. Raises OSError and what that raises; no file is left then."""
+
+    def meta(digest: str) -> ShardMeta:
+        return ShardMeta(run_hash, stage, source.version, source.updates, source.chain, digest, source.subspace_id)
+
+    def head(digest: str) -> bytes:
+        return head_bytes(to_metadata(meta(digest)), source.shapes)
+
+    try:
+        with path.open("wb", buffering=0) as file:
+            file.seek(len(head(_UNKNOWN)))
+            given = source.give(lambda part: write_whole(file, part))
+            nbytes = file.tell()
+            file.seek(0)
+            write_whole(file, head(given.digest))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Draft(path, meta(given.digest), nbytes, given.spoilt)
+
+
+def file_hash(file: FileIO) -> str:
+    """BLAKE3 of what is left of an open file, hex. Raises OSError."""
+    hasher, buffer = blake3(), bytearray(_READ_BYTES)
+    while count := file.readinto(buffer):
+        hasher.update(memoryview(buffer)[:count])
+    return hasher.hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Make the bytes of a file durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,61 @@
+"""Mutants of what the organiser commands."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from swarm.protocol.controls import Controls
+from swarm.protocol.coordinator.commands import Commands
+from swarm.protocol.coordinator.core import CoordinatorCore
+from tests.mutants.mutant import Mutant, Patch
+
+
+def _rate_of_the_decision() -> list[Patch]:
+    """A step is learned from at the rate that is in force when it is decided."""
+    decide = CoordinatorCore._decide_or_audit
+
+    def late(self: CoordinatorCore, ledger: Any, decision: Any, without: Any, now: float) -> None:
+        decide(self, ledger, dataclasses.replace(decision, rate=self.history.controls.rate), without, now)
+
+    return [(CoordinatorCore, "_decide_or_audit", late)]
+
+
+def _in_force_before_it_is_written() -> list[Patch]:
+    judge = Commands._judge
+
+    def at_once(self: Commands, request: Any, under_way: bool, over: str) -> None:
+        before = len(self._pending)
+        judge(self, request, under_way, over)
+        for command in self._pending[before:]:
+            self.written(command)
+
+    return [(Commands, "_judge", at_once)]
+
+
+def _every_request_is_new() -> list[Patch]:
+    return [(Controls, "number_of", lambda self, request: None)]
+
+
+def _expulsion_forgotten() -> list[Patch]:
+    """A coordinator that starts again takes everybody back."""
+    start = CoordinatorCore.__init__
+
+    def forgetful(self: CoordinatorCore, *arguments: Any, **more: Any) -> None:
+        start(self, *arguments, **more)
+        self._expelled = {}
+
+    return [(CoordinatorCore, "__init__", forgetful)]
+
+
+COMMANDS = (
+    Mutant("rate of the decision", "a rate counts for steps that open later", _rate_of_the_decision, "controls"),
+    Mutant(
+        "in force before it is written",
+        "a command is durable before it takes effect",
+        _in_force_before_it_is_written,
+        "controls",
+    ),
+    Mutant("every request is new", "a request that comes again is one command", _every_request_is_new, "controls"),
+    Mutant("expulsion forgotten", "the record remembers who is expelled", _expulsion_forgotten, "controls"),
+)

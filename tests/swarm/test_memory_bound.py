@@ -1,0 +1,63 @@
+"""A stage that fills `--max-memory`: the whole process takes no more than that and what one without a stage does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from conftest import MakeSwarm
+from swarm_processes import Process, Swarm
+
+from peers.run.stage_sizes import stage_sizes
+from peers.runtime.device import BARE
+from swarm.events import CheckpointWritten, MicrobatchAccumulated, StateFetched, StepApplied
+
+SHAPE = (
+    *("model.dim=768", "model.layers=6", "model.cuts=[3]", "model.heads=12", "model.kv_heads=12", "model.ffn_dim=2048"),
+    *("batch.sequences=1", "batch.sequence_length=32", "batch.microbatches=4"),
+)
+
+
+def filled(make_swarm: MakeSwarm) -> tuple[Swarm, int]:
+    """A swarm of two peers that saves after every step, and what each may plan with: as much as its stage needs."""
+    swarm = make_swarm("int8", *SHAPE, "run.steps=200", "checkpoint.every=1", "swarm.replicas=1")
+    needed = max(stage_sizes(swarm.manifest)["stage_memory"])
+    swarm.coordinate()
+    for name in ("p0", "p1"):
+        join(swarm, name, needed)
+    for peer in swarm.peers.values():
+        peer.wait_for(StepApplied, 4)
+        peer.wait_for(CheckpointWritten, 2)
+    return swarm, needed
+
+
+def join(swarm: Swarm, name: str, needed: int) -> Process:
+    return swarm.join(name, f"--max-memory={needed}", capacity=None)
+
+
+def check(swarm: Swarm, needed: int) -> None:
+    found = {name: peak(peer.pid) for name, peer in swarm.peers.items()}
+    print("needed", needed, "peaks", found)
+    assert max(found.values()) <= needed + BARE, (needed, found)
+    assert min(found.values()) >= needed, "they fill what they may take, or this proves nothing"
+
+
+def peak(pid: int) -> int:
+    """Most bytes of memory that a process has had at once."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwarm) -> None:
+    check(*filled(make_swarm))
+
+
+def test_so_it_does_while_another_fetches_the_state_and_sums_and_trains(make_swarm: MakeSwarm) -> None:
+    swarm, needed = filled(make_swarm)
+    third = join(swarm, "p2", needed)
+    third.wait_for(StateFetched)
+    third.wait_for(MicrobatchAccumulated)
+    third.wait_for(StepApplied, len(third.of(StepApplied)) + 2)
+    third.wait_for(CheckpointWritten)
+    check(swarm, needed)
