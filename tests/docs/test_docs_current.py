@@ -80,6 +80,21 @@ def test_links_and_anchors_lead_somewhere(page: Path):
         assert not anchor or anchor in anchors_of(file), f"{page.name} links to {target}#{anchor}"
 
 
+FOLDERS = ("swarm", "peers", "tests", "benchmarks", "proto", "docs")
+FILES = {path.name for places in (ROOT.iterdir(), *((ROOT / name).rglob("*") for name in FOLDERS)) for path in places}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path):
+    text = page.read_text(encoding="utf-8")
+    for place in re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", text):
+        assert (ROOT / place).exists(), f"{page.name} names {place}"
+    for name in set(re.findall(r"`([\w-]+\.(?:py|toml))`", text)) - {"RUN.toml"}:
+        assert name in FILES, f"{page.name} names {name}"
+    for module in re.findall(r"python -m benchmarks\.(\w+)", text):
+        assert (ROOT / "benchmarks" / f"{module}.py").exists(), f"{page.name} names benchmarks.{module}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_list_begins_after_an_empty_line(page: Path):
     """The site joins a list to the paragraph before it otherwise; GitHub does not."""
