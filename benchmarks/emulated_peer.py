@@ -16,7 +16,8 @@ from benchmarks.emulated_engine import EmulatedEngine
 from peers.options import parse_rate
 from peers.run.home import Home
 from peers.stage.machine import Machine
-from peers.stage.process import JoinOptions, join
+from peers.stage.options import JoinOptions
+from peers.stage.process import join
 from swarm.manifest import RunManifest
 from swarm.net.invite import parse
 from swarm.protocol.peer.io import PeerInput

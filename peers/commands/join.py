@@ -121,7 +121,7 @@ def command(
     from peers.runtime.device import memory_budget, pick_device
     from peers.runtime.fault import Fault
     from peers.stage.machine import Budgets, Machine
-    from peers.stage.process import JoinOptions
+    from peers.stage.options import JoinOptions
     from peers.stage.seats import take_seats
     from swarm.manifest import SignedManifest, key_fingerprint
     from swarm.net.invite import parse

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from peers.run.home import Home
-from peers.stage.process import JoinOptions, join
+from peers.stage.options import JoinOptions
+from peers.stage.process import join
 from swarm.events import SeatLeft, SeatTaken
 from swarm.net.invite import Invite
 

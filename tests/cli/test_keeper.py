@@ -14,10 +14,11 @@ import torch
 
 from peers.runtime.piece_request import PieceRequest
 from peers.runtime.state_request import StateRequest
-from peers.stage import copies, process
+from peers.stage import copies
 from peers.stage import keeper as keeper_module
 from peers.stage.copies import MAX_REST_S, PAUSE_S
 from peers.stage.keeper import Keeper
+from peers.stage.service import Service
 from swarm.compute.held import HeldState, Holds
 from swarm.manifest import CodecSection, DataSection, RunManifest, RunSection, Shard
 from swarm.net.bulk import PATIENCE_S, BulkError
@@ -305,10 +306,10 @@ async def test_saved_checkpoints_are_for_the_coordinator(tmp_path: Path) -> None
     keeper = keeper_of(Engine(7), tmp_path)
     request = StateRequest(0, 7, checkpoint=True).encode()
     with pytest.raises(BulkError, match="saved checkpoints are for the coordinator's archive"):
-        await process._answer(keeper, (ONE,), TWO, request)
+        await Service(keeper, (ONE,)).answer(TWO, request)
     with pytest.raises(BulkError, match="checkpoint"):  # there is none, but it was looked for
-        await process._answer(keeper, (ONE,), ONE, request)
-    live = await process._answer(keeper, (ONE,), TWO, StateRequest(0, 7).encode())
+        await Service(keeper, (ONE,)).answer(ONE, request)
+    live = await Service(keeper, (ONE,)).answer(TWO, StateRequest(0, 7).encode())
     assert len(await live.read()) == live.total
 
 

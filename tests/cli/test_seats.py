@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from peers.stage.interrupts import Interrupts
-from peers.stage.process import JoinOptions
+from peers.stage.options import JoinOptions
 from peers.stage.seats import seat_home, seat_options
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from peers.stage import process
+from peers.stage import offer
 from swarm.compute import adamw, self_test
 from swarm.compute.adamw import Factors
 from swarm.compute.optimizer import StageOptimizer
@@ -46,14 +46,14 @@ def test_a_device_that_does_not_leaves_the_steps_to_the_processor(
     events: list = []
     log = EventLog(tmp_path / "log", lambda: 0.0)
     log.listeners.append(lambda event, at: events.append(event))
-    monkeypatch.setattr(process, "rounds_alike", lambda device: device == "cpu")
-    assert process._rounds_alike("cpu", log) and not events
-    assert not process._rounds_alike("cuda:0", log)
+    monkeypatch.setattr(offer, "rounds_alike", lambda device: device == "cpu")
+    assert offer.updates_here("cpu", log) and not events
+    assert not offer.updates_here("cuda:0", log)
     assert events == [RoundsOtherwise("cuda:0")]
-    monkeypatch.setattr(process, "rounds_alike", lambda device: False)
+    monkeypatch.setattr(offer, "rounds_alike", lambda device: False)
     for device in ("cpu", "cuda:0"):
-        with pytest.raises(process.MachineError, match="other bits"):
-            process._rounds_alike(device, log)
+        with pytest.raises(offer.MachineError, match="other bits"):
+            offer.updates_here(device, log)
 
 
 def test_steps_made_elsewhere_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

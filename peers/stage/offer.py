@@ -1,0 +1,73 @@
+"""Offer: what this machine can do for the run, remembered or measured, and whether its arithmetic is right."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from peers.run.home import OpenHome
+from peers.runtime.link_probe import probe_link
+from peers.stage.means import MeansFile
+from peers.stage.options import JoinOptions
+from swarm.compute.self_test import rounds_alike
+from swarm.events import EventLog, MachineMeasured, RoundsOtherwise
+from swarm.manifest import RunManifest
+from swarm.net.network import Network
+from swarm.protocol.ids import Actor
+
+
+class MachineError(ValueError):
+    """This machine cannot take part in the run; the message says why."""
+
+
+class Offer(NamedTuple):
+    """What a whole machine can do: microbatches a second through the whole model, bytes a second up and down."""
+
+    capacity: float
+    up: float | None
+    down: float | None
+
+
+async def measured_offer(
+    manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
+) -> Offer:
+    """As its home remembers it, or measured now. Raises MachineError."""
+    kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
+    link = kept.link(coordinator.peer)
+    if link is None and options.capacity is None:  # who says what it can do is not kept from starting
+        link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=limit is None))
+    up, down = (None, None) if link is None else (link.up, link.down)
+    if limit is not None:
+        up = float(limit)
+    speed, capacity, measured = None, options.capacity, False
+    if capacity is None and options.pace is not None:
+        capacity = options.pace.capacity(manifest.model.stages)
+    elif capacity is None:
+        try:
+            speed, measured = await asyncio.to_thread(
+                kept.speed, manifest, options.device, options.threads, options.machine.budgets.memory
+            )
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise MachineError(
+                f"--device {options.device} cannot compute a microbatch of this run ({reason}): try another device, or "
+                "another machine"
+            ) from None
+        capacity = speed.capacity
+    layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
+    memory = options.machine.budgets.memory
+    log.append(MachineMeasured(options.device, capacity, *layer, memory, up, down, kept=not measured))
+    return Offer(capacity, up, down)
+
+
+def updates_here(device: str, log: EventLog) -> bool:
+    """Whether optimizer steps can be made on `device`. Raises MachineError if they cannot on the processor either."""
+    if rounds_alike(device):
+        return True
+    if device == "cpu" or not rounds_alike("cpu"):
+        raise MachineError(
+            "this machine's arithmetic comes to other bits than that of all others: its replicas would differ; it may "
+            "be broken, or flush small numbers to zero"
+        )
+    log.append(RoundsOtherwise(device))
+    return False
