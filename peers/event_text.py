@@ -219,8 +219,8 @@ def _describe(event: e.Event) -> str:
             return f"the run has diverged: {event.reason}; it goes back to {where}, with {event.rate:g} times the rate"
         case e.StepHeldUp():
             return (
-                f"the step after version {event.version} of stage {event.stage} waited {event.seconds:.1f} s until that "
-                "version was copied: the disk of this peer's home is slow"
+                f"the step after version {event.version} of stage {event.stage} waited {event.seconds:.1f} s until "
+                "that version was copied: the disk of this peer's home is slow"
             )
         case e.OutOfMemory():
             if event.leaves:

@@ -50,8 +50,6 @@ def copy_state(
     return engine.copied(copy)
 
 
-def copy_to(
-    path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Emit
-) -> Future[Draft]:
+def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Emit) -> Future[Draft]:
     """As `copy_state`, into a file. It raises OSError too."""
     return copy_state(engine, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)

@@ -35,6 +35,7 @@ from peers.stage.usage import Usage, machine_traits
 from peers.state_request import StateRequest
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
+from swarm.compute.graph import graph_bytes
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.meter import Meter
 from swarm.compute.paced import PacedEngine
@@ -166,7 +167,8 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
 
         def new_engine(stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
-            seat.holds(needs[stage].state)
+            seat.holds(needs[stage].state + graph_bytes(manifest, stage))
+            retention.budget_bytes = seat.frames
             return kind(
                 manifest,
                 stage,

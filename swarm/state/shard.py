@@ -138,9 +138,7 @@ def parse_shard(buffer: bytearray, where: str, *, shapes: Shapes | None = None) 
     return Shard(meta, tensors)
 
 
-def open_shard(
-    path: Path, where: str, *, shapes: Shapes | None = None, written: WrittenFile | None = None
-) -> Shard:
+def open_shard(path: Path, where: str, *, shapes: Shapes | None = None, written: WrittenFile | None = None) -> Shard:
     """The shard in a file, whose tensors are read one by one, each time that they are asked for, and checked then.
 
     The file may lose its name meanwhile, but must not change. Checks what can be checked without values, and the hash

@@ -255,9 +255,7 @@ async def test_at_most_two_copies_are_held_and_the_slow_make_room(
     assert [chunk async for chunk in newer], "nobody else had to go"
 
 
-async def test_a_peer_is_not_kept_from_training_by_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_is_not_kept_from_training_by_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(7)
     clock, keeper = Clock(monkeypatch, engine, copying_s=0.5), keeper_of(engine, tmp_path)
     for version in (7, 8, 9):

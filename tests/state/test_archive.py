@@ -106,7 +106,9 @@ def test_prune_keeps_complete_versions_and_what_is_newer(tmp_path: Path) -> None
 
 
 def test_a_replicas_file_arrives_byte_for_byte(tmp_path: Path) -> None:
-    theirs = saved(CheckpointStore(tmp_path / "peer", RUN, 1), 0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32)
+    theirs = saved(
+        CheckpointStore(tmp_path / "peer", RUN, 1), 0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32
+    )
     archive = Archive(tmp_path / "archive", RUN, stages=1, keep=1)
     writer = archive.receive(0, 10, theirs.hash)
     for chunk in iter_file_chunks(theirs, RUN):
@@ -118,7 +120,9 @@ def test_a_replicas_file_arrives_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_a_donor_that_differs_from_the_replicas_is_refused(tmp_path: Path) -> None:
-    honest = saved(CheckpointStore(tmp_path / "peer", RUN, 1), 0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32)
+    honest = saved(
+        CheckpointStore(tmp_path / "peer", RUN, 1), 0, 10, state(2.0), "ef" * 32, updates=10, chain="cd" * 32
+    )
     archive = Archive(tmp_path / "archive", RUN, stages=1, keep=1)
     writer = archive.receive(0, 10, honest.hash)
     for chunk in iter_chunks(state(2.0000002), meta(0, 10)):  # claims the right digest
