@@ -37,8 +37,10 @@ class StageNeed:
     moments: int
     accumulator: int
     reduced: int
-    gradients: int
-    """Of one microbatch, before they are added to the sums."""
+    working: int
+    """Gradients of one microbatch, before they are added to the sums, or the parts and sums of a reduce on their way,
+    whichever is more: those come when these are gone.
+    """
     residuals: int
     """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
     retention: int
@@ -51,7 +53,7 @@ class StageNeed:
     @property
     def state(self) -> int:
         """Without the frames, which may lie on disk."""
-        return self.weights + self.moments + self.accumulator + self.reduced + self.gradients + self.residuals
+        return self.weights + self.moments + self.accumulator + self.reduced + self.working + self.residuals
 
     @property
     def memory(self) -> int:
@@ -155,7 +157,7 @@ def estimate(
             moments=8 * number,
             accumulator=sum_bytes * number,
             reduced=sum_bytes * number,
-            gradients=4 * number,
+            working=max(4 * number, _on_the_way(manifest, sent[stage], sum_bytes * number)),
             residuals=_residuals(manifest, number) if replicas > 1 else 0,
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
             sums=_packed(manifest, sent[stage]),
@@ -178,6 +180,15 @@ def _shared(manifest: RunManifest, stage: int) -> int:
 def _packed(manifest: RunManifest, sums: int) -> int:
     exact = manifest.sums.mode == "exact" and not manifest.sums.compresses
     return round(sums * EXACT_PACKED) if exact else sums
+
+
+def _on_the_way(manifest: RunManifest, sums: int, whole: int) -> int:
+    """Bytes of a stage's sums in a peer's hands: its parts and the sums in a reduce, or what it keeps for newcomers,
+    which is `whole` where a sole replica compresses nothing. `sums`: as they are sent.
+    """
+    if manifest.swarm.max_replicas == 1:
+        return 0
+    return max(2 * _packed(manifest, sums), round(whole * EXACT_PACKED) if manifest.sums.mode == "exact" else whole)
 
 
 def _reduce_sent(sums: int, shared: int, replicas: int) -> int:
@@ -213,13 +224,14 @@ def show(plan: DryRun, console: Console) -> None:
         f"efficiency {plan.efficiency:.2f} with one peer a stage, {plan.efficiency_with_replicas:.2f} with {replicas}; "
         f"{manifest.batch.tokens_per_step:,} tokens in a step"
     )
-    memory = _table("stage", "parameters", "weights", "AdamW", "gradients", "sums", "frames", "memory", "sums sent")
+    memory = _table("stage", "parameters", "weights", "AdamW", "sums", "in hand", "frames", "memory", "sums sent")
     for stage, need in enumerate(plan.stages):
         sums = need.accumulator + need.reduced + need.residuals
-        sizes = (need.weights, need.moments, need.gradients, sums, need.retention, need.memory)
+        sizes = (need.weights, need.moments, sums, need.working, need.retention, need.memory)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
     console.print(memory)
-    say("memory of one peer, without graphs; frames: of a step, if one replica is left; sums sent: at most, in a step")
+    say("memory of one peer, without graphs; in hand: gradients of a microbatch, or what a reduce sends and receives")
+    say("frames: of a step, if one replica is left; sums sent: at most, in a step")
     links = _table("stages", "forward", "backward", "forward, by link", "backward, by link")
     for link in plan.boundaries:
         each = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)

@@ -13,7 +13,7 @@ class StageSizes(TypedDict):
     """Fields of `Settings`, bytes by stage."""
 
     stage_memory: tuple[int, ...]
-    """Parameters, moments and sums, the graph and gradients of one microbatch. Kept frames may lie on disk instead."""
+    """Parameters, moments, sums, what is in hand, the graph of one microbatch. Kept frames may lie on disk instead."""
     stage_sums: tuple[int, ...]
     stage_frames: tuple[float, ...]
     """Of one microbatch. Empty where codecs are chosen as the run goes: by the links, which then limit nobody. And

@@ -19,9 +19,10 @@ from swarm.protocol.messages import Means, Seating
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Bytes of a whole machine. `memory`: to plan with; a stage that needs more is not taken. `frames`: kept in memory.
-    `graphs`: autograd graphs kept between forward and backward; None: what states and frames leave, at most half of the
-    memory. `changes`: what earlier visits left, in a run with codec `delta`, `ef21`, `ef` or `ef-mixed`.
+    """Bytes of a whole machine. `memory`: to plan with; a stage that needs more is not taken. `frames`: kept in memory,
+    if the states leave so much. `graphs`: autograd graphs kept between forward and backward; None: what states and
+    frames leave, at most half of the memory. `changes`: what earlier visits left, in a run with codec `delta`, `ef21`,
+    `ef` or `ef-mixed`.
     """
 
     memory: int = 4 << 30
@@ -96,7 +97,7 @@ class Seat:
         self._state = 0
 
     def holds(self, state: int) -> None:
-        """Its stage takes so many bytes."""
+        """Its stage takes so many bytes, with the graph of the one microbatch that is computed."""
         if state != self._state:
             self._state = state
             _tell(each for each in self.machine.seats if each is not self)
@@ -110,16 +111,21 @@ class Seat:
     @property
     def frames(self) -> int:
         """Bytes of kept frames in memory."""
-        return self.machine.budgets.frames // self._sharing
+        return min(self.machine.budgets.frames, self._left) // self._sharing
 
     @property
     def graphs(self) -> int:
-        """Bytes of graphs."""
+        """Bytes of graphs that are kept."""
         budgets, sharing = self.machine.budgets, self._sharing
         if budgets.graphs is not None:
             return budgets.graphs // sharing
-        left = budgets.memory - sum(seat._state for seat in self.machine.seats) - budgets.frames
-        return max(0, min(left, budgets.memory // 2)) // sharing
+        left = max(0, self._left - budgets.frames)
+        return min(left, budgets.memory // 2) // sharing
+
+    @property
+    def _left(self) -> int:
+        """Bytes that the states of all seats leave."""
+        return max(0, self.machine.budgets.memory - sum(seat._state for seat in self.machine.seats))
 
     @property
     def changes(self) -> int:

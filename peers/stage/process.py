@@ -29,6 +29,7 @@ from peers.stage.twin import check_note, is_of_a_twin, leave_note
 from peers.stage.usage import Usage, machine_traits
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
+from swarm.compute.graph import graph_bytes
 from swarm.compute.meter import Meter
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
@@ -232,7 +233,8 @@ class PeerProcess:
 
     def _new_engine(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
         options = self._options
-        self._seat.holds(self._needs[stage].state)
+        self._seat.holds(self._needs[stage].state + graph_bytes(self._manifest, stage))
+        self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
         elsewhere = {"updates_on_cpu": True} if self._updates_on_cpu else {}  # an emulated engine knows no such thing
         return kind(

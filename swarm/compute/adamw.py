@@ -61,13 +61,26 @@ class Factors:
 
 
 @torch.no_grad()
-def step(parameter: Tensor, mean: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, factors: Factors) -> None:
-    """In place, of contiguous fp32 tensors of one shape on one device. `mean`: the gradient."""
+def step(
+    parameter: Tensor,
+    mean: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    factors: Factors,
+    scale: float | None = None,
+) -> None:
+    """In place, of contiguous fp32 tensors of one shape on one device. `mean`: the gradient.
+
+    With `scale` it may be of another type and elsewhere, and is that gradient once it is multiplied, in fp64.
+    """
     p, g, m, v = (tensor.view(-1) for tensor in (parameter, mean, exp_avg, exp_avg_sq))
     block = _BLOCK if p.device.type == "cpu" else max(1, len(p))
     for first in range(0, len(p), block):
         part = slice(first, first + block)
-        _step(p[part], g[part], m[part], v[part], factors)
+        gradient = g[part]
+        if scale is not None:  # no more of it at once than is worked on
+            gradient = (gradient.to(torch.float64) * scale).to(torch.float32).to(p.device)
+        _step(p[part], gradient, m[part], v[part], factors)
 
 
 def _step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Factors) -> None:

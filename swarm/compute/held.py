@@ -1,7 +1,7 @@
 """Held states: one version of a stage is copied while the microbatches of the next step are computed.
 
-Forward and backward read parameters and change nothing. So nobody needs a second state in memory: who makes a copy reads
-the stage's own tensors, in a thread of its own, and the next step is applied when it is done with them.
+Forward and backward read parameters and change nothing. So nobody needs a second state in memory: who makes a copy
+reads the stage's own tensors, in a thread of its own, and the next step is applied when it is done with them.
 """
 
 from __future__ import annotations

@@ -95,10 +95,9 @@ class StageOptimizer:
             decaying = Factors.of(self._section, update, self._section.weight_decay)
             others = Factors.of(self._section, update, 0.0)
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
-                mean = (reduced[part].to(torch.float64) * scale).to(torch.float32)
                 state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
                 p, first, second = there = [self._where(tensor) for tensor in state]
-                step(p, mean.to(p.device), first, second, decaying if _decays(name, parameter) else others)
+                step(p, reduced[part], first, second, decaying if _decays(name, parameter) else others, scale)
                 if is_projector(name):
                     p.copy_(retract(p))
                 for tensor, computed in zip(state, there, strict=True):

@@ -17,7 +17,7 @@ _DRAFT = ".draft"
 
 
 class CheckpointStore:
-    """Saves, loads and prunes. `draft` and `save` may run in a thread while others load; one process owns a directory."""
+    """Saves, loads and prunes. `draft` and `save` may run in threads while others load; one process owns a folder."""
 
     def __init__(
         self, directory: Path, run_hash: str, keep: int, on_refused: OnRefused = lambda path, reason: None
@@ -32,7 +32,7 @@ class CheckpointStore:
             left.unlink(missing_ok=True)
 
     def draft(self, stage: int, source: Source) -> Draft:
-        """Write what `source` gives, for `save`. Raises StateError when the disk is full or fails, and what it raises."""
+        """Write what `source` gives, for `save`. Raises StateError: the disk is full or fails; and what that raises."""
         path = self._folder.directory / f"{stage}-{source.version}-{next(self._drafts)}{_DRAFT}"
         try:
             return write_draft(path, source, self._folder.run_hash, stage)

@@ -24,9 +24,12 @@ def test_memory_and_traffic_by_hand():
     frames = 10 * (500 + 2 * (2 * 8 + 2))
     first, last = plan.stages
     assert (first.weights, first.moments, first.accumulator, first.reduced) == (4000, 8000, 8000, 8000)
-    assert first.gradients == 4000
+    assert first.working == 10_000, "parts and sums of all numbers, packed: five bytes each"
     assert (first.retention, last.retention) == (frames, 2000)
-    assert first.memory == 32_000 + frames
+    assert first.memory == 38_000 + frames
+    alone = run.model_copy(update={"swarm": run.swarm.model_copy(update={"replicas": 1, "max_replicas": 1})})
+    few = estimate(alone, [1000, 3000], forward_frame=500, backward_frame=200).stages[0]
+    assert few.working == 4000, "the gradients of a microbatch, where nothing is ever reduced"
     assert first.reduce_sent == 8000, "half of the buckets to the other, half back"
     assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 4)]
     assert plan.efficiency == 10 / 11
@@ -87,7 +90,9 @@ def test_compressed_averaging_is_sent_in_few_bytes_and_its_residuals_take_memory
     assert exact.stages[0].reduce_sent == 8 * number and exact.stages[0].residuals == 0
     assert int8.stages[0].reduce_sent == pytest.approx(1.03 * number, rel=0.01)
     assert int4.stages[0].reduce_sent == pytest.approx(0.53 * number, rel=0.01)
-    assert int4.stages[0].memory - exact.stages[0].memory == int4.stages[0].residuals == 12 * number
+    assert int4.stages[0].residuals == 12 * number
+    assert int4.stages[0].working == 5 * number, "a sole replica keeps whole sums for a newcomer"
+    assert int4.stages[0].memory - exact.stages[0].memory == (12 + 5 - 10) * number
     power = dry_run(manifest(sums={"averaging": "powersgd:4"}))
     assert 4 * 4 * 4 * 192 < power.stages[1].reduce_sent < 0.2 * number
     assert power.stages[1].residuals == int4.stages[1].residuals

@@ -116,7 +116,7 @@ async def test_a_version_that_is_over_is_not_copied(tmp_path: Path) -> None:
 
 async def answered(lending: Lending, request: PieceRequest) -> bytes:
     async with asyncio.timeout(20):
-        while (found := await lending.answer(request, 0, 5)) == lending_module.NOT_YET:
+        while (found := await lending.answer(request, 0, 5)) == lending_module.NOT_YET:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return found
 

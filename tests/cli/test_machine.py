@@ -61,7 +61,10 @@ def test_graphs_have_what_all_states_and_frames_leave() -> None:
     one = house.come("one")
     one.holds(3000)
     assert one.graphs == 3000, "of 8000: what 3000 of state and 2000 of frames leave"
+    one.holds(7500)
+    assert (one.frames, one.graphs) == (500, 0), "what a large state does not leave is on the disk, or computed again"
     one.holds(500)
+    assert one.frames == 2000
     assert one.graphs == 4000, "no more than half of the memory"
     two = house.come("two", on_call=True)
     house.told.clear()

@@ -14,13 +14,13 @@ from swarm.events import CheckpointWritten, MicrobatchAccumulated, StateFetched,
 
 SHAPE = (
     *("model.dim=768", "model.layers=6", "model.cuts=[3]", "model.heads=12", "model.kv_heads=12", "model.ffn_dim=2048"),
-    *("batch.sequences=1", "batch.sequence_length=32", "batch.microbatches=4"),
+    *("batch.sequences=1", "batch.sequence_length=32", "batch.microbatches=12"),
 )
 
 
 def filled(make_swarm: MakeSwarm) -> tuple[Swarm, int]:
-    """A swarm of two peers that saves after every step, and what each may plan with: as much as its stage needs."""
-    swarm = make_swarm("int8", *SHAPE, "run.steps=200", "checkpoint.every=1", "swarm.replicas=1")
+    """A swarm of two peers that saves every other step, and what each may plan with: as much as its stage needs."""
+    swarm = make_swarm("int8", *SHAPE, "run.steps=200", "checkpoint.every=2", "swarm.replicas=1")
     needed = max(stage_sizes(swarm.manifest)["stage_memory"])
     swarm.coordinate()
     for name in ("p0", "p1"):
