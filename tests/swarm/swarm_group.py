@@ -101,15 +101,9 @@ class GroupSwarm(Swarm):
                 process.wait_for(LeaderFollowed, leader=leader.actor)
         return leader
 
-    def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:
-        for name in names:
-            known = sum(len(c.of(PeerJoined)) for c in self.coordinators.values())
-            self.join(name, *(options or {}).get(name, ()))
-            leader = self.coordinator
-            leader.wait(
-                lambda known=known: sum(len(c.of(PeerJoined)) for c in self.coordinators.values()) > known,  # type: ignore[misc]
-                f"{name} among the peers",
-            )
+    def _joined(self) -> list[str]:
+        told = [(at, e.actor) for c in self.coordinators.values() for at, e in c.log if isinstance(e, PeerJoined)]
+        return [actor for _, actor in sorted(told)]
 
     @property
     def invite(self) -> str:

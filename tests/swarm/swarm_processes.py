@@ -186,11 +186,37 @@ class Swarm:
         return peer
 
     def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:
-        """Start peers one after the other: the first gets stage 0, the next stage 1, and so on in turn."""
+        """Start peers so that the first gets stage 0, the next stage 1, and so on in turn.
+
+        Who gets options is started after all before it have a stage. Those without are alike: they start together, and
+        get their names in the order in which they came.
+        """
+        options = options or {}
+        alike: list[str] = []
         for name in names:
-            known = len(self.coordinator.of(PeerJoined))
-            self.join(name, *(options or {}).get(name, ()))
-            self.coordinator.wait_for(PeerJoined, known + 1)
+            if name in options or name in self.peers:  # who comes back keeps its name
+                self._join_together(alike)
+                alike = []
+                self._join_together([name], options.get(name, ()))
+            else:
+                alike.append(name)
+        self._join_together(alike)
+
+    def _join_together(self, names: Sequence[str], more: Sequence[str] = ()) -> None:
+        """Start peers at once. They are named anew, in the order in which they have got their stages."""
+        known = self._joined()
+        started = [self.join(name, *more) for name in names]
+        self.coordinator.wait(lambda: len(self._joined()) >= len(known) + len(names), f"{names} among the peers")
+        if len(names) > 1:
+            by_actor = {process.actor: process for process in started}
+            came = dict.fromkeys(self._joined()[len(known) :])
+            for name, actor in zip(names, came, strict=True):
+                self.peers[name] = by_actor[actor]
+                self.peers[name].name = name
+
+    def _joined(self) -> list[str]:
+        """Who has got a stage, as the coordinator tells, in that order."""
+        return [event.actor for event in self.coordinator.of(PeerJoined)]
 
     def rejoin(self, name: str, sibling: str) -> None:
         """Start a killed peer again while its `sibling`, which stops itself, stands still: so there are steps left."""
