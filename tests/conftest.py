@@ -16,6 +16,42 @@ sys.path.append(str(Path(__file__).parent / "harness"))  # what tests of several
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
 
+SLOW = (
+    "benchmarks",
+    "cli/test_bootstrap_command.py",
+    "cli/test_heap.py",
+    "cli/test_odd_surroundings.py",
+    "compute/test_averaging.py",
+    "compute/test_machine_kinds.py",
+    "compute/test_speed.py",
+    "dashboard/browser",
+    "dashboard/test_fold_of_simulated_runs.py",
+    "dashboard/test_report.py",
+    "dashboard/test_robust.py",
+    "dashboard/test_stream.py",
+    "models/test_building.py",
+    "net",
+    "protocol/test_consensus.py",
+    "protocol/test_imported_start.py",
+    "protocol/test_teeth.py",
+    "protocol/test_told.py",
+    "simulation",
+    "state/test_generate.py",
+    "swarm",
+    "test_audited_run.py",
+    "test_auto_run.py",
+    "test_averaging_run.py",
+    "test_controlled_run.py",
+    "test_delta_run.py",
+    "test_diverging_run.py",
+    "test_drifted_run.py",
+    "test_nonfinite_run.py",
+    "test_reference.py",
+    "test_tied_run.py",
+)
+"""Where tests are that take long together. These and other whole swarms are left out by `-m "not slow"`."""
+NOT_SLOW = ("net/test_wire.py", "net/test_handshake.py", "net/test_invite.py", "net/test_links.py")
+
 
 def pytest_configure() -> None:
     """A shell that starts this in the background makes it ignore Ctrl-C; what tests start must not inherit that."""
@@ -25,6 +61,14 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    slow, not_slow = ([tests / name for name in names] for names in (SLOW, NOT_SLOW))
+    if missing := [path for path in (*slow, *not_slow) if not path.exists()]:
+        raise pytest.UsageError(f"tests/conftest.py names tests that are not there: {', '.join(map(str, missing))}")
     for item in items:
+        places = (item.path, *item.path.parents)
+        listed = any(path in places for path in slow) and item.path not in not_slow
+        if listed or item.get_closest_marker("swarm") is not None:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("swarm") is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("swarm"))
