@@ -7,7 +7,8 @@ checking each of these as it happens is checking after every event.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from swarm.events import ControlGiven, PeerFenced, PeerMoved, RolledBack, StepDecided
 from swarm.protocol.controls import Controls, check
@@ -44,6 +45,7 @@ from swarm.protocol.messages import (
 from swarm.protocol.peer.io import Begin
 from swarm.protocol.peer.leader import term_of
 from swarm.protocol.soundness import Soundness
+from swarm.simulation.checks.watched import PeerView, WorldView
 from swarm.simulation.faults.unlike import UnlikeRun
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.toy.toy_model import (
@@ -57,10 +59,6 @@ from swarm.simulation.toy.toy_model import (
     token_of,
     tokens_payload,
 )
-
-if TYPE_CHECKING:
-    from swarm.simulation.runs.world import World
-    from swarm.simulation.toy.sim_peer import SimPeer
 
 INVARIANTS = (
     "exactly once",
@@ -89,7 +87,7 @@ ENOUGH_TO_LEAVE_S = 2.0
 class Watch:
     """What has been decided, fenced and opened so far in one world, and the checks against it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WorldView) -> None:
         self._world = world
         self._skipped: frozenset[int] = frozenset()
         self._key_frames: dict[int, tuple[int, ...]] = {}
@@ -219,7 +217,7 @@ class Watch:
 
     # ------------------------------------------------------------ peers
 
-    def began(self, peer: SimPeer, begin: Begin) -> None:
+    def began(self, peer: PeerView, begin: Begin) -> None:
         pass_id, kind = begin.pass_id, begin.kind
         if begin.codecs != self._crosses.get(pass_id):
             raise Violation("same answer", f"{peer.label} begins {pass_id} with {begin.codecs}, others with another")
@@ -232,11 +230,11 @@ class Watch:
         if peer.holding != pass_id.version:
             raise Violation("atomic", f"{peer.label} begins {pass_id} holding version {peer.holding}")
 
-    def works_on(self, peer: SimPeer, pass_id: PassId, what: str) -> None:
+    def works_on(self, peer: PeerView, pass_id: PassId, what: str) -> None:
         if self._passes.get(peer.pid) != pass_id:
             raise Violation("no zombies", f"{peer.label} orders {what} of {pass_id} in {self._passes.get(peer.pid)}")
 
-    def reduces(self, peer: SimPeer, attempt: Attempt) -> None:
+    def reduces(self, peer: PeerView, attempt: Attempt) -> None:
         self.works_on(peer, attempt.pass_id, "a reduce")
         before = self._attempts.get(peer.pid)
         if before is not None and attempt < before:
@@ -245,7 +243,7 @@ class Watch:
             raise Violation("contract", f"{peer.label} holds stage {peer.stage} and works on {attempt}")
         self._attempts[peer.pid] = attempt
 
-    def applied(self, peer: SimPeer, decision: Decision, sums: dict[int, int]) -> None:
+    def applied(self, peer: PeerView, decision: Decision, sums: dict[int, int]) -> None:
         """`peer` has just applied `decision` with the reduced buckets `sums`."""
         assert peer.stage is not None
         step, stage = decision.step, peer.stage
@@ -267,12 +265,12 @@ class Watch:
                 raise Violation("exactly once", f"{peer.label} applies step {step} with bucket {bucket}: {detail}")
         self._holds(peer, states)
 
-    def holds(self, peer: SimPeer) -> None:
+    def holds(self, peer: PeerView) -> None:
         """`peer` has a state: equal at equal versions means equal to the ideal one."""
         assert peer.version is not None
         self._holds(peer, self.ideal.states[peer.version])
 
-    def _holds(self, peer: SimPeer, states: tuple[int, ...]) -> None:
+    def _holds(self, peer: PeerView, states: tuple[int, ...]) -> None:
         assert peer.stage is not None
         if peer.state != states[peer.stage]:
             raise Violation("replicas agree", f"{peer.label} holds a wrong state of version {peer.version}")
@@ -285,11 +283,11 @@ class Watch:
         world = self._world
         return not self.disturbed and world.network.weather is None and world.settings.leave_s >= ENOUGH_TO_LEAVE_S
 
-    def accumulates(self, peer: SimPeer, pass_id: PassId, microbatch: int) -> None:
+    def accumulates(self, peer: PeerView, pass_id: PassId, microbatch: int) -> None:
         assert peer.stage is not None
         self._accumulated[pass_id, peer.stage, microbatch] += 1
 
-    def leaves(self, peer: SimPeer) -> None:
+    def leaves(self, peer: PeerView) -> None:
         """`peer`, which was asked to leave, is gone."""
         if self._orderly and peer.actor not in self._dismissed and peer.version is not None:
             raise Violation("orderly leave", f"{peer.label} was not let go in {self._world.settings.leave_s:g} s")
@@ -300,7 +298,7 @@ class Watch:
         world, needed = self._world, len(self.decisions)
         leaver = world.by_actor.get(actor)
         staying = [p for p in world.alive() if p.role not in ("coordinator", "process") and not p.leaving]
-        stage = getattr(leaver, "stage", None)
+        stage = leaver.stage if leaver is not None else None
         if not self._orderly or stage is None or needed in (0, self.archived):
             return
         held = {p.stage for p in staying if p.version in (needed, needed - 1)}
@@ -557,7 +555,7 @@ class Watch:
         if kind is PassKind.GENERATE and token != token_of(outputs[0]):
             raise Violation("same answer", f"generation {pass_id} gives token {token}, ideal {token_of(outputs[0])}")
 
-    def at_the_end(self, peers: list[SimPeer]) -> None:
+    def at_the_end(self, peers: Sequence[PeerView]) -> None:
         """The run is done: every decided step is applied everywhere, and the answer is the ideal one."""
         steps = self.steps
         if self.archived < self.controls.checkpoint:

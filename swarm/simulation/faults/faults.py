@@ -362,9 +362,9 @@ class Injector:
             world.network.flap(target, other, min(seconds, 0.3))
             return
         noticed = self._random.choice((None, 0.02, 0.2, 1.0))
-        pair = (target, other) if self._random.random() < 0.5 else (other, target)
+        a, b = (target, other) if self._random.random() < 0.5 else (other, target)
         heal = world.now + seconds
-        world.network.partition(*pair, heal, one_way=kind == "one-way partition", noticed_after=noticed)
+        world.network.partition(a, b, heal, one_way=kind == "one-way partition", noticed_after=noticed)
 
     def _members(self) -> list[Process]:
         """Living coordinators of a group."""
@@ -374,8 +374,8 @@ class Injector:
         """One coordinator of a group from another, from all others, or from some peers."""
         world, rng = self._world, self._random
         if kind == "cut from peers":
-            those = [p for p in world.network.connected(target) if isinstance(p, SimPeer)]
-            those = rng.sample(those, rng.randrange(1, len(those) + 1)) if those else []
+            peers = [p for p in world.network.connected(target) if isinstance(p, SimPeer)]
+            those: list[Process] = list(rng.sample(peers, rng.randrange(1, len(peers) + 1))) if peers else []
         else:
             those = [p for p in self._members() if p is not target]
             those = those if kind == "member cut off" or not those else [rng.choice(those)]
@@ -384,8 +384,8 @@ class Injector:
         outwards = rng.random() < 0.5
         for other in those:
             other.disturbed_at = world.now + seconds
-            pair = (target, other) if outwards else (other, target)
-            world.network.partition(*pair, world.now + seconds, one_way=one_way, noticed_after=noticed)
+            a, b = (target, other) if outwards else (other, target)
+            world.network.partition(a, b, world.now + seconds, one_way=one_way, noticed_after=noticed)
 
     def _cut_coordinator(self, target: Process, seconds: float) -> None:
         """A peer cut off from the coordinator; or the coordinator from everybody."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swarm.protocol import messages as msg
 from swarm.protocol.ids import (
@@ -27,9 +27,7 @@ from swarm.protocol.ids import (
     Term,
 )
 from swarm.simulation.kernel.timeline import Process
-
-if TYPE_CHECKING:
-    from swarm.simulation.runs.world import World
+from swarm.simulation.runs.world import World
 
 _MESSAGES = 40
 _NOWHERE = 10**6
@@ -40,11 +38,10 @@ class Stranger(Process):
     """Speaks for `seconds` from its start, then is gone. It has no core: what it hears it forgets."""
 
     role = "stranger"
+    world: World
 
     def __init__(self, world: World, seconds: float) -> None:
         super().__init__(world, Actor(f"stranger{len(world.processes)}", 1), None)
-        self.stage: int | None = None
-        self.version: int | None = None
         self._gap = max(0.002, seconds / _MESSAGES)
         self._random = Random(world.random.random())
         self._sequence = 0
@@ -89,8 +86,8 @@ class Stranger(Process):
             case 12:
                 return msg.ReducePart(self._part_key(pass_id), rng.randrange(1 << 6), rng.randrange(1 << 40))
             case 13:
-                key = SumKey(self._attempt(pass_id), rng.randrange(-1, 4))
-                return msg.ReducedPart(key, rng.randrange(1 << 40))
+                sums = SumKey(self._attempt(pass_id), rng.randrange(-1, 4))
+                return msg.ReducedPart(sums, rng.randrange(1 << 40))
             case 14:
                 return msg.Released(pass_id, rng.randrange(-1, 3), (self._microbatch(), self._microbatch()))
             case 15:

@@ -6,10 +6,9 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.timeline import Process
 
 
 class Priority(enum.IntEnum):

@@ -8,17 +8,13 @@ arrive in order. What a real transport does, this one does: a killed process is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from swarm.protocol.ids import Actor, Key
 from swarm.protocol.io import LinkLost, Received
 from swarm.protocol.messages import Message, Relay, WithPayload
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import Undelivered
-
-if TYPE_CHECKING:
-    from swarm.simulation.kernel.timeline import Process
-    from swarm.simulation.runs.world import World
+from swarm.simulation.kernel.timeline import Process, Timeline
 
 
 @dataclass(slots=True)
@@ -60,7 +56,7 @@ class Weather:
 class Network:
     """All links. Sending never fails; a message may be lost."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Timeline) -> None:
         self._world = world
         self.weather: Weather | None = None
         self.far: dict[str, float] = {}

@@ -82,7 +82,10 @@ class Timeline:
 class Process:
     """A process with a core in it: alive or dead, running or stalled, with a backlog while stalled."""
 
-    role = "process"
+    stage: int | None = None
+    """Which it holds, if it holds one."""
+    version: int | None = None
+    """Of that stage."""
 
     def __init__(self, world: Timeline, actor: Actor, core: Any) -> None:
         self.world = world
@@ -112,6 +115,11 @@ class Process:
     @property
     def name(self) -> str:
         return str(self.actor)
+
+    @property
+    def role(self) -> str:
+        """What it is in the run."""
+        return "process"
 
     @property
     def mates(self) -> list[Process]:
@@ -190,6 +198,10 @@ class Process:
     def snapshot(self, stage: int, version: int) -> int | None:
         """What this process gives to another one: the state that it trains, or a checkpoint of its own."""
         return None
+
+    def can_hold(self, version: int) -> bool:
+        """Whether it holds this version of its stage, or needs only to be told of the last decision."""
+        return False
 
     def wiped(self) -> None:
         """The process is gone; subclasses settle what was half written."""

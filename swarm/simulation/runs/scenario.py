@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
+from typing import Literal
 
 from swarm.manifest import DivergenceSection, OptimizerSection
 from swarm.protocol.settings import Settings
@@ -185,7 +186,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     if scenario == "audited":
         settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode())
     if diverging is not None:
-        action = rng.choice(("stop", "go_back", "go_back"))
+        actions: tuple[Literal["stop", "go_back"], ...] = ("stop", "go_back", "go_back")
+        action = rng.choice(actions)
         section = DivergenceSection(skips=rng.choice((1, 2, 3)), action=action, rate=0.5, times=rng.choice((1, 2)))
         settings = replace(settings, steps=rng.choice((diverging.version, 8)), divergence=section)
     arrivals: tuple[float, ...] = ()

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
+from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.world import World
 from swarm.simulation.toy.sim_peer import SimPeer
-
-if TYPE_CHECKING:
-    from swarm.simulation.kernel.timeline import Process
-    from swarm.simulation.runs.world import World
 
 _AGAIN_S = 0.4
 

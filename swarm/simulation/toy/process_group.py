@@ -6,25 +6,25 @@ Each tells who the others are. Who was taken on keeps its disk for the next time
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from swarm.protocol.messages import Means, Seating
 from swarm.protocol.peer.io import MeansChanged
+from swarm.simulation.kernel.timeline import Process
 
-if TYPE_CHECKING:
-    from swarm.simulation.toy.sim_peer import SimPeer
+P = TypeVar("P", bound=Process)
 
 
-class ProcessGroup:
+class ProcessGroup(Generic[P]):
     """`open_seat` starts the peer of a number, from 2 on, in a process that has this one in it."""
 
-    def __init__(self, open_seat: Callable[[SimPeer, int], None]) -> None:
-        self.peers: list[SimPeer] = []
+    def __init__(self, open_seat: Callable[[P, int], None]) -> None:
+        self.peers: list[P] = []
         """In the order in which they came; the first one is whom the process was started for."""
         self._open_seat = open_seat
         self._coming: set[int] = set()
 
-    def means(self, peer: SimPeer) -> Means:
+    def means(self, peer: P) -> Means:
         names = tuple(each.actor.peer for each in self.peers)
         first = peer is self.peers[0]
         return Means(1.0 / len(names), seating=Seating(names, grows=first, on_call=not first))
@@ -40,12 +40,12 @@ class ProcessGroup:
                 self._open_seat(self.peers[0], number)
             number += 1
 
-    def came(self, peer: SimPeer) -> None:
+    def came(self, peer: P) -> None:
         self._coming.discard(number_of(peer))
         self.peers.append(peer)
         self._tell()
 
-    def left(self, peer: SimPeer) -> None:
+    def left(self, peer: P) -> None:
         """It has left its seat; the others go on."""
         self.peers.remove(peer)
         self._tell()
@@ -59,6 +59,6 @@ def seat_name(host: str, number: int) -> str:
     return f"{host}.{number}"
 
 
-def number_of(peer: SimPeer) -> int:
+def number_of(peer: Process) -> int:
     _, _, number = peer.actor.peer.partition(".")
     return int(number) if number else 1

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from swarm.events import Event, EventLog
-
-if TYPE_CHECKING:
-    from swarm.simulation.toy.sim_coordinator import SimCoordinator
+from swarm.simulation.kernel.timeline import Process
 
 
 class Scribe(Protocol):
     """Called by the world of a run, in the order in which things happen."""
 
-    def told(self, coordinator: SimCoordinator, event: Event, now: float) -> None:
+    def told(self, coordinator: Process, event: Event, now: float) -> None:
         """`event` belongs into that coordinator's log, at `now` virtual seconds."""
 
-    def settled(self, coordinator: SimCoordinator) -> None:
+    def settled(self, coordinator: Process) -> None:
         """It has handled an input and carried out all that its core ordered."""
 
 
@@ -32,7 +30,7 @@ class LogWriter:
         self._logs: dict[str, EventLog] = {}
         self._now = 0.0
 
-    def told(self, coordinator: SimCoordinator, event: Event, now: float) -> None:
+    def told(self, coordinator: Process, event: Event, now: float) -> None:
         actor = str(coordinator.actor)
         log = self._logs.get(actor)
         if log is None:
@@ -43,7 +41,7 @@ class LogWriter:
         self._now = now
         log.append(event)
 
-    def settled(self, coordinator: SimCoordinator) -> None:
+    def settled(self, coordinator: Process) -> None:
         pass
 
     def close(self) -> None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassId, PassKind
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.peer_body import PeerBody
 from swarm.simulation.toy.toy_model import change, reconstruction_digest, rounded, rounded_since
-
-if TYPE_CHECKING:
-    from swarm.simulation.toy.sim_peer import SimPeer
 
 
 class SimBases:
     """Of one process."""
 
-    def __init__(self, peer: SimPeer) -> None:
+    def __init__(self, peer: PeerBody) -> None:
         self._peer = peer
         self._kept: dict[BaseKey, int] = {}
         self._staged: dict[BaseKey, int] = {}

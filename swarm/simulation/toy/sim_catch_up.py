@@ -6,16 +6,14 @@ way. A version is downloaded piece by piece, so that it takes longer than a step
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.checks.watch import reduced_digest
 from swarm.simulation.kernel.violation import Violation
-
-if TYPE_CHECKING:
-    from swarm.simulation.toy.sim_peer import SimPeer
+from swarm.simulation.toy.peer_body import PeerBody
 
 _FETCH_S, _ROUND_S = 0.03, 0.1
 _ROUNDS = 8
@@ -31,14 +29,15 @@ class _Download:
 
 
 class Loans:
-    """Of one process."""
+    """Of one process. `loaded`: hears what came of a download, the state or (None) none."""
 
-    def __init__(self, peer: SimPeer) -> None:
+    def __init__(self, peer: PeerBody, loaded: Callable[[peer_io.LoadState, int | None], None]) -> None:
         self.copies: dict[int, int] = {}
         """{version: state}"""
         self.sums: dict[int, tuple[str, dict[int, int]]] = {}
         """{step: (digest, {bucket: sum})}"""
         self._peer = peer
+        self._loaded = loaded
         self._lent: peer_io.Lend | None = None
         self._spool: dict[int, dict[int, int]] = {}
         self._fetching: peer_io.FetchSums | None = None
@@ -128,7 +127,7 @@ class Loans:
     # ------------------------------------------------------------ downloading a version
 
     def download(self, action: peer_io.LoadState) -> None:
-        """Slower than a step, now and then; → `SimPeer.loaded`."""
+        """Slower than a step, now and then; → `loaded`."""
         self._pull((self._epoch, _Download(action)))
 
     def _pull(self, job: tuple[int, _Download]) -> None:
@@ -139,22 +138,29 @@ class Loans:
         order, peer = download.order, self._peer
         here = [d for d in self._shuffled(order.donors) if d.stage == order.stage and order.version in d.loans.copies]
         if not here:
-            peer.loaded(order, None)
+            self._loaded(order, None)
             return
         download.state = here[0].loans.copies[order.version]
         download.left -= 1
         if not download.left:
-            peer.loaded(order, download.state)
+            self._loaded(order, download.state)
             return
         self._come()
         if self._peer.alive:
             world = peer.world
             world.at(world.now + world.piece_s * 2 * world.random.random(), peer, (self._pull, job))
 
-    def _shuffled(self, donors: tuple[Actor, ...]) -> list[SimPeer]:
+    def _shuffled(self, donors: tuple[Actor, ...]) -> list[Lender]:
         """Those of them who can be reached now, in any order."""
         world = self._peer.world
         found = [world.by_actor[actor] for actor in donors if actor in world.by_actor]
-        there = [p for p in found if p.alive and not p.stalled and not world.network.cut(self._peer, p)]
+        lenders = [p for p in found if isinstance(p, Lender)]
+        there = [p for p in lenders if p.alive and not p.stalled and not world.network.cut(self._peer, p)]
         world.random.shuffle(there)
-        return there  # type: ignore[return-value]
+        return there
+
+
+class Lender(PeerBody):
+    """A peer that lends to those who catch up."""
+
+    loans: Loans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swarm.events import Event, PeerMoved, ProcessStarted, ProcessStopped
 from swarm.protocol import io
@@ -14,10 +14,8 @@ from swarm.protocol.messages import Command, Decision, Frame
 from swarm.protocol.soundness import Soundness, to_keep
 from swarm.simulation.checks.watch import GOODBYE
 from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.runs.world import World
 from swarm.simulation.toy.toy_model import state_digest, tokens_payload
-
-if TYPE_CHECKING:
-    from swarm.simulation.runs.world import World
 
 WRITE_S = 0.004
 _COLLECT_S, _COLLECT_RETRY_S = 0.04, 0.3
@@ -44,6 +42,7 @@ class SimCoordinator(Process):
     """The coordinator's process. `record` outlives it."""
 
     role = "coordinator"
+    world: World
 
     def __init__(self, world: World, actor: Actor, core: Any, record: Record) -> None:
         super().__init__(world, actor, core)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from swarm.events import CoordinatorStarted, LeadershipTaken, ProcessStopped
 from swarm.protocol import io
 from swarm.protocol.coordinator import io as coordinator_io
@@ -12,11 +10,9 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import TermEntry, Vote
 from swarm.protocol.raft import io as raft_io
 from swarm.protocol.raft.member import FINISHED, GroupMember
+from swarm.simulation.runs.world import World
 from swarm.simulation.toy.member_disk import MemberDisk
 from swarm.simulation.toy.sim_coordinator import WRITE_S, Record, SimCoordinator, store
-
-if TYPE_CHECKING:
-    from swarm.simulation.runs.world import World
 
 
 class SimMember(SimCoordinator):

@@ -5,19 +5,20 @@ What the real peer keeps on disk (checkpoints) survives a crash in `Disk`; every
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swarm.protocol import io
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
 from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
 from swarm.protocol.peer import io as peer_io
-from swarm.simulation.faults.lie import DISTURBANCES, HUGE, LIE, Lie
-from swarm.simulation.kernel.compute_queue import ComputeQueue, Priority
+from swarm.simulation.faults.lie import DISTURBANCES, HUGE, LIE
+from swarm.simulation.kernel.compute_queue import Priority
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.world import World
 from swarm.simulation.toy.process_group import ProcessGroup
 from swarm.simulation.toy.sim_bases import SimBases
-from swarm.simulation.toy.sim_catch_up import Loans
+from swarm.simulation.toy.sim_catch_up import Lender, Loans
 from swarm.simulation.toy.sim_reduce import SimReduce
 from swarm.simulation.toy.sim_storage import Disk, SimStorage
 from swarm.simulation.toy.toy_model import (
@@ -36,50 +37,34 @@ from swarm.simulation.toy.toy_model import (
     weight_gradient,
 )
 
-if TYPE_CHECKING:
-    from swarm.simulation.runs.world import World
-
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
 
 
-class SimPeer(Process):
+class SimPeer(Lender):
     """A volunteer's process. The disk outlives it."""
 
     def __init__(self, world: World, actor: Actor, core: Any, disk: Disk, speed: float) -> None:
-        super().__init__(world, actor, core)
-        self.speed = speed
-        self.slowness = speed
+        super().__init__(world, actor, core, speed)
         self.uplink: float | None = None
         """Bytes a second that it says it can send."""
-        self.house: ProcessGroup | None = None
+        self.house: ProcessGroup[SimPeer] | None = None
         """Given where processes take further peers on."""
         self.spare = False
         """Came after the start, to stand by."""
         self.fails_next = False
         """The next computation raises, half way through."""
-        self._swallows: tuple[str, float] = ("", 0.0)
-        """What it takes and does nothing with (work, frames), and until when."""
-        self.lie: Lie | None = None
         self.kind = mix(*actor.peer.encode()) % 3 if world.unlike else 0
         """Of machine: a peer keeps it when it is restarted."""
-        """What it computes wrong."""
         self.overflows_next = False
         """What it computes next for a neighbour is not finite."""
-        self.stage: int | None = None
-        self.version: int | None = None
-        self.holding: int | None = None
-        """The version after the applies that are queued: what the next pass starts from."""
-        self.state = 0
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
         """As in Begin."""
-        self.accumulator = 0
         self._inputs: dict[Microbatch, int] = {}
-        self.queue = ComputeQueue(self)
-        self.loans = Loans(self)
-        self.storage = SimStorage(self, disk)
-        self.reduce = SimReduce(self)
+        self.loans = Loans(self, self.loaded)
+        self.storage = SimStorage(self, disk, self.loans, self.loaded)
+        self.reduce = SimReduce(self, self.loans)
         self._bases = SimBases(self)
         self._dispatch = {
             io.Send: self._send,
@@ -108,26 +93,6 @@ class SimPeer(Process):
     def mates(self) -> list[Process]:
         return [self] if self.house is None else list(self.house.peers)
 
-    @property
-    def role(self) -> str:  # type: ignore[override]
-        """Where in the pipeline this peer stands."""
-        if self.stage is None:
-            return "standby"
-        if self.stage == 0:
-            return "first"
-        return "last" if self.stage == self.world.settings.stages - 1 else "middle"
-
-    @property
-    def stage_held(self) -> int:
-        """Its stage, where it must have one."""
-        assert self.stage is not None
-        return self.stage
-
-    @property
-    def label(self) -> str:
-        where = "standby" if self.stage is None else f"s{self.stage} v{self.version}"
-        return f"{self.name} ({where})"
-
     def start(self) -> None:
         super().start()
         if self.alive:
@@ -138,17 +103,6 @@ class SimPeer(Process):
         stint = self.core.stint
         prepared = stint is not None and stint.prepared is not None
         return self.version == version or (self.version == version - 1 and prepared)
-
-    def swallow(self, what: str, until: float) -> None:
-        """A black hole: it goes on saying that it is there, and nothing comes of what it accepts.
-
-        `work`: what it is to compute; `frames`: what comes from other peers.
-        """
-        self._swallows = what, until
-        self.disturbed_at = until
-
-    def swallowed(self, what: str) -> bool:
-        return self._swallows[0] == what and self.world.now < self._swallows[1]
 
     def feed(self, item: Any) -> None:
         data = isinstance(item, io.Received) and isinstance(item.message, WithPayload)
@@ -293,15 +247,6 @@ class SimPeer(Process):
 
     # ------------------------------------------------------------ what it does wrong
 
-    def lies(self, what: str) -> bool:
-        """Whether it gives others something wrong just now."""
-        lie = self.lie
-        if lie is None or lie.about != what:
-            return False
-        if lie.shy and len(self.core.stint.walk.table.roster) < self.world.settings.replicas:
-            return False
-        return self.world.random.random() < lie.how_often
-
     def spoil_step(self, for_good: bool) -> None:
         """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""
         if self.stage is not None and self._pass is not None and self._pass.index == 0:
@@ -390,9 +335,3 @@ class SimPeer(Process):
             self.accumulator += 1 << 3
             reason = "not finite" if nonfinite else "out of memory"
             self.feed(peer_io.ComputeFailed(action.pass_id, action.microbatch, reason, nonfinite))
-
-    def number(self, payload: object) -> int:
-        """The toy model's tensor that a payload is. Raises Violation."""
-        if not isinstance(payload, int):
-            raise Violation("contract", f"{self.label} was given the payload {payload!r}")
-        return payload

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer import io as peer_io
 from swarm.simulation.checks.watch import reduced_digest
 from swarm.simulation.faults.lie import LIE
 from swarm.simulation.kernel.compute_queue import Priority
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.peer_body import PeerBody
+from swarm.simulation.toy.sim_catch_up import Loans
 from swarm.simulation.toy.toy_averaging import compressed
 from swarm.simulation.toy.toy_model import (
     bucket_share,
@@ -21,19 +21,17 @@ from swarm.simulation.toy.toy_model import (
     squared_norm_of,
 )
 
-if TYPE_CHECKING:
-    from swarm.simulation.toy.sim_peer import SimPeer
-
 _SMALL_S = 0.001
 
 
 class SimReduce:
     """Of one process. What is reduced lies in a buffer of its own until it is applied."""
 
-    def __init__(self, peer: SimPeer) -> None:
+    def __init__(self, peer: PeerBody, loans: Loans) -> None:
         self.flips_next = False
         """A bit of the next reduced bucket flips on its way into memory."""
         self._peer = peer
+        self._loans = loans
         self._of: Attempt | None = None
         self._buffer: dict[int, int] = {}
         """{bucket: sum} of that attempt"""
@@ -87,7 +85,7 @@ class SimReduce:
         """The sums of a step that was decided without this peer, instead of its own."""
         queue = self._peer.queue
         queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward))
-        self._of, self._buffer = action.attempt, self._peer.loans.spooled(action.attempt.pass_id.step)
+        self._of, self._buffer = action.attempt, self._loans.spooled(action.attempt.pass_id.step)
         queue.add(Priority.CONTROL, action, self._restored, _SMALL_S)
 
     def cancel(self, action: peer_io.CancelReduce) -> None:
@@ -179,7 +177,7 @@ class SimReduce:
         table = self._peer.core.stint.walk.table
         for actor in table.roster:
             member = self._peer.world.by_actor.get(actor)
-            lie = getattr(member, "lie", None)
+            lie = member.lie if isinstance(member, PeerBody) else None
             if lie is not None and lie.about == "nan" and table.assigned_to(actor):
                 return True
         return False

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from swarm.protocol.ids import StageIndex
 from swarm.protocol.peer import io as peer_io
 from swarm.protocol.peer.status_reports import Saved
+from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.toy.peer_body import PeerBody
+from swarm.simulation.toy.sim_catch_up import Loans
 from swarm.simulation.toy.toy_model import initial_state, state_digest
-
-if TYPE_CHECKING:
-    from swarm.simulation.kernel.timeline import Process
-    from swarm.simulation.toy.sim_peer import SimPeer
 
 _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
 
@@ -33,18 +32,22 @@ class Disk:
 
 
 class SimStorage:
-    """Of one process. `disk` outlives it."""
+    """Of one process. `disk` outlives it. `loaded`: hears what came of a LoadState, the state or (None) none."""
 
-    def __init__(self, peer: SimPeer, disk: Disk) -> None:
+    def __init__(
+        self, peer: PeerBody, disk: Disk, loans: Loans, loaded: Callable[[peer_io.LoadState, int | None], None]
+    ) -> None:
         self.disk = disk
         self._peer = peer
+        self._loans = loans
+        self._loaded = loaded
         self._loads = 0
         """Orders to load. What comes of an earlier one than the last is void."""
 
     # ------------------------------------------------------------ loading
 
     def load(self, action: peer_io.LoadState) -> None:
-        """→ `SimPeer.loaded`."""
+        """→ `loaded`."""
         self._loads += 1
         self._later(_LOAD_S * self._waver(), (self._fetch, (self._loads, action)))
 
@@ -54,7 +57,7 @@ class SimStorage:
         if load != self._loads:
             return
         if action.donors:
-            self._peer.loans.download(action)
+            self._loans.download(action)
             return
         source, state = self._found(action)
         delay = _LOAD_S * self._waver()
@@ -81,7 +84,7 @@ class SimStorage:
     def _fetched(self, result: tuple[int, peer_io.LoadState, Process | None, int | None]) -> None:
         load, action, source, state = result
         if load == self._loads:
-            self._peer.loaded(action, None if source is not None and not source.alive else state)
+            self._loaded(action, None if source is not None and not source.alive else state)
 
     # ------------------------------------------------------------ what others, and it later, can have of it
 

@@ -1,0 +1,52 @@
+"""What the watch sees of a simulated world, and of a peer in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from swarm.protocol.ids import Actor
+from swarm.protocol.peer.delta_bases import Visits
+from swarm.protocol.settings import Settings
+from swarm.simulation.faults.diverging import Diverging
+from swarm.simulation.kernel.network import Network
+from swarm.simulation.kernel.timeline import Process
+
+
+class PeerView(Protocol):
+    """A peer that trains, as its checks see it."""
+
+    pid: int
+    actor: Actor
+    stage: int | None
+    version: int | None
+    holding: int | None
+    """The version after the applies that are queued."""
+    state: int
+    disturbed_at: float
+
+    @property
+    def label(self) -> str: ...
+
+
+class WorldView(Protocol):
+    """A run, as its checks see it. What each of these is: see `World`."""
+
+    settings: Settings
+    visits: Visits | None
+    choosing: bool
+    unlike: bool
+    diverging: Diverging | None
+    now: float
+    network: Network
+
+    @property
+    def by_actor(self) -> Mapping[Actor, Process]: ...
+
+    @property
+    def archives(self) -> Sequence[Mapping[tuple[int, int], int]]: ...
+
+    @property
+    def coordinator(self) -> Process | None: ...
+
+    def alive(self) -> Iterable[Process]: ...
