@@ -55,9 +55,7 @@ def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwar
 
 def test_so_it_does_while_another_fetches_the_state_and_sums_and_trains(make_swarm: MakeSwarm) -> None:
     swarm, needed = filled(make_swarm)
-    third = join(
-        swarm, "p2", needed, capacity=1.0
-    )  # measured beside two that train, it may be too slow to get any work
+    third = join(swarm, "p2", needed, capacity=1.0)
     third.wait_for(StateFetched)
     third.wait_for(MicrobatchAccumulated)
     third.wait_for(StepApplied, len(third.of(StepApplied)) + 2)
