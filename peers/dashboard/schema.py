@@ -268,6 +268,8 @@ class LinkActor(_Answer):
     actor: str
     name: str
     stage: int | None
+    gone: bool
+    """It has left the swarm."""
 
 
 class Links(_Answer):

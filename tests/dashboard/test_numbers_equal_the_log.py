@@ -115,6 +115,18 @@ def test_bytes(state: RunState, lines: list[dict[str, Any]]):
     assert {(p["from"], p["to"]): p["bytes"] for p in shown if p["to"] in here} == expected
 
 
+def test_who_has_left_is_marked_among_the_links(history: History, lines: list[dict[str, Any]]):
+    marked = set()
+    for lost in of(lines, "PeerLost"):
+        named = views.links_view(history.at(lost["at"]))["actors"]
+        told = (*of(lines, "PeerLost"), *of(lines, "PeerGone"))
+        left = {line["actor"] for line in told if line["at"] <= lost["at"]}
+        gone = {actor["actor"] for actor in named if actor["gone"]}
+        assert gone == {actor["actor"] for actor in named} & left
+        marked |= gone
+    assert marked, "somebody who had links was killed"
+
+
 def test_contributions(state: RunState, lines: list[dict[str, Any]]):
     rosters: dict[int, list[str]] = {}
     given: Counter[str] = Counter()

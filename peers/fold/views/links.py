@@ -18,11 +18,23 @@ def links_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[st
     actors = sorted({actor for pair in shown for actor in (pair.sender, pair.receiver)}, key=lambda a: _order(state, a))
     return {
         "actors": [
-            {"actor": actor, "name": display_name(actor), "stage": state.members.stage_of(actor)} for actor in actors
+            {
+                "actor": actor,
+                "name": display_name(actor),
+                "stage": state.members.stage_of(actor),
+                "gone": _has_left(state, actor),
+            }
+            for actor in actors
         ],
         "pairs": [_pair(pair) for pair in shown],
         "total": len(pairs),
     }
+
+
+def _has_left(state: RunState, actor: str) -> bool:
+    """Before the run was over: after that everybody leaves."""
+    gone, end = state.members.gone.get(actor), state.run.finished_at
+    return gone is not None and (end is None or gone.left_at < end)
 
 
 def pairs_of(state: RunState, actor: str) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ export function LinksPage() {
     table=${() => html`<${AsTable} data=${data} />`}>
     ${data.pairs.length === 0
       ? html`<p class="quiet">No peer has reported its links yet: they do with their first step.</p>`
-      : html`<p class="key-note quiet">From the row to the column, in ${measure.unit || "the unit shown"}. Darker: ${measure.better > 0 ? "more" : "longer"}. ⤳ passed on by another peer. A dot: not measured yet; a rate needs large frames.</p>
+      : html`<p class="key-note quiet">From the row to the column, in ${measure.unit || "the unit shown"}. Darker: ${measure.better > 0 ? "more" : "longer"}. ⤳ passed on by another peer. ✕ has left the swarm. A dot: not measured yet; a rate needs large frames.</p>
         ${graph ? html`<${Graph} data=${data} measure=${measure} />` : html`<${Matrix} data=${data} measure=${measure} />`}`}
     <${Pages} offset=${offset} limit=${LIMIT} total=${data.total} onOffset=${setOffset} what="peers" />
   <//>`;
@@ -44,14 +44,17 @@ function fullest(pairs) {
   return Object.keys(MEASURES).find((key) => 2 * has(key) >= pairs.length) ?? "bytes";
 }
 
+/** Beside the name of a peer that has left the swarm. */
+const gone = (actor) => (actor.gone ? html` <span title="has left the swarm">✕</span>` : "");
+
 function Matrix({ data, measure }) {
   const pairs = new Map(data.pairs.map((p) => [p.from + "\n" + p.to, p]));
   const tint = tints(data.pairs, measure);
   return html`<div class="table matrix" tabindex="0" role="region" aria-label="Matrix of links"><table>
     <caption class="only-read">${measure.label} from the row's peer to the column's</caption>
-    <thead><tr><th scope="col"><span class="only-read">from \\ to</span></th>${data.actors.map((a) => html`<th scope="col" class="turned"><span><${PeerLink} ...${a} /></span></th>`)}</tr></thead>
+    <thead><tr><th scope="col"><span class="only-read">from \\ to</span></th>${data.actors.map((a) => html`<th scope="col" class="turned"><span><${PeerLink} ...${a} />${gone(a)}</span></th>`)}</tr></thead>
     <tbody>${data.actors.map(
-      (a) => html`<tr key=${a.actor}><th scope="row"><span class="stage-tag">${a.stage === null || a.stage === undefined ? "–" : "S" + a.stage}</span> <${PeerLink} ...${a} /></th>${data.actors.map((b) => {
+      (a) => html`<tr key=${a.actor}><th scope="row"><span class="stage-tag">${a.stage === null || a.stage === undefined ? "–" : "S" + a.stage}</span> <${PeerLink} ...${a} />${gone(a)}</th>${data.actors.map((b) => {
         const pair = pairs.get(a.actor + "\n" + b.actor);
         if (!pair) return html`<td class=${a === b ? "self" : "none"}></td>`;
         const value = measure.of(pair);

@@ -120,8 +120,8 @@ function Numbers({ run }) {
     <${Tile} label="Speed" value=${count(run.tokens_per_second)} unit="tokens/s" note=${`of ${count(run.ideal_tokens_per_second)} ideal`}
       help="Tokens trained a second in the last step, beside the ideal: the slowest stage's peers at full speed, no waiting.">
       <${Meter} share=${run.tokens_per_second / run.ideal_tokens_per_second} label="share of the ideal" /><//>
-    <${Tile} label="Efficiency" value=${percent(run.efficiency)} help="Share of the replicas' time in the last step that went into microbatches. From StepMeasured in the coordinator's log." />
-    <${Tile} label="Goodput" value=${percent(run.goodput?.[over])}
+    <${Tile} label="Efficiency" value=${percent(run.efficiency)} note="of the peers' time computes" help="Share of the replicas' time in the last step that went into microbatches. From StepMeasured in the coordinator's log." />
+    <${Tile} label="Goodput" value=${percent(run.goodput?.[over])} unit="of the ideal"
       help="Tokens that count, as a share of what the peers of the time would have trained at the ideal: pauses, faults and waiting all lower it.">
       <label class="inline"><span class="only-read">Goodput over </span><select onChange=${(e) => setOver(e.target.value)}>
         ${[["60", "last minute"], ["3600", "last hour"], ["all", "whole run"]].map(([k, l]) => html`<option value=${k} selected=${k === over}>${l}</option>`)}</select></label><//>
