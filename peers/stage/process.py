@@ -61,7 +61,7 @@ from swarm.net.host import DEFAULT_LISTEN, Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS, Buffer
-from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
+from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
 from swarm.protocol.peer.core import PeerCore
@@ -262,7 +262,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
             network.learn(member, given.get(member, ()))
         driver.attach(network, keeper)
 
-        def described() -> tuple[int | None, int, float]:
+        def described() -> tuple[StageIndex | None, int, float]:
             held = core.holding
             return held.stage, -1 if held.version is None else held.version, core.means.capacity
 
@@ -333,9 +333,9 @@ async def _offered(
                 "another machine"
             ) from None
         capacity = speed.capacity
-    layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
+    forward_s, backward_s = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
     memory = options.machine.budgets.memory
-    log.append(MachineMeasured(options.device, capacity, *layer, memory, up, down, kept=not measured))
+    log.append(MachineMeasured(options.device, capacity, forward_s, backward_s, memory, up, down, kept=not measured))
     return _Offered(capacity, up, down)
 
 
