@@ -5,23 +5,22 @@ For benchmarks/fault_tolerance.py only; its run also adds gradients in fp32 inst
 
 from __future__ import annotations
 
-import swarm.compute.reduction as reduction
 from peers.cli import main
+from swarm.compute import reduction
 from swarm.protocol.ids import FrameKey
-from swarm.protocol.messages import Payload
-from swarm.protocol.peer.frame_cache import FrameCache
+from swarm.protocol.peer.frame_cache import FrameCache, Kept
 
 _keep = FrameCache.keep
 
 
-def _send_and_forget(retained: FrameCache, key: FrameKey, payload: Payload) -> None:
+def _send_and_forget(retained: FrameCache, key: FrameKey, kept: Kept) -> None:
     wanted = bool(retained._wanted_by.get(key))
-    _keep(retained, key, payload)
+    _keep(retained, key, kept)
     if wanted:
         del retained._frames[key]
 
 
 if __name__ == "__main__":
-    FrameCache.keep = _send_and_forget  # type: ignore[method-assign]
-    reduction.reduced_digest = lambda reduced: "00" * 32
+    setattr(FrameCache, "keep", _send_and_forget)  # noqa: B010 - mypy would have it be a method
+    setattr(reduction, "reduced_digest", lambda reduced: "00" * 32)  # noqa: B010 - the same
     main()

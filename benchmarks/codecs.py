@@ -14,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,8 +61,8 @@ def main() -> None:
         for name, (codec, frame) in ready.items():
             found = (
                 _seconds(lambda: copy.copy_(x)),
-                _seconds(lambda codec=codec: codec.encode(x)),
-                _seconds(lambda codec=codec, frame=frame: codec.decode(frame, SHAPE)),
+                _seconds(partial(codec.encode, x)),
+                _seconds(partial(codec.decode, frame, SHAPE)),
             )
             if number:  # the first round warms up
                 seconds[name].append(found)

@@ -186,7 +186,7 @@ def search(cost: Callable[[Policy], tuple[float, ...]]) -> Policy:
     while best != before:
         before = best
         for name, values in GRID.items():
-            best = min([best, *(replace(best, **{name: value}) for value in values)], key=cost)  # type: ignore[arg-type]
+            best = min([best, *(replace(best, **{name: value}) for value in values)], key=cost)
     return best
 
 

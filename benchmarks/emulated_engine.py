@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
+from swarm.models.stage_module import StageModule
 from swarm.protocol.ids import PassKind
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.peer.io import Backward, BackwardDone, Forward, ForwardDone, PeerInput, ResultDone
@@ -76,7 +78,7 @@ class _EmulatedStage(Stage):
         self._coded_for = chosen
         index = self._index
         self._encoded = b"" if self._module.last else self._format.codecs_at(index + 1)[0].encode(self._hidden)
-        self._sent = self._format.pack_encoded(BodyKind.BATCH, self._tokens, self._encoded)
+        self._body = self._format.pack_encoded(BodyKind.BATCH, self._tokens, self._encoded)
         self._gradient = None
         if index:
             received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._hidden)
@@ -93,12 +95,13 @@ class _EmulatedStage(Stage):
         return self._add(action, 1.0)
 
     def backward(self, action: Backward) -> BackwardDone:
-        self._format.unpack_backward(self._index + 1, action.payload, self._sent)  # type: ignore[arg-type]
+        self._format.unpack_backward(self._index + 1, action.payload, self._body)  # type: ignore[arg-type]
         time.sleep(self._backward_s)
         return self._add(action, None)
 
-    def _build(self, manifest: RunManifest, seed: int | None) -> _Weights:
-        return _Weights(self._weights, last=self._index == manifest.model.stages - 1)
+    def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
+        # it computes nothing: what is asked of a stage's module here is which parameters it has
+        return cast(StageModule, _Weights(self._weights, last=self._index == manifest.model.stages - 1))
 
     def _activation(self, body: ForwardBody) -> bytes:
         if body.kind is BodyKind.PROMPT:

@@ -76,7 +76,7 @@ def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, object]:
     model = ReferenceModel(run.manifest)
     for step in range(steps):
         model.train(step, reader)
-    sums = [accumulator.flat.numpy() for accumulator in model._sums]
+    sums = [each.reduced().numpy() for each in model._sums]
     sizes, pack_ns, unpack_ns = [], [], []
     for flat in sums:
         start = time.thread_time()

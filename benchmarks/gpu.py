@@ -32,7 +32,9 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -66,6 +68,7 @@ from swarm.models.retraction import retract
 from swarm.models.rms_norm import RMSNorm
 from swarm.protocol.ids import Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber, Term
 from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket
+from swarm.protocol.update import update_of
 
 PASS = PassId(Term(0), StepNumber(0))
 ATTEMPT = Attempt(PASS, StageIndex(0), 0)
@@ -192,7 +195,7 @@ def ceilings(lab: Lab) -> dict[str, object]:
         hosts["pinned"] = hosts["pageable"].pin_memory()
     for name, host in hosts.items():
         for way, to, of in (("to_device", part, host), ("to_host", host, part)):
-            seconds = lab.median(lambda to=to, of=of: to.copy_(of))
+            seconds = lab.median(partial(to.copy_, of))
             found[f"{way}_{name}_gigabytes_per_second"] = len(part) / seconds / 1e9
     return {name: round(value, 2) for name, value in found.items()}
 
@@ -210,7 +213,7 @@ def exactness(lab: Lab) -> dict[str, object]:
     x = torch.randn(1000, 64, generator=generator)
     y = torch.randn(1000, 64, generator=generator)
     found: dict[str, object] = {"optimizer": _same_optimizer(lab, initial, layout, sums)}
-    found["optimizer_of_single_operations"] = _agrees(lab, lambda *inputs: _single_operations(*inputs, sums), initial)
+    found["optimizer_of_single_operations"] = _agrees(lab, partial(_single_operations, sums=sums), initial)
     found["operations"] = {name: _agrees(lab, run, {"x": x, "y": y}) for name, run in OPERATIONS.items()}
     roots = {"fp32": x.abs(), "fp64": x.abs().double() * 1.1}
     found["share_of_wrong_square_roots"] = {
@@ -277,11 +280,11 @@ def _same_optimizer(
     optimizers = []
     for device in ("cpu", lab.device):
         parameters = {name: value.clone().to(device) for name, value in initial.items()}
-        optimizers.append(StageOptimizer(parameters, layout, OptimizerSection(), 200, CHAIN))
+        optimizers.append(StageOptimizer(parameters, layout, OptimizerSection(), CHAIN))
     found: dict[str, object] = {}
     for number, reduced in enumerate(sums, 1):
         for optimizer in optimizers:
-            optimizer.apply(reduced, 1 / 4096)
+            optimizer.apply(reduced, 1 / 4096, update_of(OptimizerSection(), number - 1, 200))
         if number in (1, len(sums)):
             here, there = (optimizer.state().tensors for optimizer in optimizers)
             found[f"step_{number}"] = {
@@ -334,13 +337,11 @@ def _same_frames(lab: Lab) -> bool:
     manifest = _manifest(256, 640, 2, 2, 128)
     tokens, hidden, gradient = _inputs(manifest)
     body = BodyFormat(manifest)
-    return all(
-        pack(values.to(lab.device)) == pack(values)
-        for pack, values in (
-            (lambda values: body.pack_forward(1, BodyKind.BATCH, tokens, values), hidden),
-            (lambda values: body.pack_backward(2, values), gradient),
-        )
+    packed: tuple[tuple[Callable[[Tensor], bytes], Tensor], ...] = (
+        (partial(body.pack_forward, 1, BodyKind.BATCH, tokens), hidden),
+        (partial(body.pack_backward, 2), gradient),
     )
+    return all(pack(values.to(lab.device)) == pack(values) for pack, values in packed)
 
 
 def _same_reduce(lab: Lab, averaging: str, generator: torch.Generator) -> bool:
@@ -361,6 +362,15 @@ def _same_reduce(lab: Lab, averaging: str, generator: torch.Generator) -> bool:
     return here == there and torch.equal(reduced, other)
 
 
+T = TypeVar("T")
+
+
+class _Timed(Protocol):
+    """Does a replica's work and returns what comes of it."""
+
+    def __call__(self, replica: int, run: Callable[[], T], /) -> T: ...
+
+
 class _Replicas:
     """Two replicas that reduce in turn, in one process: each bucket is one's to sum."""
 
@@ -368,20 +378,20 @@ class _Replicas:
         self.reductions = [reduction_of(accumulator, sums) for accumulator in accumulators]
         self._buckets = buckets_of(accumulators[0].layout, sums)
 
-    def run(self, timed: Callable[[int, Callable[[], object]], object]) -> list[bytes]:
-        """All parts and sums. `timed(replica, work)` does a replica's work and returns what comes of it."""
-        crossed = []
+    def run(self, timed: _Timed) -> list[bytes]:
+        """All parts and sums."""
+        crossed: list[bytes] = []
         first, count = self._buckets.first_round, self._buckets.count
         for buckets in (range(first), range(first, count)):
             for bucket in buckets:
                 reducer = bucket % 2
                 mine, other = self.reductions[reducer], self.reductions[1 - reducer]
                 order = EncodePart(ATTEMPT, bucket)
-                part = timed(1 - reducer, lambda other=other, order=order: bytes(other.part(order)))
+                part = bytes(timed(1 - reducer, partial(other.part, order)))
                 total = SumBucket(ATTEMPT, bucket, (part,), int(reducer == 1))
-                whole = timed(reducer, lambda mine=mine, total=total: bytes(mine.sum(total)))
+                whole = bytes(timed(reducer, partial(mine.sum, total)))
                 for replica, each in enumerate(self.reductions):
-                    timed(replica, lambda e=each, b=bucket, w=whole: e.store(ATTEMPT, b, w))
+                    timed(replica, partial(each.store, ATTEMPT, bucket, whole))
                 crossed += [part, whole]
         return crossed
 
@@ -399,14 +409,15 @@ def gradients(lab: Lab) -> dict[str, object]:
     body = stage._format
     forward = body.unpack_forward(MIDDLE, bodies[0], PassKind.TRAIN)
     module = build_stage(manifest.model, MIDDLE, seed=manifest.run.seed).double()
+    assert forward.hidden is not None, "a middle stage receives one"
     source = forward.hidden.double().requires_grad_()
     wanted = body.unpack_backward(MIDDLE + 1, bodies[1]).double()
     plain = RMSNorm.forward
     try:
-        RMSNorm.forward = _fp64_norm  # the model's own goes through fp32
+        setattr(RMSNorm, "forward", _fp64_norm)  # noqa: B010 - the model's own goes through fp32
         found = torch.autograd.grad(module(source, forward.inputs), list(module.parameters()), wanted)
     finally:
-        RMSNorm.forward = plain
+        setattr(RMSNorm, "forward", plain)  # noqa: B010
     exact = torch.cat([gradient.reshape(-1) for gradient in found])
     error = float((runs[0] - exact).norm() / exact.norm())
     return {
@@ -444,11 +455,12 @@ def memory(lab: Lab) -> dict[str, object]:
             stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(number), bodies[0]))
             note(f"forward_{number + 1}")
         row["kept_graphs_4"] = (torch.cuda.memory_allocated() - before) / parameters
+        assert stage._graphs._graph_bytes is not None, "a graph was measured"
         row["told_graph"] = stage._graphs._graph_bytes / parameters
         for number in range(4):
             stage.backward(Backward(PASS, Microbatch(number), bodies[1]))
             note(f"backward_{number + 1}")
-        stage.optimizer.apply(stage._accumulator.flat.cpu(), 1e-6)
+        stage.optimizer.apply(stage._accumulator.flat.cpu(), 1e-6, update_of(manifest.optimizer, 0, manifest.run.steps))
         note("apply")
         row["planned_state"] = dry_run(manifest).stages[MIDDLE].state / parameters
         row["planned_graph"] = graph_bytes(manifest, MIDDLE) / parameters
@@ -474,7 +486,7 @@ def reduce(lab: Lab) -> dict[str, object]:
         replicas = _Replicas(accumulators, sums)
         spent = [0.0, 0.0]
 
-        def timed(replica: int, run: Callable[[], object], spent: list[float] = spent) -> object:
+        def timed(replica: int, run: Callable[[], T], /, spent: list[float] = spent) -> T:
             lab.wait()
             start = time.perf_counter()
             result = run()
@@ -484,11 +496,11 @@ def reduce(lab: Lab) -> dict[str, object]:
 
         crossed = replicas.run(timed)
         exchanged = spent[0]
-        timed(0, lambda replicas=replicas: replicas.reductions[0].assemble(ATTEMPT))
+        timed(0, partial(replicas.reductions[0].assemble, ATTEMPT))
         assembled = spent[0]
-        optimizer = StageOptimizer(parameters, layout, OptimizerSection(), 100, CHAIN)
+        optimizer = StageOptimizer(parameters, layout, OptimizerSection(), CHAIN)
         reduced = replicas.reductions[0].reduced(ATTEMPT)
-        timed(0, lambda optimizer=optimizer, reduced=reduced: optimizer.apply(reduced, 1e-6))
+        timed(0, partial(optimizer.apply, reduced, 1e-6, update_of(OptimizerSection(), 0, 100)))
         found[averaging] = {
             "exchange_ns": round(exchanged / layout.length * 1e9, 2),
             "assemble_ns": round((assembled - exchanged) / layout.length * 1e9, 2),
@@ -556,7 +568,7 @@ class _OneByOne(LocalSwarm):
 
 
 def speed(lab: Lab, deadline: float) -> dict[str, object]:
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     shapes = [(2048, 5632, 5, 4, 2048), (4096, 14336, 2, 4, 2048), (1024, 2816, 8, 4, 512), (2048, 5632, 5, 4, 512)]
     if lab.smoke:
         shapes = [(64, 160, 2, 2, 32)]
@@ -571,7 +583,13 @@ def speed(lab: Lab, deadline: float) -> dict[str, object]:
             parameters = count_parameters(manifest.model, MIDDLE)
             tokens = rows * length
             flop = 6 * parameters * tokens + 6 * layers * dim * length * tokens
-            row = {"dim": dim, "layers": layers, "tokens": tokens, "length": length, "subspace": subspace}
+            row: dict[str, Any] = {
+                "dim": dim,
+                "layers": layers,
+                "tokens": tokens,
+                "length": length,
+                "subspace": subspace,
+            }
             found.append({**row, "parameters": parameters, **_microbatch_times(lab, manifest, flop, teraflop)})
             print(json.dumps(found[-1]), flush=True)
     for name, dtype in (("bf16", torch.bfloat16), ("autocast", torch.float32)):
@@ -594,17 +612,18 @@ def _microbatch_times(lab: Lab, manifest: RunManifest, flop: float, teraflop: fl
     body = stage._format
     forward = body.unpack_forward(MIDDLE, bodies[0], PassKind.TRAIN)
     gradient = body.unpack_backward(MIDDLE + 1, bodies[1]).to(lab.device)
-    parameters = list(stage._parameters.values())
+    parameters = list(stage.parameters.values())
 
     def core() -> tuple[Tensor, ...]:
         graph = stage._run(forward)
+        assert graph.source is not None, "a middle stage receives one"
         return torch.autograd.grad(graph.output, (graph.source, *parameters), gradient)
 
     def sums() -> None:
         stage._accumulator.zero()
-        stage._accumulator.add(gradients, step=0)
+        stage._accumulator.add(of_parameters, step=0)
 
-    gradients = core()[1:]
+    of_parameters = core()[1:]
     hidden = torch.randn(gradient.shape, device=lab.device)
     seconds = {
         "whole": statistics.median(whole),
@@ -624,13 +643,14 @@ def _microbatch_times(lab: Lab, manifest: RunManifest, flop: float, teraflop: fl
 
 def _profile(lab: Lab, run: Callable[[], object]) -> dict[str, object]:
     """How often the host waits for the device and starts a kernel; which kernels take most of the device's time."""
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         run()
         lab.wait()
     averages = profiler.key_averages()
-    kernels = [e for e in averages if e.device_type == torch.autograd.DeviceType.CUDA and e.self_device_time_total > 0]
+    kernels = [e for e in averages if e.device_type == DeviceType.CUDA and e.self_device_time_total > 0]
     kernels.sort(key=lambda event: -event.self_device_time_total)
     return {
         "waits": sum(event.count for event in averages if "Synchronize" in event.key),
@@ -659,6 +679,7 @@ def _compiled(lab: Lab, manifest: RunManifest, dtype: torch.dtype) -> float:
 
 def _manifest(dim: int, ffn: int, layers: int, rows: int, length: int, subspace_dim: int = 0) -> RunManifest:
     """A run whose middle stage has `layers`, and whose first and last have one each."""
+    subspace: dict[str, Any] = {"residual": "subspace", "subspace_dim": subspace_dim} if subspace_dim else {}
     model = ModelSection(
         vocab_size=32000,
         dim=dim,
@@ -668,7 +689,7 @@ def _manifest(dim: int, ffn: int, layers: int, rows: int, length: int, subspace_
         ffn_dim=ffn,
         context=length,
         cuts=(1, layers + 1),
-        **({"residual": "subspace", "subspace_dim": subspace_dim} if subspace_dim else {}),
+        **subspace,
     )
     shard = Shard(file="x", sha256="0" * 64, tokens=1_000_000)
     return RunManifest(
@@ -693,7 +714,7 @@ def _manifest(dim: int, ffn: int, layers: int, rows: int, length: int, subspace_
 def _stage(lab: Lab, manifest: RunManifest) -> Stage:
     """With values drawn on the device: seeded ones take a core most of a minute at these sizes."""
     stage = Stage(manifest, MIDDLE, device=str(lab.device), graph_budget_bytes=1 << 40, initialised=False)
-    _fill(stage._parameters)
+    _fill(stage.parameters)
     return stage
 
 

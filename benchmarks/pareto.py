@@ -33,7 +33,7 @@ def draw(table: Table, file: Path) -> None:
         colour = _COLOURS.get(row["row"].split()[0], "tab:blue")
         axes.plot(_bytes(row), row["loss"], "o", color=colour, markersize=4)
         right = _bytes(row) > _MIDDLE
-        place = {"xytext": (-4 if right else 4, 3), "ha": "right" if right else "left", "fontsize": 6.5}
+        place: dict[str, Any] = {"xytext": (-4 if right else 4, 3), "ha": "right" if right else "left", "fontsize": 6.5}
         axes.annotate(row["row"], (_bytes(row), row["loss"]), textcoords="offset points", **place)
     front = sorted((row for row in shown if not any(_dominates(other, row) for other in shown)), key=_bytes)
     axes.plot([_bytes(row) for row in front], [row["loss"] for row in front], "-", color="0.7", zorder=0)
@@ -92,7 +92,7 @@ def _percent(gap: float | None) -> str:
 
 
 def _bytes(row: dict[str, Any]) -> float:
-    return row["bytes_forward"] + row["bytes_backward"]
+    return float(row["bytes_forward"] + row["bytes_backward"])
 
 
 def _dominates(other: dict[str, Any], row: dict[str, Any]) -> bool:

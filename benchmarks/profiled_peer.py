@@ -15,13 +15,13 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import peers.stage.driver as driver
 from peers.cli import main
+from peers.stage import driver, resources
 from swarm.compute.body import BodyFormat
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.reduction import Reduction
@@ -29,7 +29,7 @@ from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator
 from swarm.events import ResourcesMeasured
 
-PARTS = {
+PARTS: dict[str, Sequence[tuple[type, str]]] = {
     "forward": [(Stage, "forward")],
     "backward": [(Stage, "backward")],
     "codec and frames": [
@@ -45,7 +45,7 @@ _inner: list[float] = []
 """CPU-seconds spent in parts inside each part that is open now, innermost last."""
 
 
-def _noted(part: str, function: Callable) -> Callable:
+def _noted(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **named: Any) -> Any:
         began = time.thread_time()
         _inner.append(0.0)
@@ -72,6 +72,6 @@ if __name__ == "__main__":
     for part, functions in PARTS.items():
         for owner, name in functions:
             setattr(owner, name, _noted(part, getattr(owner, name)))
-    _resources = driver.measure
-    driver.measure = _measure
+    _resources = resources.measure
+    setattr(driver, "measure", _measure)  # noqa: B010 - who imports it does not export it
     main()

@@ -18,6 +18,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
@@ -130,7 +131,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]
     return table
 
 
-def with_ratios(found: dict[str, dict[str, object]], rows: Mapping[str, Row]) -> list[dict[str, object]]:
+def with_ratios(found: dict[str, dict[str, Any]], rows: Mapping[str, Row]) -> list[dict[str, object]]:
     """What was found of `rows`, each with the step time of the fastest unlimited one ÷ its own. None without one."""
     best = min((each["step_s"] for name, each in found.items() if rows[name].unlimited), default=None)
     return [{**each, "ratio": None if best is None else round(best / each["step_s"], 3)} for each in found.values()]

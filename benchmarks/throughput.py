@@ -96,7 +96,7 @@ def measure(folder: Path, options: argparse.Namespace, wire: str) -> dict[str, l
     with ExitStack() as stack:
         swarms = [_Swarm.start(stack, folder, options, wire, *shape) for shape in SHAPES]
         references = [_Reference.start(stack, folder, options, name) for name in REFERENCES]
-        programs = [each.program for each in (*swarms, *references)]
+        programs = [*(each.program for each in swarms), *(each.program for each in references)]
         take_turns(programs, lambda: all(len(s.opened()) >= options.pairs + 2 for s in swarms), options.turn)
         return {s.program.name: s.pairs(references, options) for s in swarms}
 

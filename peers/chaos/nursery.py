@@ -136,7 +136,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with selectors.DefaultSelector() as selector:
-        selector.register(sys.stdin.buffer.raw, selectors.EVENT_READ)
+        selector.register(sys.stdin.buffer.fileno(), selectors.EVENT_READ)
         selector.register(wakeup, selectors.EVENT_READ)
         _say({"ready": os.getpid()})
         rest = b""

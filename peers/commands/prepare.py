@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,7 +116,7 @@ def command(
     _report(section, out, as_json, sights[0], source.passed_over)
 
 
-def _refuse(why: str, options: dict[str, object]) -> None:
+def _refuse(why: str, options: Mapping[str, object]) -> None:
     """Options that would mean nothing, where they were given."""
     given = [option for option, value in options.items() if value]
     if given:

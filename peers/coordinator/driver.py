@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from peers.coordinator.collector import Collector
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.group_record import GroupRecord
 from peers.coordinator.record import DecisionRecord, RecordError
-from peers.runtime.core_loop import CoreLoop
+from peers.runtime.core_loop import Core, CoreLoop
 from peers.runtime.fault import Fault
 from swarm.events import CheckpointArchived, EventLog, ProcessStopped, Sampled
 from swarm.manifest import RunManifest
@@ -67,12 +67,14 @@ class CoordinatorDriver:
         self._collecting: dict[int, asyncio.Task[None]] = {}
         self._asked: dict[str, asyncio.Future[AnswerControl]] = {}
         """By request, who of the organiser's waits for an answer."""
-        carry_out = self._carry_out
+        carry_out: Callable[[CoordinatorAction | GroupAction], None] = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
         self._group_writes = asyncio.Lock()
         """One after the other, each with what it means for the archive."""
-        self.loop: CoreLoop[CoordinatorInput | GroupInput, CoordinatorAction | GroupAction] = CoreLoop(core, carry_out)
+        # what only a member of a group takes comes from its own orders, which no other core gives
+        either = cast(Core[CoordinatorInput | GroupInput, CoordinatorAction | GroupAction], core)
+        self.loop = CoreLoop(either, carry_out)
 
     def attach(self, network: Network) -> None:
         self._network = network

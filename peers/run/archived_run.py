@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarm.atomic import atomic_file, write_whole
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
 from swarm.events.wording import printable

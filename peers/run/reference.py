@@ -215,11 +215,11 @@ class ReferenceModel:
                 continue
             forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:
-                x = _Boundary.apply(x, forward, backward, self.crossed)
+                x = _cross(x, forward, backward, self.crossed)
             else:
                 base = self._memory.base(boundary, microbatch)
                 codec = self._memory.codec if base is None else self._memory.codec.against(base)
-                hidden, x = x, _Boundary.apply(x, codec, backward, self.crossed)
+                hidden, x = x, _cross(x, codec, backward, self.crossed)
                 self._memory.keep(boundary, microbatch, self._memory.codec.left(base, hidden.detach(), x.detach()))
         return x
 
@@ -298,6 +298,9 @@ class _Boundary(torch.autograd.Function):
         ctx.tally.gradients += 1
         ctx.tally.gradient_bytes += len(frame)
         return crossed, None, None, None
+
+
+_cross: Callable[[Tensor, codecs.Codec, codecs.Codec, Crossed], Tensor] = _Boundary.apply
 
 
 def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:

@@ -77,7 +77,7 @@ class StageDriver:
         """What is told for people to see."""
         self._network: Post | None = None
         self._keeper: Keeper | None = None
-        carry_out = self._carry_out
+        carry_out: Callable[[PeerAction], None] = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
         self.loop: CoreLoop[PeerInput, PeerAction] = CoreLoop(core, carry_out)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from swarm.atomic import atomic_file, write_whole
 from swarm.compute.speed import Speed, measure_speed
@@ -71,7 +72,7 @@ class MeansFile:
             self._keep("link", coordinator, asdict(found))
         return found
 
-    def _read(self, table: str) -> dict[str, dict[str, object]]:
+    def _read(self, table: str) -> dict[str, dict[str, Any]]:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))[table]
         except (OSError, ValueError, KeyError, TypeError):

@@ -54,9 +54,9 @@ async def measured_offer(
                 "another machine"
             ) from None
         capacity = speed.capacity
-    layer = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
+    forward_s, backward_s = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
     memory = options.machine.budgets.memory
-    log.append(MachineMeasured(options.device, capacity, *layer, memory, up, down, kept=not measured))
+    log.append(MachineMeasured(options.device, capacity, forward_s, backward_s, memory, up, down, kept=not measured))
     return Offer(capacity, up, down)
 
 

@@ -50,7 +50,7 @@ from swarm.net.host import Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS, Buffer
-from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
+from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
 from swarm.protocol.peer.core import PeerCore
@@ -287,7 +287,7 @@ class PeerProcess:
             self._twins.add(message.incarnation)
             self._log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
 
-    def _described(self) -> tuple[int | None, int, float]:
+    def _described(self) -> tuple[StageIndex | None, int, float]:
         held = self._core.holding
         return held.stage, -1 if held.version is None else held.version, self._core.means.capacity
 

@@ -39,8 +39,14 @@ _ROWS: tuple[Codec, ...] = (
     ChannelUniform("int4-channel", 22, bits=4),
     Log4Channel(),
 )
+
+
+def _deltas(family: str) -> Callable[[str], Codec]:
+    return lambda change: Delta(family, change, _of_changes(change))
+
+
 _FAMILIES: Mapping[str, Callable[[str], Codec]] = {
-    **{family: lambda change, family=family: Delta(family, change, _of_changes(change)) for family in Delta.families},
+    **{family: _deltas(family) for family in Delta.families},
     ErrorFeedback.family: lambda inner: ErrorFeedback(_stateless(inner)),
     MixedErrorFeedback.family: lambda inner: MixedErrorFeedback(_stateless(inner)),
     Huffman.family: lambda inner: Huffman(_stateless(inner)),
@@ -73,7 +79,8 @@ _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
 """Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
-_IDS = [codec.codec_id for codec in (*_ROWS, Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)]
+_FURTHER: tuple[type[Codec], ...] = (Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)
+_IDS = [*(codec.codec_id for codec in _ROWS), *(kind.codec_id for kind in _FURTHER)]
 assert len(set(_IDS)) == len(_IDS), "two codecs share an id"
 
 NAMES = (*_BY_NAME, AUTO, TopKShared.name, *(f"{family}:{_PARAMETERS[family][0]}" for family in _FAMILIES))

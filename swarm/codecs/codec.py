@@ -77,7 +77,7 @@ class Codec(abc.ABC):
     """As manifests name it, parameter included."""
     codec_id: int
     """On the wire, 1 … 255; never reused for another codec."""
-    version: ClassVar[int]
+    version: int
     """On the wire; raised whenever the payload of equal input changes."""
     needs_forward: ClassVar[bool] = False
     """Whether `encode` and `decode` work only on what `beside` returns."""

@@ -27,8 +27,8 @@ class ErrorFeedback(Remembering):
 
     def __init__(self, inner: Codec, residual: Tensor | None = None) -> None:
         self.inner = inner
-        self.codec_id = inner.codec_id  # type: ignore[misc]
-        self.version = inner.version  # type: ignore[misc]
+        self.codec_id = inner.codec_id
+        self.version = inner.version
         self.name = f"{self.family}:{inner.name}"
         self._residual = residual
 

@@ -39,8 +39,8 @@ class Huffman(Codec):
         if not isinstance(inner, Levels):
             raise ValueError
         self._inner = inner
-        self.codec_id = _FIRST_ID + inner.codec_id  # type: ignore[misc]
-        self.version = inner.version  # type: ignore[misc]
+        self.codec_id = _FIRST_ID + inner.codec_id
+        self.version = inner.version
         self.name = f"{self.family}:{inner.name}"
 
     def payload_bytes(self, shape: Sequence[int]) -> int:

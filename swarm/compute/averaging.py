@@ -42,7 +42,7 @@ def sent_bytes(layout: Layout, sums: SumSection) -> int:
     """
     if sums.rank:
         ranks = LowRank(layout, sums.rank)
-        return 4 * (ranks.first + ranks.second)
+        return 4 * int(ranks.first + ranks.second)
     if sums.compresses:
         return codecs.averaging(sums.averaging).max_bytes((layout.length,))
     return layout.length * (8 if sums.mode == "exact" else 4)

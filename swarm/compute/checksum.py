@@ -28,7 +28,7 @@ def checksum(tensors: Iterable[Tensor]) -> int:
     sums: list[int] = []
     for tensor in tensors:
         sums += _sums(tensor.detach().reshape(-1).view(torch.int32))
-    total = sum(of_block * odd for of_block, odd in zip(sums, _odd(len(sums), "cpu").tolist(), strict=True))
+    total: int = sum(of_block * odd for of_block, odd in zip(sums, _odd(len(sums), "cpu").tolist(), strict=True))
     return total % (1 << 63)
 
 

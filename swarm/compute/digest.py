@@ -71,4 +71,4 @@ def reconstruction_digest(reconstruction: Tensor) -> int:
 
 def _bytes(tensor: Tensor) -> memoryview:
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -488,7 +488,7 @@ class _Call:
 
     def __init__(self, run: Callable[[], object]) -> None:
         self._run = run
-        self.future: Future = Future()
+        self.future: Future[Any] = Future()
 
     def carry_out(self) -> None:
         if self.future.set_running_or_notify_cancel():

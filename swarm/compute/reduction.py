@@ -63,7 +63,7 @@ class Buckets:
 
     def _numbers(self, bucket: int) -> int:
         where = self.slice(bucket)
-        return where.stop - where.start
+        return int(where.stop - where.start)
 
     def check(self, bucket: int, payload: object) -> None:
         """Raise FrameError unless `payload` is a part or sum of `bucket` that peers can have summed.
@@ -96,7 +96,7 @@ class Buckets:
         """The payload of a bucket's numbers, which lie on the CPU. With mode "fp32" a view of them."""
         if self._exact:
             return memoryview(packing.pack(numbers.numpy(), self._grid_bits))
-        return memoryview(numbers.numpy()).cast("B").toreadonly()
+        return numbers.numpy().data.cast("B").toreadonly()
 
 
 class Reduction:

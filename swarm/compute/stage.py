@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
-from torch import Tensor, nn
+from torch import Tensor
 
 from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
@@ -23,6 +23,7 @@ from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
+from swarm.models.stage_module import StageModule
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.peer.io import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
@@ -109,8 +110,8 @@ class Stage:
         if action.kind is not PassKind.TRAIN:
             return self._forward_only(action, body)
         if self._format.remembers and body.hidden is not None:
-            kept = body.hidden.half() if self._format.mutual else None
-            self.bases.stage(_named(action, End.RECEIVED), body.hidden, kept)
+            half = body.hidden.half() if self._format.mutual else None
+            self.bases.stage(_named(action, End.RECEIVED), body.hidden, half)
         if self._format.needs_forward and self._index:
             self._received[action.microbatch] = action.payload  # type: ignore[assignment]
         if self._module.last:
@@ -168,7 +169,7 @@ class Stage:
             sent=self.bases.stage(_named(action, End.SENT), crossed, left),
         )
 
-    def _build(self, manifest: RunManifest, seed: int | None) -> nn.Module:
+    def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
         return build_stage(manifest.model, self._index, device=self._device, seed=seed)
 
     def _run(self, body: ForwardBody) -> Graph:

@@ -45,6 +45,7 @@ class Turns:
     def __init__(self, threads: int, folder: Path | None = None) -> None:
         cores = sorted(_cores())
         places = cores[: len(cores) // threads * threads : threads] or cores[:1]
+        self._places: list[int]
         files = _open_files(folder, [f"core-{core}" for core in places])
         self._queue, self._queue_bell, self._place_bell, *self._places = files or (-1, -1, -1)
         self._usual_s = 0.0

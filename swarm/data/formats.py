@@ -12,10 +12,10 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, Literal, cast
 
 from swarm.data.corpus_error import CorpusError
 
@@ -24,7 +24,13 @@ JSON_LINES = (".jsonl", ".ndjson", ".jsonlines")
 JSON = (".json",)
 TABLES = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
-PACKED = {".gz": gzip.open, ".gzip": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".lzma": lzma.open}
+PACKED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {
+    ".gz": gzip.open,
+    ".gzip": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".lzma": lzma.open,
+}
 READ = (*TEXT, *JSON_LINES, *JSON, *TABLES, *PARQUET)
 """Kinds that are read, by their suffix; also with one of PACKED after it, but for Parquet."""
 

@@ -37,7 +37,7 @@ class Images:
 
     @property
     def pixels(self) -> int:
-        return self.rows.shape[1] - 1
+        return int(self.rows.shape[1]) - 1
 
     @property
     def classes(self) -> int:

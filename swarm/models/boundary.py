@@ -132,7 +132,8 @@ class _MaxoutSender(nn.Module):
         self.output_norm = RMSNorm(model.boundary_dim, model.norm_eps)
 
     def forward(self, x: Tensor, frozen: None) -> Tensor:
-        return self.output_norm(self.input_norm(x).unflatten(-1, (self._width, -1)).amax(-1))
+        z: Tensor = self.output_norm(self.input_norm(x).unflatten(-1, (self._width, -1)).amax(-1))
+        return z
 
 
 class _MaxoutReceiver(nn.Module):

@@ -52,6 +52,9 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
 class LlamaStage(StageModule):
     """The first stage also embeds, the last also norms and projects to logits."""
 
+    _cos: Tensor
+    _sin: Tensor
+
     def __init__(self, model: ModelSection, stage: int) -> None:
         super().__init__(model, stage)
         layers = model.layer_range(stage)
@@ -59,7 +62,7 @@ class LlamaStage(StageModule):
         self._head_dim = model.dim // model.heads
         self._context = model.context
         self._theta = model.rope_theta
-        self.model = nn.Module()
+        self.model = _Trunk()
         if self.first or (self.last and model.tie_embeddings):
             self.model.embed_tokens = nn.Embedding(model.vocab_size, model.residual_width)
         # keyed by the layer's number in the whole model, so that names do not depend on the cuts
@@ -94,7 +97,10 @@ class LlamaStage(StageModule):
         if not self.last:
             return self.model.boundaries.after(residual, frozen)
         final = self.model.norm(lift(residual, anchored))
-        return F.linear(final, self.model.embed_tokens.weight) if self._section.tie_embeddings else self.lm_head(final)
+        if self._section.tie_embeddings:
+            return F.linear(final, self.model.embed_tokens.weight)
+        logits: Tensor = self.lm_head(final)
+        return logits
 
     def _anchor(self, tokens: Tensor | None) -> Tensor | None:
         if not self._section.anchored:
@@ -117,6 +123,15 @@ class LlamaStage(StageModule):
         self._sin.copy_(angle.sin())
 
 
+class _Trunk(nn.Module):
+    """Holds what a stage has of these: `embed_tokens` the first one, `norm` the last."""
+
+    embed_tokens: nn.Embedding
+    layers: nn.ModuleDict
+    boundaries: Boundaries
+    norm: RMSNorm
+
+
 class _Layer(nn.Module):
     def __init__(self, model: ModelSection, index: int) -> None:
         super().__init__()
@@ -129,7 +144,8 @@ class _Layer(nn.Module):
 
     def forward(self, residual: Tensor, anchored: Tensor | None, cos: Tensor, sin: Tensor) -> Tensor:
         residual = residual + self.self_attn(self.input_layernorm(lift(residual, anchored)), cos, sin)
-        return residual + self.mlp(self.post_attention_layernorm(lift(residual, anchored)))
+        written: Tensor = self.mlp(self.post_attention_layernorm(lift(residual, anchored)))
+        return residual + written
 
 
 class _Attention(nn.Module):
@@ -152,7 +168,8 @@ class _Attention(nn.Module):
         if self._groups > 1:
             k, v = _repeat_heads(k, self._groups), _repeat_heads(v, self._groups)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(attended.transpose(1, 2).reshape(batch, time, -1))
+        written: Tensor = self.o_proj(attended.transpose(1, 2).reshape(batch, time, -1))
+        return written
 
 
 class _FeedForward(nn.Module):
@@ -163,7 +180,8 @@ class _FeedForward(nn.Module):
         self.down_proj = nn.Linear(model.ffn_dim, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        written: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return written
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

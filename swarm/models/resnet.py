@@ -27,7 +27,7 @@ class ResNetStage(StageModule):
     def __init__(self, model: ModelSection, stage: int) -> None:
         super().__init__(model, stage)
         self._levels = model.vocab_size
-        self.model = nn.Module()
+        self.model = _Trunk()
         if self.first:
             self.model.stem = nn.Conv2d(1, model.dim, 3, padding=1, bias=False)
         # keyed by the block's number in the whole model, so that names do not depend on the cuts
@@ -40,13 +40,14 @@ class ResNetStage(StageModule):
         side = math.isqrt(x.shape[1])
         if self.first:
             levels = x.float() / (self._levels - 1)
-            hidden = self.model.stem(levels.view(-1, 1, side, side))
+            hidden: Tensor = self.model.stem(levels.view(-1, 1, side, side))
         else:
             hidden = x.transpose(1, 2).reshape(x.shape[0], -1, side, side)
         for block in self.model.layers.values():
             hidden = block(hidden)
         if self.last:
-            return self.head(F.relu(self.model.norm(hidden)).mean((2, 3)))
+            logits: Tensor = self.head(F.relu(self.model.norm(hidden)).mean((2, 3)))
+            return logits
         return hidden.flatten(2).transpose(1, 2)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -66,6 +67,14 @@ def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) 
     return seeded_normal(name, shape, seed) * std
 
 
+class _Trunk(nn.Module):
+    """Holds what a stage has of these: `stem` the first one, `norm` the last."""
+
+    stem: nn.Conv2d
+    layers: nn.ModuleDict
+    norm: nn.GroupNorm
+
+
 class _Block(nn.Module):
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
@@ -77,7 +86,8 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.first(F.relu(self.first_norm(x)))
-        return x + self.second(F.relu(self.second_norm(inner)))
+        written: Tensor = self.second(F.relu(self.second_norm(inner)))
+        return x + written
 
 
 def _norm(model: ModelSection) -> nn.GroupNorm:

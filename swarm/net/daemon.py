@@ -56,7 +56,7 @@ class DaemonP2P(P2P):
     @classmethod
     async def start(cls, sockets: SocketFolder, **options: Any) -> DaemonP2P:
         """As `create`, which would put the sockets into /tmp under guessable names."""
-        kind = type(cls.__name__, (cls,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/", "sockets": sockets})
+        kind: Any = type(cls.__name__, (cls,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/", "sockets": sockets})
         started: DaemonP2P = await kind.create(**options)
         return started
 
@@ -69,7 +69,8 @@ class DaemonP2P(P2P):
 
     @property
     def process(self) -> asyncio.subprocess.Process:
-        return self._child
+        child: asyncio.subprocess.Process = self._child
+        return child
 
 
 class Daemon:

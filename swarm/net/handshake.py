@@ -11,6 +11,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import cast
 
 from google.protobuf.message import DecodeError
 
@@ -88,9 +89,9 @@ async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
         run_hash=bytes.fromhex(me.run_hash),
         sender=messages_pb2.Actor(peer=me.sender.peer, incarnation=me.sender.incarnation),
         target_incarnation=me.target_incarnation,
-        role=link_pb2.Role.Value(f"ROLE_{me.role.name}"),
+        role=cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{me.role.name}")),
         stage=me.stage,
-        channel=link_pb2.Channel.Value(f"CHANNEL_{me.channel.name}"),
+        channel=cast(link_pb2.Channel, link_pb2.Channel.Value(f"CHANNEL_{me.channel.name}")),
     )
     async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
         await stream.write_frame(hello.SerializeToString())
@@ -140,11 +141,11 @@ class Admission:
             reply = link_pb2.HelloReply(
                 responder=messages_pb2.Actor(peer=self._me.peer, incarnation=self._me.incarnation),
                 protocol_version=PROTOCOL_VERSION,
-                role=link_pb2.Role.Value(f"ROLE_{self._role.name}"),
+                role=cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{self._role.name}")),
             )
             if not isinstance(verdict, Introduction):
                 refusal, reply.reason = verdict
-                reply.refusal = link_pb2.Refusal.Value(refusal.name)
+                reply.refusal = cast(link_pb2.Refusal, link_pb2.Refusal.Value(refusal.name))
                 self.refused[refusal] += 1
             await stream.write_frame(reply.SerializeToString())
         return verdict

@@ -184,8 +184,9 @@ class Network:
 
         def void(message: m.Message) -> bool:
             part = message.message if isinstance(message, m.Relay) else message
-            mine = isinstance(part, m.ReducePart) and part.key.contributor == self.me
-            return mine and attempt.ends(part.key.attempt)
+            if not isinstance(part, m.ReducePart) or part.key.contributor != self.me:
+                return False
+            return attempt.ends(part.key.attempt)
 
         for link in self._links.values():
             link.withdraw(void)

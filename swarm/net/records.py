@@ -14,9 +14,10 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 from google.protobuf.message import DecodeError
+from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 
@@ -28,9 +29,6 @@ from swarm.net.identity import Identity, IdentityError, peer_id_bytes, verify
 from swarm.net.proto import link_pb2, records_pb2
 from swarm.net.wire import MAX_STAGES
 from swarm.protocol.ids import Actor, StageIndex
-
-if TYPE_CHECKING:
-    from swarm.net.host import Host
 
 MAX_RECORD = 4096
 MAX_ADDRESSES = 16
@@ -60,7 +58,15 @@ class PeerRecord:
     expires_at: float
 
 
-async def publish(host: Host, record: PeerRecord) -> bool:
+class Publisher(Protocol):
+    """A libp2p host with a node of the DHT, as its records see it."""
+
+    identity: Identity
+    peer_id: str
+    dht: DHTNode
+
+
+async def publish(host: Publisher, record: PeerRecord) -> bool:
     """Store a signed record of this host until it expires; repeat before that. False: nobody took it.
 
     Raises RecordError when the record is not about this host or out of bounds.
@@ -83,7 +89,7 @@ def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecor
         peer=record.actor.peer,
         incarnation=record.actor.incarnation,
         addresses=record.addresses,
-        role=_ROLES[record.role],
+        role=cast(link_pb2.Role, _ROLES[record.role]),
         stage=record.stage,
         version=record.version,
         capacity=record.capacity,
@@ -94,7 +100,7 @@ def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecor
     return signed
 
 
-async def lookup(host: Host, run_hash: str, peers: Collection[str]) -> list[PeerRecord]:
+async def lookup(host: Publisher, run_hash: str, peers: Collection[str]) -> list[PeerRecord]:
     """The newest valid record of each of these peers that has one, in peer-id order."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):

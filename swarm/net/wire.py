@@ -39,6 +39,7 @@ from swarm.protocol.ids import (
     Term,
 )
 from swarm.protocol.raft.raft import BATCH
+from swarm.protocol.update import Update
 
 MAX_STAGES = 1024
 MAX_MICROBATCHES = 65_535
@@ -92,7 +93,8 @@ class Encoder:
             self._known, self._next = dict(self._ends), 2
         self._new = []
         try:
-            header = pb.Header(**{_BODY_NAME[type(message)]: _encode(message, self)}, restart=restart)
+            body: dict[str, Any] = {_BODY_NAME[type(message)]: _encode(message, self)}
+            header = pb.Header(**body, restart=restart)
             header.introduce.extend(pb.Actor(peer=a.peer, incarnation=a.incarnation) for a in self._new)
             raw = header.SerializeToString()
             if len(raw) > MAX_HEADER:
@@ -144,7 +146,7 @@ class Decoder:
         body = proto.WhichOneof("body")
         if body is None:
             raise WireError("a message of unknown kind")
-        message = _decode(_BODY_TYPE[body], getattr(proto, body), self, payload)
+        message: m.Message = _decode(_BODY_TYPE[body], getattr(proto, body), self, payload)
         if payload_of(message) is None and len(payload):
             raise WireError(f"a {type(message).__name__} carries a payload of {len(payload)} bytes; it has none")
         return message
@@ -428,7 +430,7 @@ _PARTS: tuple[type, ...] = (
     m.LinkUse,
     m.Work,
     m.Seating,
-    m.Update,
+    Update,
     m.Decision,
     m.Lineage,
     m.Receipt,
@@ -516,7 +518,7 @@ def _check(value: Any) -> None:
                 controls.check(value)
             except ValueError as error:
                 raise WireError(str(error)) from None
-        case m.Update() if not value.sound:
+        case Update() if not value.sound:
             raise WireError(f"no step can be made with {value}")
         case m.Prepared() if value.finite and not (math.isfinite(value.squared_norm) and value.squared_norm >= 0):
             raise WireError(f"a finite gradient with squared norm {value.squared_norm}")

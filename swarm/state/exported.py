@@ -12,7 +12,7 @@ from pathlib import Path
 import safetensors
 import torch
 
-from swarm.data.corpus import CorpusError
+from swarm.data.corpus_error import CorpusError
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.shards import check_file
 from swarm.manifest import ManifestError, RunManifest

@@ -173,7 +173,7 @@ class _FileTensors(Mapping[str, torch.Tensor]):
         place = self._layout.places[name]
         tensor = torch.empty(place.shape)
         if place.count:
-            view = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+            view = tensor.view(-1).view(torch.uint8).numpy().data
             _read_whole(self._file, view, self._begin + place.start, self._where)
         _check_values(name, tensor, self._where)
         return tensor

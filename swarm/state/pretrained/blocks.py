@@ -39,27 +39,34 @@ def _bf16(raw: np.ndarray) -> np.ndarray:
 
 def _q8_0(raw: np.ndarray) -> np.ndarray:
     blocks = raw.reshape(-1, 34)
-    return (_half(blocks, 0) * blocks[:, 2:].view(np.int8)).reshape(-1)
+    values: np.ndarray = (_half(blocks, 0) * blocks[:, 2:].view(np.int8)).reshape(-1)
+    return values
 
 
 def _q4_0(raw: np.ndarray) -> np.ndarray:
     blocks = raw.reshape(-1, 18)
-    return (_half(blocks, 0) * (_nibbles(blocks[:, 2:]) - 8)).reshape(-1)
+    values: np.ndarray = (_half(blocks, 0) * (_nibbles(blocks[:, 2:]) - 8)).reshape(-1)
+    return values
 
 
 def _q4_1(raw: np.ndarray) -> np.ndarray:
     blocks = raw.reshape(-1, 20)
-    return (_half(blocks, 0) * _nibbles(blocks[:, 4:]) + _half(blocks, 2)).reshape(-1)
+    values: np.ndarray = (_half(blocks, 0) * _nibbles(blocks[:, 4:]) + _half(blocks, 2)).reshape(-1)
+    return values
 
 
 def _q5_0(raw: np.ndarray) -> np.ndarray:
     blocks = raw.reshape(-1, 22)
-    return (_half(blocks, 0) * (_nibbles(blocks[:, 6:]) + _fifth(blocks[:, 2:6]) - 16)).reshape(-1)
+    values: np.ndarray = (_half(blocks, 0) * (_nibbles(blocks[:, 6:]) + _fifth(blocks[:, 2:6]) - 16)).reshape(-1)
+    return values
 
 
 def _q5_1(raw: np.ndarray) -> np.ndarray:
     blocks = raw.reshape(-1, 24)
-    return (_half(blocks, 0) * (_nibbles(blocks[:, 8:]) + _fifth(blocks[:, 4:8])) + _half(blocks, 2)).reshape(-1)
+    values: np.ndarray = (
+        _half(blocks, 0) * (_nibbles(blocks[:, 8:]) + _fifth(blocks[:, 4:8])) + _half(blocks, 2)
+    ).reshape(-1)
+    return values
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
@@ -69,12 +76,14 @@ def _half(blocks: np.ndarray, at: int) -> np.ndarray:
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
     """(blocks, 16) bytes → (blocks, 32) fp32: the low halves first, then the high ones."""
-    return np.concatenate((packed & 0xF, packed >> 4), axis=1).astype(np.float32)
+    codes: np.ndarray = np.concatenate((packed & 0xF, packed >> 4), axis=1).astype(np.float32)
+    return codes
 
 
 def _fifth(packed: np.ndarray) -> np.ndarray:
     """(blocks, 4) bytes → (blocks, 32) fp32, 16 where a value's fifth bit is set."""
-    return np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32) * 16
+    bits: np.ndarray = np.unpackbits(packed, axis=1, bitorder="little").astype(np.float32) * 16
+    return bits
 
 
 BLOCKS: dict[int, Block] = {

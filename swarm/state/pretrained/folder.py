@@ -108,9 +108,10 @@ def _tensors(folder: Path) -> dict[str, LazyTensor]:
         raise StateError(folder, f"both {_ONE_FILE} and {_INDEX} are here: remove the one that is not the model")
     places: dict[str, str] = {}
     if index.exists():
-        places = _read_json(index).get("weight_map")
-        if not isinstance(places, dict) or not all(_is_plain(file) for file in places.values()):
+        told = _read_json(index).get("weight_map")
+        if not isinstance(told, dict) or not all(_is_plain(file) for file in told.values()):
             raise StateError(index, "weight_map must name files of this folder")
+        places = told
         files = sorted(set(places.values()))
     elif (folder / _ONE_FILE).exists():
         files = [_ONE_FILE]
@@ -142,7 +143,8 @@ def _open(path: Path) -> dict[str, LazyTensor]:
                 raise StateError(path, f"tensor {name} is {dtype}, known are {', '.join(_DTYPES)}")
 
             def load(name: str = name) -> torch.Tensor:
-                return file.get_tensor(name).to(torch.float32).contiguous()
+                tensor: torch.Tensor = file.get_tensor(name)
+                return tensor.to(torch.float32).contiguous()
 
             found[name] = LazyTensor(tuple(piece.get_shape()), load)
         return found
