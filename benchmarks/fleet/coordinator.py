@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.fleet.ground import FleetProcess, Ground
 from benchmarks.fleet.machine import Machine
 from benchmarks.fleet.payload import Payload
 from swarm.protocol import io
 from swarm.protocol.coordinator import io as coordinator_io
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Frame
-from swarm.simulation.kernel.timeline import Process
-
-if TYPE_CHECKING:
-    from benchmarks.fleet.world import FleetWorld
 
 WRITE_S, COLLECT_S = 0.006, 1.0
 """A write with fsync; and what a checkpoint takes to be fetched, which is only ordered at the end of a run."""
 
 
-class FleetCoordinator(Process):
+class FleetCoordinator(FleetProcess):
     role = "coordinator"
-    world: FleetWorld
 
-    def __init__(self, world: FleetWorld, actor: Actor, core: Any, machine: Machine) -> None:
-        super().__init__(world, actor, core)
-        self.machine = machine
+    def __init__(self, world: Ground, actor: Actor, core: Any, machine: Machine) -> None:
+        super().__init__(world, actor, core, machine)
         self._dispatch = {
             io.Send: self._send,
             io.Emit: self._emit,

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.fleet.machine import Machine
 from benchmarks.fleet.payload import Payload
+from benchmarks.fleet.regions import Regions
 from benchmarks.fleet.traffic import Traffic
 from benchmarks.fleet.uplink import Kind, Uplink, kind_of
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.io import Received
 from swarm.protocol.messages import Message, ReducePart, Relay, WithPayload
-
-if TYPE_CHECKING:
-    from benchmarks.fleet.world import FleetWorld
-    from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.timeline import Process, Timeline
 
 HEADER_BYTES = 60
 """Of a frame or a part, beside its payload."""
@@ -60,9 +58,13 @@ class _Sending:
 class Links:
     """Sending never fails; a message to the dead never arrives."""
 
-    def __init__(self, world: FleetWorld, weigh: Weigh) -> None:
+    def __init__(
+        self, world: Timeline, regions: Regions, machine_of: Callable[[Process], Machine], weigh: Weigh
+    ) -> None:
         self.traffic = Traffic()
         self._world = world
+        self._regions = regions
+        self._machine = machine_of
         self._weigh = weigh
         self._lines: dict[int, _Line] = {}
         self._neighbours: dict[int, set[int]] = {}
@@ -81,7 +83,7 @@ class Links:
             nbytes, data = HEADER_BYTES + inner.payload.nbytes, True
         else:
             nbytes, data = self._weigh(source.actor, to, message), False
-        self.traffic.add(source is world.coordinator, target is world.coordinator, message, nbytes)
+        self.traffic.add(source.role == "coordinator", target.role == "coordinator", message, nbytes)
         delivery = (source, target, Received(source.actor, message))
         if data:
             self._put(kind_of(inner), _Sending(source, target, nbytes, self._arrive, delivery, None))
@@ -113,7 +115,7 @@ class Links:
         self._line(source).up.withdraw(Kind.REDUCE, void)
 
     def one_way_s(self, a: Process, b: Process) -> float:
-        return self._world.regions.one_way_s[self._machine(a).region][self._machine(b).region]
+        return self._regions.one_way_s[self._machine(a).region][self._machine(b).region]
 
     def process_died(self, process: Process) -> None:
         """Whoever was connected to it is told."""
@@ -125,9 +127,6 @@ class Links:
                 world.tell_lost(other, process.actor, NOTICE_S * (0.5 + world.random.random()))
             self._neighbours.get(pid, set()).discard(process.pid)
         self._lines.pop(process.pid, None)
-
-    def _machine(self, process: Process) -> Machine:
-        return self._world.machine_of(process)
 
     def _put(self, kind: Kind, sending: _Sending) -> None:
         line = self._line(sending.source)
@@ -168,7 +167,7 @@ class Links:
 
     def _arrival(self, here: Machine, there: Machine, nbytes: int, start: float, free_at: float) -> tuple[float, float]:
         """When it is there, as fast as the narrowest of the three ways carries it, and when the line down is free."""
-        regions = self._world.regions
+        regions = self._regions
         delay = regions.one_way_s[here.region][there.region]
         flow = min(regions.flow_bytes_per_s[here.region][there.region], here.up)
         taken = max(start + delay, free_at) + nbytes / there.down

@@ -6,8 +6,9 @@ Nothing is computed, but what is added up is kept track of: a sum that lacks a m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarks.fleet.ground import FleetProcess, Ground
 from benchmarks.fleet.machine import Machine
 from benchmarks.fleet.payload import Payload
 from swarm.protocol import io
@@ -17,9 +18,6 @@ from swarm.simulation.kernel.compute_queue import ComputeQueue, Priority
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
 
-if TYPE_CHECKING:
-    from benchmarks.fleet.world import FleetWorld
-
 INITIALISE_S, SAVE_S = 0.5, 1.0
 CHUNK_BYTES = 1 << 20
 ASKINGS = 4
@@ -28,13 +26,11 @@ LOST_S = 2.0
 """After so long a receiver finds out that who gave it a state is gone."""
 
 
-class FleetPeer(Process):
+class FleetPeer(FleetProcess):
     role = "peer"
-    world: FleetWorld
 
-    def __init__(self, world: FleetWorld, actor: Actor, core: Any, machine: Machine) -> None:
-        super().__init__(world, actor, core)
-        self.machine = machine
+    def __init__(self, world: Ground, actor: Actor, core: Any, machine: Machine) -> None:
+        super().__init__(world, actor, core, machine)
         self.slowness = 1.0 / machine.speed
         self.stage: int | None = None
         self.version: int | None = None

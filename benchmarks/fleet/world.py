@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.fleet.coordinator import FleetCoordinator
-from benchmarks.fleet.journal import Journal
-from benchmarks.fleet.links import Links, Weigh
-from benchmarks.fleet.machine import Machine, machine, server
+from benchmarks.fleet.ground import Ground
+from benchmarks.fleet.links import Weigh
+from benchmarks.fleet.machine import machine, server
 from benchmarks.fleet.peer import FleetPeer
-from benchmarks.fleet.regions import regions
 from benchmarks.fleet.stopwatch import Stopwatch
 from benchmarks.fleet.workload import Workload
 from benchmarks.preemptions import Change, Preemptions
@@ -18,14 +17,13 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Means
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.settings import Settings
-from swarm.simulation.kernel.timeline import Process, Timeline
 
 COORDINATOR = Actor("coordinator", 0)
 ARRIVE_S = 1.0
 """Within which the first peers come."""
 
 
-class FleetWorld(Timeline):
+class FleetWorld(Ground):
     """Everything in it is a function of the arguments, but for the seconds on the stopwatches."""
 
     def __init__(
@@ -39,12 +37,7 @@ class FleetWorld(Timeline):
         uplinks: tuple[float, float],
         offers: bool = False,
     ) -> None:
-        super().__init__(seed)
-        self.settings = settings
-        self.workload = workload
-        self.regions = regions(seed)
-        self.links = Links(self, weigh)
-        self.journal = Journal()
+        super().__init__(settings, workload, seed, weigh)
         self.stopwatch = Stopwatch(CoordinatorCore(COORDINATOR, settings, 0, None, None))
         self.coordinator = FleetCoordinator(self, COORDINATOR, self.stopwatch, server())
         self._seed = seed
@@ -59,10 +52,6 @@ class FleetWorld(Timeline):
         for change in trace.changes:
             self.at(change.at_s, None, (self._change, change))
 
-    def machine_of(self, process: Process) -> Machine:
-        assert isinstance(process, FleetPeer | FleetCoordinator)
-        return process.machine
-
     def peers(self) -> Iterator[FleetPeer]:
         """Living ones."""
         return (peer for peer in self._peers.values() if peer.alive)
@@ -70,13 +59,6 @@ class FleetWorld(Timeline):
     def all_peers(self) -> Iterator[FleetPeer]:
         """Dead ones too."""
         return (process for process in self.processes if isinstance(process, FleetPeer))
-
-    def crash(self, process: Process) -> None:
-        """It is gone, and perhaps what it had under way; who was connected to it hears of it."""
-        if process.alive:
-            process.alive = False
-            process.loses_last_words = self.random.random() < 0.5
-            self.links.process_died(process)
 
     def run_steps(self, steps: int, until: float) -> None:
         """Until so many steps are decided, or until then."""

@@ -1,0 +1,48 @@
+"""What the fleet's processes stand on: the run's settings, the machine of each, and the internet between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.fleet.journal import Journal
+from benchmarks.fleet.links import Links, Weigh
+from benchmarks.fleet.machine import Machine
+from benchmarks.fleet.regions import regions
+from benchmarks.fleet.workload import Workload
+from swarm.protocol.ids import Actor
+from swarm.protocol.settings import Settings
+from swarm.simulation.kernel.timeline import Process, Timeline
+
+
+class Ground(Timeline):
+    """`weigh`: bytes of a control message from one actor to another."""
+
+    def __init__(self, settings: Settings, workload: Workload, seed: int, weigh: Weigh) -> None:
+        super().__init__(seed)
+        self.settings = settings
+        self.workload = workload
+        self.regions = regions(seed)
+        self.links = Links(self, self.regions, machine_of, weigh)
+        self.journal = Journal()
+
+    def crash(self, process: Process) -> None:
+        """It is gone, and perhaps what it had under way; who was connected to it hears of it."""
+        if process.alive:
+            process.alive = False
+            process.loses_last_words = self.random.random() < 0.5
+            self.links.process_died(process)
+
+
+class FleetProcess(Process):
+    """A process on a machine of its own."""
+
+    world: Ground
+
+    def __init__(self, world: Ground, actor: Actor, core: Any, machine: Machine) -> None:
+        super().__init__(world, actor, core)
+        self.machine = machine
+
+
+def machine_of(process: Process) -> Machine:
+    assert isinstance(process, FleetProcess)
+    return process.machine
