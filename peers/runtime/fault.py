@@ -5,8 +5,9 @@
 a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
 everything from one and the same frame: numbers that look sound and are wrong. `fail@…` makes it fail on whatever it
 is to compute, and say so; `mute@…` makes it train and ignore evaluations and samples. `flip@…` turns over one bit of
-its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch. Conditions on
-fields narrow it:
+its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch; `overflow@…` makes
+it send gradients to the stage before that are finite and so large that whoever computes with them overflows. Conditions
+on fields narrow it:
 `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
 before the fault: the log proves where it hit.
 
@@ -32,8 +33,8 @@ from swarm.protocol.io import Send
 from swarm.protocol.messages import Payload
 from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket
 
-KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve")
-COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve")
+KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve", "overflow")
+COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow")
 """Of who has something to compute."""
 
 _FLUSH_S = 0.5
@@ -50,7 +51,8 @@ class FaultError(ValueError):
 class Fault:
     """An event-log listener, and by `watch` one of actions.
 
-    `daemon_pid` is asked for when `daemon` strikes, `flip_bit` and `starve` are called when `flip` and `starve` do.
+    `daemon_pid` is asked for when `daemon` strikes; `flip_bit`, `starve` and `overflow` are called when the fault of that
+    name does.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Fault:
     daemon_pid: Callable[[], int] | None = None
     flip_bit: Callable[[], None] | None = None
     starve: Callable[[], None] | None = None
+    overflow: Callable[[], None] | None = None
     seen: int = 0
     _muted: bool = False
     _does: str = ""
@@ -143,6 +146,9 @@ class Fault:
         elif self.kind == "starve":
             if self.starve is not None:
                 self.starve()
+        elif self.kind == "overflow":
+            if self.overflow is not None:
+                self.overflow()
         elif self.daemon_pid is not None:
             os.kill(self.daemon_pid(), signal.SIGKILL)
 

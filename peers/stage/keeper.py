@@ -135,6 +135,11 @@ class Keeper:
         if self.engine is not None:
             self.engine.starve()
 
+    def overflow(self) -> None:
+        """From now on gradients for the stage before are finite and far too large: for rehearsals too."""
+        if self.engine is not None:
+            self.engine.overflow()
+
     async def load(self, action: LoadState) -> StageEngine:
         """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""
         self._indices.clear()  # after a rollback the same steps may be decided again, and their sums be right

@@ -205,6 +205,7 @@ class PeerProcess:
             fault.daemon_pid = lambda: self._host.daemon_pid
             fault.flip_bit = self._keeper.flip_bit
             fault.starve = self._keeper.starve
+            fault.overflow = self._keeper.overflow
 
     def _connected(self, signed: SignedManifest, known: dict[str, tuple[str, ...]]) -> Network:
         network = run_network(

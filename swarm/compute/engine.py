@@ -203,6 +203,10 @@ class StageEngine:
         """The next microbatch finds no memory: a rehearsal."""
         self._starved += 1
 
+    def overflow(self) -> None:
+        """From now on gradients for the stage before are finite and far too large: a rehearsal of a peer that lies."""
+        self._held().overflows = True
+
     def flip_bit(self) -> None:
         """The first parameter changes its sign, at once: a rehearsal of memory that does so by itself."""
         stage = self._held()

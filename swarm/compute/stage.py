@@ -28,6 +28,9 @@ from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.peer.io import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
 
+_FAR_TOO_LARGE = 1e38
+"""Finite in fp32; sums of products with it are not."""
+
 
 class Stage:
     """`initialised` False leaves the parameters undefined until `optimizer.load`."""
@@ -58,6 +61,8 @@ class Stage:
         self.turned_at = 0.0
         """When the last stage went from forward to backward, in the last microbatch it trained on (perf_counter)."""
         self.bases = BaseStore()
+        self.overflows = False
+        """Gradients for the stage before are sent finite and far too large: a rehearsal."""
         self.reduction = reduction_of(self._accumulator, manifest.sums)
         self.optimizer = StageOptimizer(
             self.parameters,
@@ -204,6 +209,8 @@ class Stage:
     ) -> BackwardDone:
         sources = () if graph.source is None else (graph.source,)
         gradients = torch.autograd.grad(graph.output, (*sources, *self.parameters.values()), gradient)
+        if self.overflows and sources:
+            gradients = (torch.sign(gradients[0]) * _FAR_TOO_LARGE, *gradients[1:])
         received = self._received.get(action.microbatch)
         payload = self._format.pack_backward(self._index, gradients[0], received) if sources else None
         self._adding = True

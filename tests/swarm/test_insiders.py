@@ -32,6 +32,26 @@ def test_two_of_six_that_say_that_they_fail_stop_nobody(
     swarm.assert_equal(reference(swarm))
 
 
+def test_gradients_that_make_others_overflow_stop_nobody_and_are_not_in_the_result(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    """One peer of the second stage sends them; whoever of the first has its microbatch cannot compute with them."""
+    swarm = make_swarm("int8", "swarm.max_replicas=3", "swarm.replicas=3")
+    swarm.coordinate()
+    swarm.join_stages(PEERS, {"p1": ("--fault=overflow@MicrobatchAccumulated:2",)})
+    swarm.finish()
+    coordinator = swarm.coordinator
+    liar = swarm.peers["p1"].actor
+    failed = [event for event in coordinator.of(PeerFenced) if "failed" in event.reason]
+    assert {event.actor for event in failed} - {liar}, "those who overflowed say so"
+    assert liar in {event.actor for event in coordinator.of(PeerFenced)}, "and that it came from the liar"
+    assert not coordinator.of(PeerExpelled)
+    decided = coordinator.of(StepDecided)
+    assert len(decided) == STEPS and all(step.scale > 0.0 for step in decided), "no step is skipped"
+    swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+
+
 def test_who_trains_and_ignores_evaluations_holds_up_few_of_them_and_no_step(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
