@@ -20,7 +20,10 @@ from peers.chaos.namespace import enter
 from swarm.events import Event, PassOpened, StepDecided, read_log
 
 PEERS = [sys.executable, "-P", "-m", "peers"]
-_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_ROOT = Path(__file__).parents[1]
+_PATH = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+"""`benchmarks` is not installed; peers that are one of its files find the others so."""
+_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": _PATH}
 
 
 def script(name: str) -> list[str]:
