@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.fleet.machine import Machine, machine
+from benchmarks.fleet.machine import FleetMachine, machine
 from benchmarks.fleet.optimum import optimum
 from benchmarks.fleet.plan import FleetPlan, workload
 from benchmarks.fleet.workload import EXACT
@@ -144,7 +144,7 @@ def _capacity(plan: FleetPlan, trace: Preemptions, first: float, last: float) ->
     return trace.capacity(first, last, lambda number: _machine(plan, number).speed)
 
 
-def _machine(plan: FleetPlan, number: int) -> Machine:
+def _machine(plan: FleetPlan, number: int) -> FleetMachine:
     return machine(number, plan.seed, 10, plan.spread, plan.uplinks)
 
 

@@ -12,7 +12,7 @@ from peers.run.reference import train_reference
 from swarm.compute.body import BodyFormat
 from swarm.compute.digest import run_digest
 from swarm.compute.engine import StageEngine
-from swarm.compute.optimizer import StateError
+from swarm.compute.optimizer import OptimizerError
 from swarm.manifest import (
     BatchSection,
     CodecSection,
@@ -266,7 +266,7 @@ def test_state_of_another_boundary_is_refused():
     of = manifest(2, steps=2, subspace=BOUNDARIES["bottleneck"])
     half = train_reference(of, Corpus(of), stop_after=1)
     other = manifest(2, steps=2, subspace=BOUNDARIES["maxout"])
-    with pytest.raises(StateError, match=f"state of subspace {of.subspace_id[:16]}, .* model.boundary"):
+    with pytest.raises(OptimizerError, match=f"state of subspace {of.subspace_id[:16]}, .* model.boundary"):
         train_reference(other, Corpus(other), state=half.states)
 
 
@@ -307,12 +307,12 @@ def test_state_of_another_subspace_is_refused():
     half = train_reference(of, Corpus(of), stop_after=1)
     other = manifest(2, subspace={**SUBSPACE, "subspace_seed": 1}, steps=2)
     with pytest.raises(
-        StateError, match=f"state of subspace {of.subspace_id[:16]}, this run has {other.subspace_id[:16]}"
+        OptimizerError, match=f"state of subspace {of.subspace_id[:16]}, this run has {other.subspace_id[:16]}"
     ):
         train_reference(other, Corpus(other), state=half.states)
     engine = StageEngine(other, 0, post=lambda _: None)
     try:
-        with pytest.raises(StateError, match="its numbers mean nothing here"):
+        with pytest.raises(OptimizerError, match="its numbers mean nothing here"):
             engine.load_state(half.states[0]).result(WAIT_S)
         assert engine.version is None
     finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.fleet.ground import FleetProcess, Ground
-from benchmarks.fleet.machine import Machine
-from benchmarks.fleet.payload import Payload
+from benchmarks.fleet.machine import FleetMachine
+from benchmarks.fleet.payload import Ballast
 from swarm.protocol import io
 from swarm.protocol.coordinator import io as coordinator_io
 from swarm.protocol.ids import Actor
@@ -19,7 +19,7 @@ WRITE_S, COLLECT_S = 0.006, 1.0
 class FleetCoordinator(FleetProcess):
     role = "coordinator"
 
-    def __init__(self, world: Ground, actor: Actor, core: Any, machine: Machine) -> None:
+    def __init__(self, world: Ground, actor: Actor, core: Any, machine: FleetMachine) -> None:
         super().__init__(world, actor, core, machine)
         self._dispatch = {
             io.Send: self._send,
@@ -43,7 +43,7 @@ class FleetCoordinator(FleetProcess):
         self.world.crash(self)
 
     def _feed_tokens(self, action: coordinator_io.Feed) -> None:
-        self.world.links.send(self, action.to, Frame(action.key, Payload(self.world.workload.token_bytes)))
+        self.world.links.send(self, action.to, Frame(action.key, Ballast(self.world.workload.token_bytes)))
 
     def _write_term(self, action: coordinator_io.WriteTerm) -> None:
         self.world.at(self.world.now + WRITE_S, self, coordinator_io.TermWritten(action.term))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.fleet.journal import Journal
-from benchmarks.fleet.links import Links, Weigh
-from benchmarks.fleet.machine import Machine
+from benchmarks.fleet.links import FleetLinks, Weigh
+from benchmarks.fleet.machine import FleetMachine
 from benchmarks.fleet.regions import regions
 from benchmarks.fleet.workload import Workload
 from swarm.protocol.ids import Actor
@@ -22,7 +22,7 @@ class Ground(Timeline):
         self.settings = settings
         self.workload = workload
         self.regions = regions(seed)
-        self.links = Links(self, self.regions, machine_of, weigh)
+        self.links = FleetLinks(self, self.regions, machine_of, weigh)
         self.journal = Journal()
 
     def crash(self, process: Process) -> None:
@@ -38,11 +38,11 @@ class FleetProcess(Process):
 
     world: Ground
 
-    def __init__(self, world: Ground, actor: Actor, core: Any, machine: Machine) -> None:
+    def __init__(self, world: Ground, actor: Actor, core: Any, machine: FleetMachine) -> None:
         super().__init__(world, actor, core)
         self.machine = machine
 
 
-def machine_of(process: Process) -> Machine:
+def machine_of(process: Process) -> FleetMachine:
     assert isinstance(process, FleetProcess)
     return process.machine

@@ -1,6 +1,7 @@
 """The fleet's internet: every machine's line up and down is a queue, regions are apart, and a flow has a limit.
 
-What is sent waits for its turn at the same machine (`Uplink`), crosses, and waits at the receiver for what came before.
+What is sent waits for its turn at the same machine (`FleetUplink`), crosses, and waits at the receiver for what came
+before.
 Control messages wait only for control messages, as in swarm/net. So messages of one kind between two machines arrive in
 order. Nothing is lost but what is under way when a process dies. Lines between regions are not shared: home lines are
 the narrow ones.
@@ -12,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.fleet.machine import Machine
-from benchmarks.fleet.payload import Payload
+from benchmarks.fleet.machine import FleetMachine
+from benchmarks.fleet.payload import Ballast
 from benchmarks.fleet.regions import Regions
-from benchmarks.fleet.traffic import Traffic
-from benchmarks.fleet.uplink import Kind, Uplink, kind_of
+from benchmarks.fleet.traffic import TrafficCount
+from benchmarks.fleet.uplink import FleetUplink, TransferKind, kind_of
 from swarm.protocol.ids import Actor, Attempt
 from swarm.protocol.io import Received
 from swarm.protocol.messages import Message, ReducePart, Relay, WithPayload
@@ -38,7 +39,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.control_in = self.control_out = self.data_in = 0.0
-        self.up = Uplink()
+        self.up = FleetUplink()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,13 @@ class _Sending:
     """At the source, when its line is free for the next."""
 
 
-class Links:
+class FleetLinks:
     """Sending never fails; a message to the dead never arrives."""
 
     def __init__(
-        self, world: Timeline, regions: Regions, machine_of: Callable[[Process], Machine], weigh: Weigh
+        self, world: Timeline, regions: Regions, machine_of: Callable[[Process], FleetMachine], weigh: Weigh
     ) -> None:
-        self.traffic = Traffic()
+        self.traffic = TrafficCount()
         self._world = world
         self._regions = regions
         self._machine = machine_of
@@ -79,7 +80,7 @@ class Links:
         self._connect(source, target)
         inner = message.message if type(message) is Relay else message
         if isinstance(inner, WithPayload):
-            assert isinstance(inner.payload, Payload)
+            assert isinstance(inner.payload, Ballast)
             nbytes, data = HEADER_BYTES + inner.payload.nbytes, True
         else:
             nbytes, data = self._weigh(source.actor, to, message), False
@@ -102,7 +103,7 @@ class Links:
         """Bulk data: `then(what)` happens at the target when it is there, `gone()` when it has left the source."""
         self.traffic.bulk(nbytes)
         self._connect(source, target)
-        self._put(Kind.STATE, _Sending(source, target, nbytes, then, what, gone))
+        self._put(TransferKind.STATE, _Sending(source, target, nbytes, then, what, gone))
 
     def withdraw(self, source: Process, attempt: Attempt) -> None:
         """What waits there of an attempt to reduce, and of earlier ones of its stage, is void: as in swarm/net."""
@@ -112,7 +113,7 @@ class Links:
             message = received.message
             return isinstance(message, ReducePart) and attempt.ends(message.key.attempt)
 
-        self._line(source).up.withdraw(Kind.REDUCE, void)
+        self._line(source).up.withdraw(TransferKind.REDUCE, void)
 
     def one_way_s(self, a: Process, b: Process) -> float:
         return self._regions.one_way_s[self._machine(a).region][self._machine(b).region]
@@ -128,7 +129,7 @@ class Links:
             self._neighbours.get(pid, set()).discard(process.pid)
         self._lines.pop(process.pid, None)
 
-    def _put(self, kind: Kind, sending: _Sending) -> None:
+    def _put(self, kind: TransferKind, sending: _Sending) -> None:
         line = self._line(sending.source)
         line.up.put(kind, sending.nbytes, sending)
         if not line.up.busy:
@@ -165,7 +166,9 @@ class Links:
         end, theirs.control_in = self._arrival(here, there, nbytes, start, theirs.control_in)
         return end
 
-    def _arrival(self, here: Machine, there: Machine, nbytes: int, start: float, free_at: float) -> tuple[float, float]:
+    def _arrival(
+        self, here: FleetMachine, there: FleetMachine, nbytes: int, start: float, free_at: float
+    ) -> tuple[float, float]:
         """When it is there, as fast as the narrowest of the three ways carries it, and when the line down is free."""
         regions = self._regions
         delay = regions.one_way_s[here.region][there.region]

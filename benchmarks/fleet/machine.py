@@ -13,7 +13,7 @@ DOWNLINK_TIMES = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class FleetMachine:
     speed: float
     """Times that of the machine for which a workload names its seconds."""
     region: int
@@ -28,12 +28,12 @@ def machine(
     regions: int,
     spread: float = SPREAD,
     uplinks: tuple[float, float] = UPLINK_BYTES_PER_S,
-) -> Machine:
+) -> FleetMachine:
     """Machine `number` of a fleet: speeds and up-links are log-uniform in their ranges, regions equally likely."""
     rng = Random(f"machine/{seed}/{number}")
     slowest, fastest = uplinks
     up = slowest * (fastest / slowest) ** rng.random()
-    return Machine(
+    return FleetMachine(
         speed=spread ** (rng.random() - 0.5),
         region=rng.randrange(regions),
         up=up,
@@ -41,6 +41,6 @@ def machine(
     )
 
 
-def server(region: int = 0) -> Machine:
+def server(region: int = 0) -> FleetMachine:
     """The organiser's, in a data centre."""
-    return Machine(speed=1.0, region=region, up=UPLINK_BYTES_PER_S[1], down=UPLINK_BYTES_PER_S[1])
+    return FleetMachine(speed=1.0, region=region, up=UPLINK_BYTES_PER_S[1], down=UPLINK_BYTES_PER_S[1])

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.fleet.machine import Machine
+from benchmarks.fleet.machine import FleetMachine
 from benchmarks.fleet.workload import Workload
 
 
-def visits_per_s(machine: Machine, workload: Workload, frames: int) -> float:
+def visits_per_s(machine: FleetMachine, workload: Workload, frames: int) -> float:
     """`frames`: that cross its line each way for a visit, 0 to 2."""
     busiest = max(
         workload.seconds / machine.speed,
@@ -26,7 +26,7 @@ def visits_per_s(machine: Machine, workload: Workload, frames: int) -> float:
     return 1.0 / busiest
 
 
-def optimum(machines: Iterable[Machine], workload: Workload, stages: int) -> float:
+def optimum(machines: Iterable[FleetMachine], workload: Workload, stages: int) -> float:
     """Microbatches a second through all stages, at most.
 
     Two kinds of stages, ends and middles: those machines go to the ends that gain most from it, so sorted by that

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class Ballast:
     nbytes: int
     microbatches: int = 0
     """Bit set, of what was added up in it."""

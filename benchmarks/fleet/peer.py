@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.fleet.ground import FleetProcess, Ground
-from benchmarks.fleet.machine import Machine
-from benchmarks.fleet.payload import Payload
+from benchmarks.fleet.machine import FleetMachine
+from benchmarks.fleet.payload import Ballast
 from swarm.protocol import io
 from swarm.protocol.ids import Actor, Attempt, Microbatch, PassId, PassKind, StageIndex, StepNumber
 from swarm.protocol.peer import io as peer_io
@@ -29,7 +29,7 @@ LOST_S = 2.0
 class FleetPeer(FleetProcess):
     role = "peer"
 
-    def __init__(self, world: Ground, actor: Actor, core: Any, machine: Machine) -> None:
+    def __init__(self, world: Ground, actor: Actor, core: Any, machine: FleetMachine) -> None:
         super().__init__(world, actor, core, machine)
         self.slowness = 1.0 / machine.speed
         self.stage: int | None = None
@@ -125,8 +125,8 @@ class FleetPeer(FleetProcess):
         gradient = self._frame() if self.stage else None
         self.feed(peer_io.BackwardDone(pass_id, m, gradient, seconds * self.slowness))
 
-    def _frame(self) -> Payload:
-        return Payload(self.world.workload.frame_bytes)
+    def _frame(self) -> Ballast:
+        return Ballast(self.world.workload.frame_bytes)
 
     # ------------------------------------------------------------ reducing
 
@@ -144,7 +144,7 @@ class FleetPeer(FleetProcess):
     def _bucket_summed(self, action: peer_io.SumBucket) -> None:
         total, count = self._sum, self._sum.bit_count()
         for part in action.parts:
-            assert isinstance(part, Payload)
+            assert isinstance(part, Ballast)
             total |= part.microbatches
             count += part.microbatches.bit_count()
         microbatches = self.world.settings.microbatches
@@ -152,8 +152,8 @@ class FleetPeer(FleetProcess):
             raise Violation("exactly once", f"{action.attempt} adds up {count} of {microbatches} microbatches")
         self.feed(peer_io.BucketSummed(action.attempt, action.bucket, self._share(total)))
 
-    def _share(self, microbatches: int) -> Payload:
-        return Payload(self.world.workload.bucket_bytes, microbatches)
+    def _share(self, microbatches: int) -> Ballast:
+        return Ballast(self.world.workload.bucket_bytes, microbatches)
 
     def _store_sum(self, action: peer_io.StoreSum) -> None:
         if self._buffer_of != action.attempt:

@@ -22,7 +22,7 @@ class Count:
         self.largest = max(self.largest, nbytes)
 
 
-class Traffic:
+class TrafficCount:
     """`counts[way, kind of message]`"""
 
     def __init__(self) -> None:

@@ -17,21 +17,21 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.messages import Frame, Message
 
 
-class Kind(enum.Enum):
+class TransferKind(enum.Enum):
     GRADIENT = enum.auto()
     ACTIVATION = enum.auto()
     REDUCE = enum.auto()
     STATE = enum.auto()
 
 
-WEIGHTS = {Kind.GRADIENT: 12.0, Kind.ACTIVATION: 3.0, Kind.REDUCE: 3.0, Kind.STATE: 1.0}
+WEIGHTS = {TransferKind.GRADIENT: 12.0, TransferKind.ACTIVATION: 3.0, TransferKind.REDUCE: 3.0, TransferKind.STATE: 1.0}
 
 
-def kind_of(message: Message) -> Kind:
+def kind_of(message: Message) -> TransferKind:
     """Of a message with a payload."""
     if isinstance(message, Frame):
-        return Kind.ACTIVATION if message.key.direction is Direction.FORWARD else Kind.GRADIENT
-    return Kind.REDUCE
+        return TransferKind.ACTIVATION if message.key.direction is Direction.FORWARD else TransferKind.GRADIENT
+    return TransferKind.REDUCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +40,24 @@ class _Waiting:
     item: Any
 
 
-class Uplink:
+class FleetUplink:
     """What waits. Whoever sends says when the line is free (`busy`)."""
 
     def __init__(self) -> None:
         self.busy = False
-        self._waiting: dict[Kind, deque[_Waiting]] = {}
-        self._start: dict[Kind, float] = {}
+        self._waiting: dict[TransferKind, deque[_Waiting]] = {}
+        self._start: dict[TransferKind, float] = {}
         """Virtual time at which the next message of a kind that waits begins."""
-        self._finish: dict[Kind, float] = {}
+        self._finish: dict[TransferKind, float] = {}
         self._virtual = 0.0
 
-    def put(self, kind: Kind, nbytes: int, item: Any) -> None:
+    def put(self, kind: TransferKind, nbytes: int, item: Any) -> None:
         waiting = self._waiting.setdefault(kind, deque())
         if not waiting:
             self._start[kind] = max(self._virtual, self._finish.get(kind, 0.0))
         waiting.append(_Waiting(nbytes, item))
 
-    def withdraw(self, kind: Kind, void: Callable[[Any], bool]) -> None:
+    def withdraw(self, kind: TransferKind, void: Callable[[Any], bool]) -> None:
         """Drop what waits and is void."""
         kept = deque(each for each in self._waiting.pop(kind, ()) if not void(each.item))
         if kept:

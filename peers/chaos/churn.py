@@ -14,7 +14,7 @@ MAX_TURNS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Churn:
+class ChurnPlan:
     """Every `least_s` to `most_s` seconds a peer is killed (SIGKILL) with probability `kill`, else one is started.
 
     Never fewer than `fewest` peers, never more than `most`. `spare_last`: the last replica of a stage is spared.
@@ -43,7 +43,7 @@ class Turn:
     pick: float
 
 
-def turns(churn: Churn) -> list[Turn]:
+def turns(churn: ChurnPlan) -> list[Turn]:
     random = Random(f"churn/{churn.seed}")
     found: list[Turn] = []
     total = 0.0
@@ -55,10 +55,10 @@ def turns(churn: Churn) -> list[Turn]:
         found.append(Turn(pause, random.random() < churn.kill, random.random()))
 
 
-def read_churn(table: Table) -> Churn:
+def read_churn(table: Table) -> ChurnPlan:
     """The table [churn]. Raises ScenarioError."""
     least, most = table.take("every", _every, (0.5, 2.0))
-    found = Churn(
+    found = ChurnPlan(
         least,
         most,
         table.take("kill", quantity.share, 0.4),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peers.chaos.churn import Churn, turns
-from peers.chaos.fault import Fault
+from peers.chaos.churn import ChurnPlan, turns
+from peers.chaos.fault import PlannedFault
 from peers.chaos.holders import stages_held
-from peers.chaos.machine import Machine, Seen
+from peers.chaos.machine import EmulatedMachine, Seen
 from peers.chaos.moment import Moment
 
 _AT_ONCE = Moment()
@@ -16,13 +16,13 @@ _AT_ONCE = Moment()
 class Churning:
     """`peers`: all that are killed and started. The first pause begins at `begin`, Unix seconds."""
 
-    def __init__(self, churn: Churn, peers: Sequence[Machine], begin: float) -> None:
+    def __init__(self, churn: ChurnPlan, peers: Sequence[EmulatedMachine], begin: float) -> None:
         self._churn = churn
         self._peers = peers
         self._turns = turns(churn)
         self._at = begin
 
-    def turn(self, now: float, coordinator: Sequence[Seen]) -> Fault | None:
+    def turn(self, now: float, coordinator: Sequence[Seen]) -> PlannedFault | None:
         """The fault of a turn whose time has come, if there is one."""
         if not self._turns or now < self._at + self._turns[0].after_s:
             return None
@@ -41,12 +41,12 @@ class Churning:
         return None
 
 
-def _fault(kind: str, machine: Machine) -> Fault:
+def _fault(kind: str, machine: EmulatedMachine) -> PlannedFault:
     verb = "kills" if kind == "kill" else "starts"
-    return Fault(f"churn {verb} {machine.name}", kind, _AT_ONCE, (machine.name,))
+    return PlannedFault(f"churn {verb} {machine.name}", kind, _AT_ONCE, (machine.name,))
 
 
-def _last_replicas(running: Sequence[Machine], coordinator: Sequence[Seen]) -> list[Machine]:
+def _last_replicas(running: Sequence[EmulatedMachine], coordinator: Sequence[Seen]) -> list[EmulatedMachine]:
     """Those without whom a stage would have nobody, as far as the coordinator has said."""
     stages = stages_held(coordinator)
     holds = {machine.name: {stages[a] for a in machine.lives[-1:] if a in stages} for machine in running}

@@ -11,10 +11,10 @@ from heapq import merge
 from pathlib import Path
 
 from peers.chaos.churning import Churning
-from peers.chaos.fault import Fault
+from peers.chaos.fault import PlannedFault
 from peers.chaos.holders import LEADER, holders, leader, stage_named
 from peers.chaos.internet import Internet, Place
-from peers.chaos.machine import Machine, Seen
+from peers.chaos.machine import EmulatedMachine, Seen
 from peers.chaos.moment import COORDINATOR
 from peers.chaos.namespace import mount_memory
 from peers.chaos.nursery import Nursery
@@ -56,7 +56,7 @@ class ScenarioFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    fault: Fault
+    fault: PlannedFault
     at: float
     """Unix seconds."""
     nobody: str = ""
@@ -77,7 +77,7 @@ class Played:
 
     scenario: Scenario
     folder: Path
-    machines: dict[str, Machine]
+    machines: dict[str, EmulatedMachine]
     struck: list[Struck] = field(default_factory=list)
     accidents: list[str] = field(default_factory=list)
     """Processes that ended by themselves with an error."""
@@ -87,7 +87,7 @@ class Played:
     first_step_at: float = 0.0
     ended_at: float = 0.0
     finished: bool = False
-    waiting: list[Fault] = field(default_factory=list)
+    waiting: list[PlannedFault] = field(default_factory=list)
     """Faults whose moment never came."""
     manifest: RunManifest | None = None
     verdict: dict[str, object] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Director:
         self._internet = internet
         self._say = say
         self._places: dict[str, Place] = {}
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, EmulatedMachine] = {}
         self._played = Played(scenario, folder, self._machines)
         self._schedule = Schedule(scenario.faults, self._played.actors)
         self._striker = Striker(scenario.network, internet, self._machines)
@@ -160,7 +160,7 @@ class Director:
         forgotten = _MANY - {expected.sight.kind for expected in self._scenario.expect.events}
         for name, plan in self._scenario.hosts.items():
             place = self._places[name] = self._internet.add(plan)
-            machine = Machine(name, self._folder, self._nursery, place.namespace, plan.disk, forgotten)
+            machine = EmulatedMachine(name, self._folder, self._nursery, place.namespace, plan.disk, forgotten)
             machine.skew(plan.clock_s)
             self._machines[name] = machine
             machine.home.path.mkdir(parents=True)
@@ -252,7 +252,7 @@ class Director:
 
     # ------------------------------------------------------------ faults
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault: PlannedFault) -> None:
         written, fault = fault, self._of_now(fault)
         at = time.time()
         nobody = bool(written.hosts) and not (fault.who or (fault.between and all(fault.between)))
@@ -269,7 +269,7 @@ class Director:
         self._schedule.struck(fault, at)
         self._tell(f"{fault.name}: {written}, which is nobody now" if nobody else f"{fault.name}: {fault}")
 
-    def _of_now(self, fault: Fault) -> Fault:
+    def _of_now(self, fault: PlannedFault) -> PlannedFault:
         """With hosts for who leads, or holds a stage; what takes back a fault strikes whom that one struck."""
         if fault.takes_back is not None:
             before = next(s.fault for s in self._played.struck if s.fault.name == fault.takes_back)
@@ -277,7 +277,7 @@ class Director:
         between = fault.between and (self._all_meant(fault.between[0]), self._all_meant(fault.between[1]))
         return replace(fault, who=self._all_meant(fault.who), between=between)
 
-    def _refuse_unborn(self, fault: Fault, machine: Machine) -> None:
+    def _refuse_unborn(self, fault: PlannedFault, machine: EmulatedMachine) -> None:
         """Raises ScenarioFailed."""
         if fault.kind in _OF_PROCESSES and not machine.pid:
             raise ScenarioFailed(f"fault {fault.name!r}: {machine.name} has not started yet: let it come later")
@@ -299,22 +299,22 @@ class Director:
 
     # ------------------------------------------------------------ machines
 
-    def _coordinate(self, name: str, words: list[str], invite: Path) -> Machine:
+    def _coordinate(self, name: str, words: list[str], invite: Path) -> EmulatedMachine:
         machine = self._launch(name, [*words, f"--invite-file={invite}", *self._places[name].listening])
         self._wait_for(invite.exists, "an invite", machine)
         return machine
 
-    def _peer_id(self, machine: Machine) -> str:
+    def _peer_id(self, machine: EmulatedMachine) -> str:
         words = ["id", "--json", "--home", str(machine.home.path)]
         return str(json.loads(self._command(f"id-{machine.name}", words, 30.0))["peer_id"])
 
-    def _launch(self, name: str, argv: list[str]) -> Machine:
+    def _launch(self, name: str, argv: list[str]) -> EmulatedMachine:
         machine = self._machines[name]
         machine.start([*argv, *self._scenario.hosts[name].options])
         self._internet.started(name, machine.pid)
         return machine
 
-    def _join(self, name: str) -> Machine:
+    def _join(self, name: str) -> EmulatedMachine:
         common = ["--threads=1", "--max-memory=1GB", "--device=cpu"]
         if (pace := self._scenario.pace) is not None:
             common.append(f"--pace={pace.forward_s},{pace.backward_s}")
@@ -342,7 +342,7 @@ class Director:
                 if name in self._scenario.coordinators:
                     self._heard_at = time.time()
 
-    def _wait_for(self, reached: Callable[[], bool], what: str, machine: Machine) -> None:
+    def _wait_for(self, reached: Callable[[], bool], what: str, machine: EmulatedMachine) -> None:
         deadline = time.time() + _START_S
         while not reached():
             self._read()
@@ -367,7 +367,7 @@ class Director:
                     self._played.accidents.append(f"{name} ended with {code} by itself:\n  {words}")
 
     @property
-    def _coordinators(self) -> list[Machine]:
+    def _coordinators(self) -> list[EmulatedMachine]:
         return [self._machines[name] for name in self._scenario.coordinators]
 
     def _over(self) -> bool:

@@ -40,7 +40,7 @@ _ON_LINKS = ("cut", "heal", "link")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """`who`: hosts. For links: all links of `who`, or those `between` two groups, both ways or only from the first."""
 
     name: str
@@ -67,9 +67,9 @@ class Fault:
     def hosts(self) -> frozenset[str]:
         return frozenset((*self.who, *(self.between[0] + self.between[1] if self.between else ())))
 
-    def undone(self) -> Fault:
+    def undone(self) -> PlannedFault:
         """What takes it back."""
-        return Fault(
+        return PlannedFault(
             f"{self.name}, over",
             UNDONE_BY[self.kind],
             Moment(after=self.name, plus_s=self.for_s or 0.0),
@@ -89,7 +89,7 @@ class Fault:
         return f"{self.kind} {', '.join(self.who) or 'all'}{more.get(self.kind, '')}"
 
 
-def read_fault(table: Table, number: int) -> Fault:
+def read_fault(table: Table, number: int) -> PlannedFault:
     """One [[fault]]. Raises ScenarioError."""
     kind = table.need("do", _kind, f"say what is done: {', '.join(KINDS)}")
     name = table.take("name", quantity.text, f"{kind} {number}")
@@ -106,7 +106,7 @@ def read_fault(table: Table, number: int) -> Fault:
     lasts = table.take("for", quantity.span)
     if lasts is not None and kind not in UNDONE_BY:
         raise ScenarioError(f"{table.where}.for: {kind!r} is not taken back after a time: leave it out")
-    fault = Fault(
+    fault = PlannedFault(
         name,
         kind,
         read_moment(table),

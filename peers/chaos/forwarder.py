@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Host:
+class ForwardedHost:
     name: str
     device: int
     namespace: int
@@ -50,13 +50,13 @@ class Forwarder:
         self._random = Random(seed)
         self._mtu = mtu
         self._clock = clock
-        self._hosts: dict[bytes, Host] = {}
+        self._hosts: dict[bytes, ForwardedHost] = {}
         """By address."""
-        self._by_device: dict[int, Host] = {}
-        self._by_name: dict[str, Host] = {}
+        self._by_device: dict[int, ForwardedHost] = {}
+        self._by_name: dict[str, ForwardedHost] = {}
         self._links: dict[tuple[str, str], Pipe] = {}
         self._poll = select.epoll()
-        self._on_the_way: list[tuple[float, int, bool, Host, bytes]] = []
+        self._on_the_way: list[tuple[float, int, bool, ForwardedHost, bytes]] = []
         """(when, count, whether it has the downlink behind it, to whom, packet)."""
         self._count = 0
 
@@ -99,7 +99,7 @@ class Forwarder:
     def _add(self, name: str, address: str, up: Shape, down: Shape, nat: bool) -> dict[str, Any]:
         namespace, device = make_host(HOME if nat else address, self._mtu)
         router = Router(address) if nat else None
-        host = Host(name, device, namespace, Pipe(up, self._random), Pipe(down, self._random), router)
+        host = ForwardedHost(name, device, namespace, Pipe(up, self._random), Pipe(down, self._random), router)
         self._hosts[socket.inet_aton(address)] = self._by_device[device] = self._by_name[name] = host
         self._poll.register(device, select.EPOLLIN)
         return {"namespace": f"/proc/{os.getpid()}/fd/{namespace}"}
@@ -110,7 +110,7 @@ class Forwarder:
             pipe = self._links[source, target] = Pipe(Shape(), self._random)
         return pipe
 
-    def _read(self, host: Host) -> None:
+    def _read(self, host: ForwardedHost) -> None:
         for _ in range(_BATCH):
             try:
                 packet = os.read(host.device, 65_535)
@@ -146,12 +146,12 @@ class Forwarder:
             else:
                 self._later(arrives, True, to, packet)
 
-    def _later(self, at: float, through: bool, to: Host, packet: bytes) -> None:
+    def _later(self, at: float, through: bool, to: ForwardedHost, packet: bytes) -> None:
         self._count += 1
         heapq.heappush(self._on_the_way, (at, self._count, through, to, packet))
 
 
-def _write(to: Host, packet: bytes) -> None:
+def _write(to: ForwardedHost, packet: bytes) -> None:
     with suppress(OSError):  # its queue is full: a router drops too
         os.write(to.device, packet)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from peers.chaos.machine import Machine, Seen
+from peers.chaos.machine import EmulatedMachine, Seen
 from swarm.events import LeadershipTaken, PeerJoined, PeerLost
 
 LEADER = "leader"
@@ -18,7 +18,7 @@ def stage_named(name: str) -> int | None:
     return int(number) if name.startswith(_STAGE) and number.isdigit() else None
 
 
-def leader(coordinators: Sequence[Machine]) -> str:
+def leader(coordinators: Sequence[EmulatedMachine]) -> str:
     """The host that took the lead last; in a group of one, the only one."""
     taken = {
         machine.name: max((seen.at for seen in machine.log if isinstance(seen.event, LeadershipTaken)), default=0.0)
@@ -38,7 +38,7 @@ def stages_held(coordinator: Iterable[Seen]) -> dict[str, int]:
     return held
 
 
-def holders(machines: Iterable[Machine], coordinator: Iterable[Seen], stage: int) -> tuple[str, ...]:
+def holders(machines: Iterable[EmulatedMachine], coordinator: Iterable[Seen], stage: int) -> tuple[str, ...]:
     """Hosts that run and hold a stage."""
     held = stages_held(coordinator)
     return tuple(m.name for m in machines if m.running and m.lives and held.get(m.lives[-1]) == stage)

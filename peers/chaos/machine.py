@@ -32,7 +32,7 @@ class Seen:
     event: Event
 
 
-class Machine:
+class EmulatedMachine:
     """Started by `start`. `ended` tells of an end that nobody ordered."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Machine:
 class _Slowing:
     """Stops and continues a process in turn, in a thread of its own, until `end`."""
 
-    def __init__(self, machine: Machine, factor: float) -> None:
+    def __init__(self, machine: EmulatedMachine, factor: float) -> None:
         self._machine = machine
         self._run_s = _SLOW_PERIOD_S / factor
         self._over = threading.Event()

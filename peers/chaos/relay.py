@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass
-class Host:
+class RelayedHost:
     name: str
     port: int
     """Where its process listens."""
@@ -48,7 +48,7 @@ class Relay:
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, RelayedHost] = {}
         self._links: dict[tuple[str, str], Pipe] = {}
         self._healed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -75,7 +75,7 @@ class Relay:
     # ------------------------------------------------------------
 
     async def _add(self, name: str, port: int, up: Shape, down: Shape, nat: bool) -> dict[str, Any]:
-        host = self._hosts[name] = Host(name, port, self._pipe(up), self._pipe(down), nat)
+        host = self._hosts[name] = RelayedHost(name, port, self._pipe(up), self._pipe(down), nat)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -95,7 +95,7 @@ class Relay:
             pipe = self._links[source, target] = self._pipe(Shape())
         return pipe
 
-    async def _carry(self, to: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, to: RelayedHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from somebody to `to`, until both ends of it have ended."""
         if to.nat:
             return
@@ -150,7 +150,7 @@ class Relay:
         while pipe.cut:
             await self._healed.wait()
 
-    def _who_dials(self, port: int) -> Host | None:
+    def _who_dials(self, port: int) -> RelayedHost | None:
         """The host whose process, or its daemon, has a connection from this port. Called in a thread."""
         for host in list(self._hosts.values()):
             for pid in host.pids[-1:]:

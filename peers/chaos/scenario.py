@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers.chaos import quantity
-from peers.chaos.churn import Churn, read_churn
-from peers.chaos.fault import Fault, between, groups, read_fault, read_shape
+from peers.chaos.churn import ChurnPlan, read_churn
+from peers.chaos.fault import PlannedFault, between, groups, read_fault, read_shape
 from peers.chaos.holders import LEADER, stage_named
 from peers.chaos.moment import COORDINATOR, Sight, read_sight
 from peers.chaos.pipe import UNLIMITED, Shape
@@ -128,8 +128,8 @@ class Scenario:
     """Those that join before the first step, in this order."""
     hosts: dict[str, HostPlan]
     network: NetworkPlan
-    faults: tuple[Fault, ...]
-    churn: Churn | None
+    faults: tuple[PlannedFault, ...]
+    churn: ChurnPlan | None
     expect: Expectations
     ends_s: float | None
     """Seconds after the first step; None: when the run does."""
@@ -193,8 +193,8 @@ def read(table: Table, path: Path) -> Scenario:
     return scenario
 
 
-def _faults(tables: list[Table]) -> tuple[Fault, ...]:
-    found: list[Fault] = []
+def _faults(tables: list[Table]) -> tuple[PlannedFault, ...]:
+    found: list[PlannedFault] = []
     for number, table in enumerate(tables, 1):
         fault = read_fault(table, number)
         found.append(fault)

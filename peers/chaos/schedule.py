@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from peers.chaos.fault import Fault
+from peers.chaos.fault import PlannedFault
 from swarm.events import Event, PassOpened
 
 
 @dataclass(slots=True)
 class _Pending:
-    fault: Fault
+    fault: PlannedFault
     since: float | None
     """Events count from here; None: not yet."""
     seen: int = 0
@@ -21,13 +21,13 @@ class _Pending:
 class Schedule:
     """`see` every event of every host, in order; `due` gives the faults to strike now, which then must be `struck`."""
 
-    def __init__(self, faults: Iterable[Fault], actors: Callable[[str], frozenset[str]]) -> None:
+    def __init__(self, faults: Iterable[PlannedFault], actors: Callable[[str], frozenset[str]]) -> None:
         self._actors = actors
         self._pending = [_Pending(fault, None if fault.when.after is not None else 0.0) for fault in faults]
         self._opened: float | None = None
 
     @property
-    def waiting(self) -> list[Fault]:
+    def waiting(self) -> list[PlannedFault]:
         return [pending.fault for pending in self._pending]
 
     def see(self, host: str, event: Event, at: float) -> None:
@@ -42,7 +42,7 @@ class Schedule:
                 if pending.seen == pending.fault.when.count:
                     pending.due_at = at + pending.fault.when.plus_s
 
-    def due(self, now: float) -> list[Fault]:
+    def due(self, now: float) -> list[PlannedFault]:
         """Those whose moment has come, oldest first; each is given once."""
         for pending in self._pending:
             if pending.fault.when.sight is None and pending.due_at is None and pending.since is not None:
@@ -53,7 +53,7 @@ class Schedule:
         self._pending = [p for p in self._pending if p not in ready]
         return [pending.fault for pending in sorted(ready, key=lambda p: p.due_at or 0.0)]
 
-    def struck(self, fault: Fault, at: float) -> None:
+    def struck(self, fault: PlannedFault, at: float) -> None:
         """`fault` has been done at this time: what comes after it counts from now."""
         for pending in self._pending:
             if pending.fault.when.after == fault.name and pending.since is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from peers.chaos.fault import Fault, between
+from peers.chaos.fault import PlannedFault, between
 from peers.chaos.internet import Internet, all_pairs
-from peers.chaos.machine import Machine
+from peers.chaos.machine import EmulatedMachine
 from peers.chaos.scenario import NetworkPlan
 
 _END_S = 10.0
@@ -16,12 +16,12 @@ _END_S = 10.0
 class Striker:
     """`strike` all faults but `join`, which takes more than a machine."""
 
-    def __init__(self, plan: NetworkPlan, internet: Internet, machines: Mapping[str, Machine]) -> None:
+    def __init__(self, plan: NetworkPlan, internet: Internet, machines: Mapping[str, EmulatedMachine]) -> None:
         self._plan = plan
         self._internet = internet
         self._machines = machines
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: PlannedFault) -> None:
         """Raises InternetError, OSError."""
         if fault.kind in ("cut", "heal", "link"):
             self._relink(fault)
@@ -29,7 +29,7 @@ class Striker:
         for host in fault.who:
             self._befall(self._machines[host], fault)
 
-    def _befall(self, machine: Machine, fault: Fault) -> None:
+    def _befall(self, machine: EmulatedMachine, fault: PlannedFault) -> None:
         match fault.kind:
             case "kill":
                 machine.kill()
@@ -53,7 +53,7 @@ class Striker:
             case unknown:
                 raise AssertionError(unknown)
 
-    def _restart(self, machine: Machine) -> None:
+    def _restart(self, machine: EmulatedMachine) -> None:
         self._internet.heal(all_pairs([machine.name], self._machines))
         deadline = time.time() + _END_S
         while machine.running and machine.ordered_to_end and time.time() < deadline:
@@ -65,7 +65,7 @@ class Striker:
         machine.restart()
         self._internet.started(machine.name, machine.pid)
 
-    def _relink(self, fault: Fault) -> None:
+    def _relink(self, fault: PlannedFault) -> None:
         if fault.between is not None:
             pairs = between(*fault.between, fault.one_way)
         else:

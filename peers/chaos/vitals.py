@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from peers.chaos.machine import Machine
+from peers.chaos.machine import EmulatedMachine
 from swarm.events import Event, ResourcesMeasured
 
 _EVERY_S = 2.0
@@ -55,11 +55,11 @@ class Vitals:
         """By the same."""
         self._next_at = 0.0
 
-    def told(self, machine: Machine, event: Event) -> None:
+    def told(self, machine: EmulatedMachine, event: Event) -> None:
         if isinstance(event, ResourcesMeasured):
             self._tasks[machine.name, machine.started_at] = event.tasks
 
-    def sample(self, machines: Iterable[Machine], now: float) -> None:
+    def sample(self, machines: Iterable[EmulatedMachine], now: float) -> None:
         if now < self._next_at:
             return
         self._next_at = now + _EVERY_S

@@ -16,7 +16,7 @@ from rich.console import Console
 from peers.options import Json
 
 
-class Network(StrEnum):
+class EmulatedNetwork(StrEnum):
     auto = "auto"
     namespaces = "namespaces"
     relay = "relay"
@@ -29,13 +29,13 @@ def command(
         typer.Option("--dir", help="Folder for homes, logs and results. Default: a temporary one, kept if need be."),
     ] = None,
     network: Annotated[
-        Network,
+        EmulatedNetwork,
         typer.Option(
             "--network",
             help="namespaces: hosts with addresses of their own, needs root. relay: a TCP relay between processes on "
             "the loopback interface; it cannot lose packets. auto: the first, if it can be had.",
         ),
-    ] = Network.auto,
+    ] = EmulatedNetwork.auto,
     as_json: Json = False,
 ) -> None:
     """Play scenarios: a swarm of processes on an emulated internet, with faults at named moments.
@@ -52,12 +52,12 @@ def command(
     if len({scenario.name for scenario in scenarios}) < len(scenarios):
         raise typer.BadParameter("two scenarios have one name: each gets a folder of that name")
     console = Console(highlight=False, stderr=as_json)
-    missing = why_not() if network is not Network.relay else None
-    if missing is not None and network is Network.namespaces:
+    missing = why_not() if network is not EmulatedNetwork.relay else None
+    if missing is not None and network is EmulatedNetwork.namespaces:
         raise typer.BadParameter(f"{missing}; --network relay needs neither", param_hint="--network")
     if missing is not None:
         console.print(f"{missing}: with a relay instead", markup=False, soft_wrap=True)
-    internet = Relays if missing is not None or network is Network.relay else Namespaces
+    internet = Relays if missing is not None or network is EmulatedNetwork.relay else Namespaces
     folder = (Path(tempfile.mkdtemp(prefix="swarm-chaos-")) if directory is None else directory).resolve()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.fault import Fault
-from swarm.events import Listener
+from swarm.events import EventListener
 from swarm.net.invite import Invite
 from swarm.state.initial import InitialParameters
 
@@ -24,6 +24,6 @@ class CoordinateOptions:
     """What version 0 is made of, if the run begins with imported parameters."""
     max_rate: int | None = None
     """Bytes a second that may be sent; None: no limit."""
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
     on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)

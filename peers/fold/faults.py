@@ -22,7 +22,7 @@ LEFT = "left"
 
 
 @dataclass(slots=True)
-class Fault:
+class FaultRecord:
     id: int
     at: float
     kind: str
@@ -49,7 +49,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Faults:
-    items: list[Fault] = field(default_factory=list)
+    items: list[FaultRecord] = field(default_factory=list)
     """The newest, ids one after the other."""
     number: int = 0
     """Of all there ever were."""
@@ -69,11 +69,11 @@ class Faults:
     usual: list[float] = field(default_factory=list)
     """Tokens a second of the last steps."""
 
-    def get(self, number: int) -> Fault | None:
+    def get(self, number: int) -> FaultRecord | None:
         index = number - self.items[0].id if self.items else -1
         return self.items[index] if 0 <= index < len(self.items) else None
 
-    def add(self, state: RunState, fault: Fault) -> Fault:
+    def add(self, state: RunState, fault: FaultRecord) -> FaultRecord:
         self.number += 1
         fault.id = self.number
         self.items.append(fault)
@@ -87,14 +87,14 @@ class Faults:
             state.people.of(reading.peer_of(fault.actor)).faults += 1
         return fault
 
-    def charge(self, fault: Fault, seconds: float, tokens: int) -> None:
+    def charge(self, fault: FaultRecord, seconds: float, tokens: int) -> None:
         fault.seconds += seconds
         fault.tokens += tokens
         self.seconds += seconds
         self.tokens += tokens
         fault.costed = True
 
-    def open_of(self, actor: str) -> Fault | None:
+    def open_of(self, actor: str) -> FaultRecord | None:
         """The incident of this actor in the step that is not decided yet."""
         for number in self.pending:
             fault = self.get(number)
@@ -138,7 +138,7 @@ class Faults:
         elif since is not None and at > since and not (state.run.told and self.pending):
             # else a loss came before it: its cost, told with the step, counts from there
             reason, step = self.waiting_for, state.run.step + 1
-            fault = self.add(state, Fault(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
+            fault = self.add(state, FaultRecord(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
             self.charge(fault, at - since, self._tokens(at - since))
 
     def coordinator_back(self, state: RunState, actor: str, at: float, last_at: float, died: bool) -> None:
@@ -146,7 +146,7 @@ class Faults:
         self.waiting_since = None
         if died and state.run.step >= 0 and not state.run.finished:
             reason = f"the coordinator died, and was away for {max(0.0, at - last_at):.0f} s"
-            self.back = self.add(state, Fault(0, last_at, "restart", "", None, state.run.step + 1, "", reason)).id
+            self.back = self.add(state, FaultRecord(0, last_at, "restart", "", None, state.run.step + 1, "", reason)).id
 
     def leader_changed(self, state: RunState, actor: str, before: str | None, at: float) -> None:
         led, self.led = self.led, actor
@@ -155,7 +155,7 @@ class Faults:
         old = state.run.coordinators.get(led)
         since = min(at, old.last_at) if old is not None else at
         reason = f"coordinator {led} led no more: {actor} leads"
-        self.back = self.add(state, Fault(0, since, "failover", "", None, state.run.step + 1, "", reason)).id
+        self.back = self.add(state, FaultRecord(0, since, "failover", "", None, state.run.step + 1, "", reason)).id
 
     def _tokens(self, seconds: float) -> int:
         return int(statistics.median(self.usual) * max(0.0, seconds)) if self.usual else 0
@@ -169,7 +169,7 @@ def fenced(state: RunState, record: Record, at: float, source: str) -> None:
     faults = state.faults
     fault = faults.open_of(actor)
     if fault is None:
-        fault = faults.add(state, Fault(0, at, "fenced", actor, stage, step, pass_id, reason))
+        fault = faults.add(state, FaultRecord(0, at, "fenced", actor, stage, step, pass_id, reason))
         _pend(faults, fault)
     fault.pass_id = pass_id
     fault.microbatches += finished + unfinished
@@ -194,7 +194,7 @@ def lost(state: RunState, record: Record, at: float, source: str) -> None:
     training = opened is not None and opened.kind == "train"
     inside = stage is not None and stage < len(state.pipeline.stages) and actor in state.pipeline.stages[stage].roster
     pass_id = opened.pass_id if training and inside and opened is not None else ""
-    fault = faults.add(state, Fault(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
+    fault = faults.add(state, FaultRecord(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
     if training or (stage is not None and state.run.step >= 0):
         _pend(faults, fault)  # that it is fenced may be told next, or what it cost with the step
     else:
@@ -205,7 +205,7 @@ def expelled(state: RunState, record: Record, at: float, source: str) -> None:
     actor, stage, step = reading.name(record, "actor"), reading.stage(record), reading.count(record, "step")
     reason = reading.text(record, "reason")
     if state.faults.open_of(actor) is None:
-        _pend(state.faults, state.faults.add(state, Fault(0, at, "expelled", actor, stage, step, "", reason)))
+        _pend(state.faults, state.faults.add(state, FaultRecord(0, at, "expelled", actor, stage, step, "", reason)))
 
 
 def aborted(state: RunState, record: Record, at: float, source: str) -> None:
@@ -218,7 +218,7 @@ def aborted(state: RunState, record: Record, at: float, source: str) -> None:
         fault = faults.get(number)
         if fault is not None and fault.pass_id == pass_id:
             return
-    _pend(faults, faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason)))
+    _pend(faults, faults.add(state, FaultRecord(0, at, "aborted", "", None, step, pass_id, reason)))
 
 
 def evaluation_dropped(state: RunState, record: Record, at: float, source: str) -> None:
@@ -226,7 +226,7 @@ def evaluation_dropped(state: RunState, record: Record, at: float, source: str) 
     version, who = reading.count(record, "version"), reading.names(record, "who", MOST_ROSTER)
     actor = who[0] if len(who) == 1 else ""
     stage = state.members.stage_of(actor) if actor else None
-    fault = Fault(0, at, "dropped", actor, stage, version, "", reading.text(record, "reason"), recovered_at=at)
+    fault = FaultRecord(0, at, "dropped", actor, stage, version, "", reading.text(record, "reason"), recovered_at=at)
     state.faults.add(state, fault)
 
 
@@ -235,13 +235,15 @@ def diverged(state: RunState, record: Record, at: float, source: str) -> None:
     step, reason = reading.count(record, "step", least=-1), reading.text(record, "reason")
     if source != state.run.voice and state.run.coordinated:
         return  # told by who led before, too
-    state.faults.add(state, Fault(0, at, "diverged", "", None, step, "", reason, recovered_at=at))
+    state.faults.add(state, FaultRecord(0, at, "diverged", "", None, step, "", reason, recovered_at=at))
 
 
 def out_of_memory(state: RunState, record: Record, at: float, source: str) -> None:
     """In a peer's own log: it does its work again."""
     actor, what = reading.name(record, "actor"), reading.text(record, "what")
-    state.faults.add(state, Fault(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at))
+    state.faults.add(
+        state, FaultRecord(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at)
+    )
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
@@ -252,7 +254,7 @@ def rolled_back(state: RunState, record: Record, at: float, source: str) -> None
     undone = [step for step in state.work.steps if step.step >= version]
     tokens = sum(step.tokens for step in undone)
     tokens += max(0, state.run.step + 1 - version - len(undone)) * (state.work.tokens_per_step or 0)
-    fault = state.faults.add(state, Fault(0, at, "rolled back", "", None, version, "", reason))
+    fault = state.faults.add(state, FaultRecord(0, at, "rolled back", "", None, version, "", reason))
     state.faults.charge(fault, sum(step.seconds or 0.0 for step in undone), tokens)
     _pend(state.faults, fault)
 
@@ -279,10 +281,10 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
         if actor not in known and (actor in state.members.here or actor in state.members.gone):
             stage = state.members.stage_of(actor)
             why = _own_part(reason, actor, actors)
-            slow = Fault(0, at, "slow", actor, stage, step, pass_id, why, recovered_at=at, decided=True)
+            slow = FaultRecord(0, at, "slow", actor, stage, step, pass_id, why, recovered_at=at, decided=True)
             found.append(faults.add(state, slow))
     if not found:
-        found = [faults.add(state, Fault(0, at, "aborted", "", None, step, pass_id, reason, recovered_at=at))]
+        found = [faults.add(state, FaultRecord(0, at, "aborted", "", None, step, pass_id, reason, recovered_at=at))]
     if len(found) == 1:
         found[0].microbatches = microbatches
     else:
@@ -312,6 +314,6 @@ def frame_recovered(state: RunState, record: Record, at: float, source: str) -> 
             fault.recovered_at, fault.decided = at, False
 
 
-def _pend(faults: Faults, fault: Fault) -> None:
+def _pend(faults: Faults, fault: FaultRecord) -> None:
     faults.pending.append(fault.id)
     del faults.pending[:-MOST_FAULTS]

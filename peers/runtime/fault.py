@@ -51,8 +51,8 @@ class FaultError(ValueError):
 class Fault:
     """An event-log listener, and by `watch` one of actions.
 
-    `daemon_pid` is asked for when `daemon` strikes; `flip_bit`, `starve` and `overflow` are called when the fault of that
-    name does.
+    `daemon_pid` is asked for when `daemon` strikes; `flip_bit`, `starve` and `overflow` are called when the fault of
+    that name does.
     """
 
     kind: str

@@ -16,7 +16,7 @@ NOT_KEPT = b"\1"
 """The answer in place of an index, or of pieces: whoever is asked does not have it, and will not."""
 
 
-class Kind(enum.Enum):
+class PieceKind(enum.Enum):
     STATE = "state"
     """Of a version."""
     SUMS = "sums"
@@ -27,7 +27,7 @@ class Kind(enum.Enum):
 class PieceRequest:
     """`count` pieces from `first` on; 0: the index."""
 
-    kind: Kind
+    kind: PieceKind
     stage: int
     version: int
     first: int = 0
@@ -47,7 +47,7 @@ class PieceRequest:
             return None
         try:
             fields = json.loads(raw)["pieces"]
-            request = cls(**{**fields, "kind": Kind(fields["kind"])})
+            request = cls(**{**fields, "kind": PieceKind(fields["kind"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RequestError("not a request for pieces") from None
         numbers = (request.stage, request.version, request.first, request.count)

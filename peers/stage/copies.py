@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers.runtime.state_request import StateRequest
-from peers.stage.copying import Emit, Engine, copy_to
+from peers.stage.copying import Engine, Log, copy_to
 from swarm.net.bulk import is_overdue
 from swarm.protocol.ids import Actor
 from swarm.state.error import StateError
@@ -31,7 +31,7 @@ PAUSE_S = 2.0
 class Copies:
     """Used in one event loop. `folder` is there, and somebody else empties it before a process begins."""
 
-    def __init__(self, run_hash: str, folder: Path, emit: Emit) -> None:
+    def __init__(self, run_hash: str, folder: Path, emit: Log) -> None:
         self._run_hash = run_hash
         self._folder = folder
         self._emit = emit

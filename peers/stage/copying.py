@@ -17,7 +17,7 @@ TOLD_S = 1.0
 """A step that has waited for so long is told of."""
 
 _Value = TypeVar("_Value")
-Emit = Callable[[Event], None]
+Log = Callable[[Event], None]
 
 
 class Engine(Protocol):
@@ -30,7 +30,7 @@ class Engine(Protocol):
 
 
 def copy_state(
-    engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Emit
+    engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Log
 ) -> Future[Draft]:
     """What `write` makes of that version, in a thread. From the event loop; the copy begins before the next step does.
 
@@ -50,6 +50,6 @@ def copy_state(
     return engine.copied(copy)
 
 
-def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Emit) -> Future[Draft]:
+def copy_to(path: Path, engine: Engine, run_hash: str, stage: int, version: int, emit: Log) -> Future[Draft]:
     """As `copy_state`, into a file. It raises OSError too."""
     return copy_state(engine, stage, version, lambda held: write_draft(path, held, run_hash, stage), emit)

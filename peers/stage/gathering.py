@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, Kind, PieceRequest
+from peers.runtime.piece_request import MAX_RUN, NOT_KEPT, NOT_YET, PieceKind, PieceRequest
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy
 from swarm.protocol.ids import Actor
@@ -38,7 +38,7 @@ RUN_S = 1.0
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
 """Bytes a second that come from a donor: on a faster line packing a state costs it more than it gains."""
-OTHERS_S = {Kind.STATE: 4.0, Kind.SUMS: 1.0}
+OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
 """How long the other donors have for their index once the first has told it: what a state is only its donors say, while
 sums are compared with what was decided."""
 _SILENT_S = 4.0
@@ -92,7 +92,7 @@ class _Run:
 class Gathering:
     """Of one thing. `donors` may be changed at any time; `progress` is told of every piece."""
 
-    kind: Kind
+    kind: PieceKind
     stage: int
     version: int
     limit: int
@@ -166,7 +166,7 @@ class Gathering:
             if told:
                 until = min(until, time.monotonic() + OTHERS_S[self.kind])
                 ((common, tellers),) = Counter(raw for _, raw in told).most_common(1)
-                if self.kind is Kind.SUMS or 2 * tellers > len(asked) or time.monotonic() >= until:
+                if self.kind is PieceKind.SUMS or 2 * tellers > len(asked) or time.monotonic() >= until:
                     for actor in (actor for actor, raw in told if raw != common):
                         self._refuse(actor, "its index is another than that of most donors")
                     return Index.decode(common, self.limit, "the donors")
@@ -280,7 +280,7 @@ class Gathering:
         return _Run(donor, late[len(late) // 2 :], now)
 
     async def _receive(self, run: _Run, index: Index, file: int) -> None:
-        packed = self.kind is Kind.STATE and run.donor.rate < _PACKED_BELOW
+        packed = self.kind is PieceKind.STATE and run.donor.rate < _PACKED_BELOW
         request = PieceRequest(self.kind, self.stage, self.version, run.left[0], len(run.left), packed)
         sizes = [index.size(number) for number in run.left]
         most = sum(framed_bytes(size) if packed else size for size in sizes)

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from peers.runtime.piece_request import Kind, PieceRequest
+from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.runtime.state_request import StateRequest
 from peers.runtime.thread_work import to_its_end
 from peers.stage.copies import Copies
@@ -242,7 +242,7 @@ class Keeper:
     async def _gather(self, action: LoadState, own: Checkpoint | None) -> Shard:
         parameters = parameter_shapes(self._manifest.model, action.stage)
         limit = shard_limit(parameters)
-        gathering = self._gathering(Kind.STATE, action.stage, action.version, limit, action.donors)
+        gathering = self._gathering(PieceKind.STATE, action.stage, action.version, limit, action.donors)
         others = [other for other in self._incoming.glob("state-*") if other != gathering.path]
         await asyncio.to_thread(_remove, others)
         if own is not None and not gathering.path.exists():  # those of its pieces that the donors have need not come
@@ -272,7 +272,7 @@ class Keeper:
             return False
         largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
         limit = SumsFile.limit(max(engine.buckets, engine.whole_buckets), largest)
-        gathering = self._gathering(Kind.SUMS, action.stage, action.step, limit, action.donors)
+        gathering = self._gathering(PieceKind.SUMS, action.stage, action.step, limit, action.donors)
         if gathering.path.exists():  # it was here before, and was not what it should be
             gathering.path.unlink()
             gathering.wrong = frozenset(self._indices.get(action.step, ()))
@@ -327,7 +327,7 @@ class Keeper:
         version = None if self.engine is None else self.engine.version
         return await self.lending.answer(request, self.stage, version)
 
-    def _gathering(self, kind: Kind, stage: int, version: int, limit: int, donors: tuple[Actor, ...]) -> Gathering:
+    def _gathering(self, kind: PieceKind, stage: int, version: int, limit: int, donors: tuple[Actor, ...]) -> Gathering:
         path = self._incoming / f"{kind.value}-{stage}-{version}"
         return Gathering(kind, stage, version, limit, path, self._fetch_pieces, self._emit, self._come, donors)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers.runtime.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest
+from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest
 from peers.stage.copying import Engine, copy_to
 from swarm.events import CheckpointRefused, Event
 from swarm.protocol.ids import Attempt
@@ -146,7 +146,7 @@ class Lending:
 
         `stage`, `version`: what this peer holds. Who asks may have heard sooner of the pass for which it is to be kept.
         """
-        held = self._copies if request.kind is Kind.STATE else self._sums
+        held = self._copies if request.kind is PieceKind.STATE else self._sums
         lent = held.get(request.version) if request.stage == self._stage == stage else None
         if lent is None:
             coming = request.stage == stage and version is not None and request.version >= version

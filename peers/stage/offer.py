@@ -20,7 +20,7 @@ class MachineError(ValueError):
     """This machine cannot take part in the run; the message says why."""
 
 
-class Offer(NamedTuple):
+class MachineOffer(NamedTuple):
     """What a whole machine can do: microbatches a second through the whole model, bytes a second up and down."""
 
     capacity: float
@@ -30,7 +30,7 @@ class Offer(NamedTuple):
 
 async def measured_offer(
     manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
-) -> Offer:
+) -> MachineOffer:
     """As its home remembers it, or measured now. Raises MachineError."""
     kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
     link = kept.link(coordinator.peer)
@@ -57,7 +57,7 @@ async def measured_offer(
     forward_s, backward_s = (None, None) if speed is None else (speed.forward_s, speed.backward_s)
     memory = options.machine.budgets.memory
     log.append(MachineMeasured(options.device, capacity, forward_s, backward_s, memory, up, down, kept=not measured))
-    return Offer(capacity, up, down)
+    return MachineOffer(capacity, up, down)
 
 
 def updates_here(device: str, log: EventLog) -> bool:

@@ -12,7 +12,7 @@ from peers.stage.machine import Machine
 from peers.stage.patience import DEFAULT_PATIENCE_S
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
-from swarm.events import Listener
+from swarm.events import EventListener
 from swarm.manifest import SignedManifest
 from swarm.net.host import DEFAULT_LISTEN
 
@@ -40,7 +40,7 @@ class JoinOptions:
     """More DHT nodes to enter by, should none of the invite's addresses answer."""
     patience_s: float = DEFAULT_PATIENCE_S
     """How long to wait for a coordinator that cannot be reached."""
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
     accept: Callable[[SignedManifest], bool] = field(default=lambda signed: True)
     """Asked when the invite was a bare address: is this the organiser you mean?"""

@@ -19,7 +19,7 @@ from peers.runtime.run_network import run_network
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
 from peers.stage.keeper import Keeper
-from peers.stage.offer import Offer, measured_offer, updates_here
+from peers.stage.offer import MachineOffer, measured_offer, updates_here
 from peers.stage.options import JoinOptions
 from peers.stage.patience import CoordinatorGone, Patience
 from peers.stage.retention import Retention
@@ -119,7 +119,7 @@ class PeerProcess:
         self._group = group = members_of(manifest) or (named,)
         self._coordinator = named if named in group else group[0]
         self._loop = asyncio.get_running_loop()
-        self._offer: Offer | None = None
+        self._offer: MachineOffer | None = None
         self._twins: set[int] = set()
         """Incarnations of processes with our key that we were told of."""
         self._near: set[Actor] = set()

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from peers.runtime.link_probe import DOWN, noise
-from peers.runtime.piece_request import Kind, PieceRequest
+from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.runtime.state_request import StateRequest
 from peers.stage.keeper import Keeper
 from swarm.net.bulk import BulkError, Transfer
@@ -27,7 +27,7 @@ class Service:
         try:
             if (pieces := PieceRequest.decode(raw)) is not None:
                 answered = await self._keeper.answer(pieces)
-                return Transfer.of(answered, urgent=pieces.kind is Kind.SUMS)  # who lacks them falls behind
+                return Transfer.of(answered, urgent=pieces.kind is PieceKind.SUMS)  # who lacks them falls behind
             request = StateRequest.decode(raw)
             if request.checkpoint and requester.peer not in self._coordinators:
                 raise BulkError("saved checkpoints are for the coordinator's archive: ask for the live state")

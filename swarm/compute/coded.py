@@ -39,7 +39,7 @@ HEAD_BYTES = 9
 _LOSS = struct.Struct("<d")
 
 
-class Kind(enum.IntEnum):
+class Coding(enum.IntEnum):
     CODED = 0
     NOT_FINITE = 1
 
@@ -67,9 +67,9 @@ class CodedBuckets(Buckets):
         if math.isfinite(loss) and abs(loss) >= self._limit:
             raise FrameError(f"bucket {bucket} has the loss {loss:.6g}, the grid carries {self._limit:.6g}")
         frame = view[1 + loss_bytes :]
-        if view[0] == Kind.NOT_FINITE and not len(frame):
+        if view[0] == Coding.NOT_FINITE and not len(frame):
             return None, loss
-        if view[0] != Kind.CODED:
+        if view[0] != Coding.CODED:
             raise FrameError(f"bucket {bucket} of kind {view[0]} with a frame of {len(frame)} bytes")
         try:
             values = self._codec.decode(frame, (count - self.ends_in_loss(bucket),))
@@ -92,7 +92,7 @@ class CodedBuckets(Buckets):
             exact = values.to(torch.float64)
             wanted = (exact if residual is None else exact + residual).to(torch.float32)
         if not bool(torch.isfinite(wanted).all()):
-            return bytes((Kind.NOT_FINITE,)) + tail, None, torch.zeros_like(wanted)
+            return bytes((Coding.NOT_FINITE,)) + tail, None, torch.zeros_like(wanted)
         frame = self._codec.encode(wanted)
         crossed = self._codec.decode(frame, wanted.shape)
         if len(crossed) and (peak := peak_of(crossed)) >= self._limit:
@@ -100,7 +100,7 @@ class CodedBuckets(Buckets):
                 f"bucket {bucket} of the averaged gradients reaches {peak:.6g}, the grid carries {self._limit:.6g}: "
                 "lower sums.grid_bits or the learning rate"
             )
-        return b"".join((bytes((Kind.CODED,)), tail, frame)), crossed, wanted - crossed
+        return b"".join((bytes((Coding.CODED,)), tail, frame)), crossed, wanted - crossed
 
     def ends_in_loss(self, bucket: int) -> bool:
         return self._with_loss and bucket == self.count - 1

@@ -27,7 +27,7 @@ from swarm.protocol.update import Update
 KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 
-class StateError(ValueError):
+class OptimizerError(ValueError):
     """A state that does not fit the stage, or holds what no run could have made."""
 
 
@@ -135,12 +135,12 @@ class StageOptimizer:
         return held
 
     def load(self, state: StageState) -> None:
-        """Take over `state`. Raises StateError and changes nothing unless subspace, names, shapes and values fit.
+        """Take over `state`. Raises OptimizerError and changes nothing unless subspace, names, shapes and values fit.
 
         If it is in a file which cannot be read all of a sudden, this is `torn`.
         """
         if state.subspace_id != self._subspace_id:
-            raise StateError(
+            raise OptimizerError(
                 f"state of subspace {state.subspace_id[:16] or 'none'}, this run has {self._subspace_id[:16] or 'none'}"
                 ": its numbers mean nothing here; use the model.residual, model.subspace_*, model.boundary* and "
                 "model.anchor keys it was trained with"
@@ -166,21 +166,27 @@ def _decays(name: str, parameter: Tensor) -> bool:
 
 def _check_state(state: StageState, expected: Mapping[str, Tensor]) -> None:
     if not 0 <= state.updates <= state.version:
-        raise StateError(f"state counts {state.updates} updates in {state.version} steps")
+        raise OptimizerError(f"state counts {state.updates} updates in {state.version} steps")
     if len(state.chain) != 64 or not set(state.chain) <= set("0123456789abcdef"):
-        raise StateError(f"chain digest {state.chain[:80]!r} is not 64 hex digits")
+        raise OptimizerError(f"chain digest {state.chain[:80]!r} is not 64 hex digits")
     if missing := expected.keys() - state.tensors.keys():
-        raise StateError(f"state lacks {len(missing)} tensors, the first is {min(missing)!r}: is it another stage's?")
+        raise OptimizerError(
+            f"state lacks {len(missing)} tensors, the first is {min(missing)!r}: is it another stage's?"
+        )
     if extra := state.tensors.keys() - expected.keys():
-        raise StateError(f"state has {len(extra)} unknown tensors, the first is {min(extra)!r}: is it another stage's?")
+        raise OptimizerError(
+            f"state has {len(extra)} unknown tensors, the first is {min(extra)!r}: is it another stage's?"
+        )
     for name, tensor in state.tensors.items():
         want = expected[name]
         if tensor.shape != want.shape or tensor.dtype != want.dtype:
-            raise StateError(f"{name} is {tensor.dtype} {list(tensor.shape)}, expected {want.dtype} {list(want.shape)}")
+            raise OptimizerError(
+                f"{name} is {tensor.dtype} {list(tensor.shape)}, expected {want.dtype} {list(want.shape)}"
+            )
         if not tensor.numel():
             continue
         lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN wins; faster than isfinite()
         if not (math.isfinite(lowest) and math.isfinite(highest)):
-            raise StateError(f"{name} holds NaN or infinity")
+            raise OptimizerError(f"{name} holds NaN or infinity")
         if name.startswith("exp_avg_sq/") and lowest < 0:
-            raise StateError(f"{name} holds negative second moments")
+            raise OptimizerError(f"{name} holds negative second moments")

@@ -29,7 +29,7 @@ from swarm.events.faults import (
     StepAborted,
 )
 from swarm.events.group import DecisionRecorded, LeaderFollowed, LeadershipLost, LeadershipTaken, MajorityMissing
-from swarm.events.log import EventLog, Listener, mend_torn_tail, read_log
+from swarm.events.log import EventListener, EventLog, mend_torn_tail, read_log
 from swarm.events.membership import (
     DuplicateIdentity,
     ManyReplicas,
@@ -111,6 +111,7 @@ __all__ = [
     "Evaluated",
     "EvaluationDropped",
     "Event",
+    "EventListener",
     "EventLog",
     "FaultCosted",
     "FrameRecovered",
@@ -119,7 +120,6 @@ __all__ = [
     "LeaderFollowed",
     "LeadershipLost",
     "LeadershipTaken",
-    "Listener",
     "LoopBlocked",
     "MachineMeasured",
     "MajorityMissing",

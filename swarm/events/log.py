@@ -16,7 +16,7 @@ from typing import IO
 
 from swarm.events.event import Event, from_record, to_record
 
-Listener = Callable[[Event, float], None]
+EventListener = Callable[[Event, float], None]
 
 
 class EventLog:
@@ -25,8 +25,8 @@ class EventLog:
     def __init__(self, path: Path | None, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._file: IO[bytes] | None = None
-        self.listeners: list[Listener] = []
-        self._failed: list[Listener] = []
+        self.listeners: list[EventListener] = []
+        self._failed: list[EventListener] = []
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             mend_torn_tail(path)
@@ -51,7 +51,7 @@ class EventLog:
             self._file.close()
             self._file = None
 
-    def _tell(self, listener: Listener) -> None:
+    def _tell(self, listener: EventListener) -> None:
         """Called while its exception is handled."""
         if listener in self._failed:
             return

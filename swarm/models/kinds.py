@@ -17,15 +17,15 @@ from swarm.models.stage_module import StageModule
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ModelKind:
     stage: Callable[[ModelSection, int], StageModule]
     initial_value: Callable[[str, torch.Size, ModelSection, int], Tensor]
     """A function of (name, shape, model, seed) alone, whatever the cuts."""
 
 
 KINDS = {
-    "llama": Kind(llama.LlamaStage, llama.initial_value),
-    "resnet": Kind(resnet.ResNetStage, resnet.initial_value),
+    "llama": ModelKind(llama.LlamaStage, llama.initial_value),
+    "resnet": ModelKind(resnet.ResNetStage, resnet.initial_value),
 }
 """By model.kind."""
 

@@ -40,7 +40,7 @@ _ROLES = {role: link_pb2.Role.Value(f"ROLE_{role.name}") for role in (Role.PEER,
 _ROLE_OF = {number: role for role, number in _ROLES.items()}
 
 
-class RecordError(ValueError):
+class PublicRecordError(ValueError):
     """A record that is malformed, out of bounds, badly signed or in the wrong place."""
 
 
@@ -69,10 +69,10 @@ class Publisher(Protocol):
 async def publish(host: Publisher, record: PeerRecord) -> bool:
     """Store a signed record of this host until it expires; repeat before that. False: nobody took it.
 
-    Raises RecordError when the record is not about this host or out of bounds.
+    Raises PublicRecordError when the record is not about this host or out of bounds.
     """
     if record.actor.peer != host.peer_id:
-        raise RecordError(f"a record of {record.actor.peer} cannot be signed by {host.peer_id}")
+        raise PublicRecordError(f"a record of {record.actor.peer} cannot be signed by {host.peer_id}")
     signed = sign_peer(host.identity, record)
     try:
         async with asyncio.timeout(_TIMEOUT_S):  # a dead daemon would leave the call hanging
@@ -83,7 +83,7 @@ async def publish(host: Publisher, record: PeerRecord) -> bool:
 
 
 def sign_peer(identity: Identity, record: PeerRecord) -> records_pb2.SignedRecord:
-    """The record signed with a peer's key. Raises RecordError when it is out of bounds."""
+    """The record signed with a peer's key. Raises PublicRecordError when it is out of bounds."""
     body = records_pb2.PeerRecord(
         run_hash=_hash_bytes(record.run_hash),
         peer=record.actor.peer,
@@ -114,7 +114,7 @@ async def lookup(host: Publisher, run_hash: str, peers: Collection[str]) -> list
         for signed in entries.values():
             try:
                 record = open_record(signed.value)
-            except (RecordError, TypeError):
+            except (PublicRecordError, TypeError):
                 continue
             if record.expires_at > get_dht_time():
                 records.append(record)
@@ -122,26 +122,26 @@ async def lookup(host: Publisher, run_hash: str, peers: Collection[str]) -> list
 
 
 def open_record(raw: bytes) -> PeerRecord:
-    """The record in signed bytes. Raises RecordError; never anything else."""
+    """The record in signed bytes. Raises PublicRecordError; never anything else."""
     if len(raw) > MAX_RECORD:
-        raise RecordError(f"a record of {len(raw)} bytes; at most {MAX_RECORD} are taken")
+        raise PublicRecordError(f"a record of {len(raw)} bytes; at most {MAX_RECORD} are taken")
     try:
         signed = records_pb2.SignedRecord.FromString(raw)
         body = records_pb2.PeerRecord.FromString(signed.peer)
     except DecodeError as error:
-        raise RecordError(f"not a record: {error}") from None
+        raise PublicRecordError(f"not a record: {error}") from None
     if not verify(body.peer, signed.signature, _CONTEXT + signed.peer):
-        raise RecordError(f"a record of {body.peer[:80]!r} with a bad signature")
+        raise PublicRecordError(f"a record of {body.peer[:80]!r} with a bad signature")
     _check(body)
     if body.role not in _ROLE_OF:
-        raise RecordError(f"role {body.role} is unknown")
+        raise PublicRecordError(f"role {body.role} is unknown")
     stage = StageIndex(body.stage) if body.HasField("stage") else None
     if stage is not None and stage >= MAX_STAGES:
-        raise RecordError(f"stage {stage} is out of range")
+        raise PublicRecordError(f"stage {stage} is out of range")
     if not (math.isfinite(body.capacity) and body.capacity >= 0):
-        raise RecordError(f"a capacity of {body.capacity}")
+        raise PublicRecordError(f"a capacity of {body.capacity}")
     if body.version < -1:
-        raise RecordError(f"version {body.version}")
+        raise PublicRecordError(f"version {body.version}")
     return PeerRecord(
         run_hash=body.run_hash.hex(),
         actor=Actor(body.peer, body.incarnation),
@@ -175,19 +175,21 @@ class RecordGuard(RecordValidatorBase):
 
 def _check(body: records_pb2.PeerRecord) -> None:
     if len(body.run_hash) != 32:
-        raise RecordError(f"a run hash of {len(body.run_hash)} bytes; it has 32")
+        raise PublicRecordError(f"a run hash of {len(body.run_hash)} bytes; it has 32")
     if len(body.addresses) > MAX_ADDRESSES:
-        raise RecordError(f"{len(body.addresses)} addresses; at most {MAX_ADDRESSES} are taken")
+        raise PublicRecordError(f"{len(body.addresses)} addresses; at most {MAX_ADDRESSES} are taken")
     if not body.expires_at <= get_dht_time() + MAX_LIFETIME_S:  # also when it is not a number
-        raise RecordError(f"a record that expires at {body.expires_at}; at most {MAX_LIFETIME_S:g} s ahead are taken")
+        raise PublicRecordError(
+            f"a record that expires at {body.expires_at}; at most {MAX_LIFETIME_S:g} s ahead are taken"
+        )
     if body.incarnation >= 2**63:
-        raise RecordError(f"{body.incarnation} is not an incarnation")
+        raise PublicRecordError(f"{body.incarnation} is not an incarnation")
     try:
         peer_id_bytes(body.peer)
         for address in body.addresses:
             addresses.components(address)
     except (IdentityError, addresses.AddressError) as error:
-        raise RecordError(str(error)) from None
+        raise PublicRecordError(str(error)) from None
 
 
 def _key(run_hash: str, peer: str) -> str:
@@ -196,5 +198,5 @@ def _key(run_hash: str, peer: str) -> str:
 
 def _hash_bytes(run_hash: str) -> bytes:
     if not re.fullmatch(r"[0-9a-f]{64}", run_hash):
-        raise RecordError(f"{run_hash[:80]!r} is not a run hash (64 hex digits)")
+        raise PublicRecordError(f"{run_hash[:80]!r} is not a run hash (64 hex digits)")
     return bytes.fromhex(run_hash)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peers.chaos.invariants import exactly_once
-from peers.chaos.machine import Machine, Seen
+from peers.chaos.machine import EmulatedMachine, Seen
 from swarm.events import ReduceStarted, StepDecided
 
 DECIDED = StepDecided(64, 1037, 1.0, 1.0, 1.0, 4, ["1:ab"], [])
@@ -18,7 +18,7 @@ DECIDED = StepDecided(64, 1037, 1.0, 1.0, 1.0, 4, ["1:ab"], [])
 def play(folder: Path, *told: tuple[str, str, list[int]]) -> Any:
     """A step of four microbatches, decided as the first amended table has it. `told`: (host, attempt, share)."""
     nursery: Any = None
-    machines = {name: Machine(name, folder, nursery, None, None) for name in ("p0", "p1", "c2")}
+    machines = {name: EmulatedMachine(name, folder, nursery, None, None) for name in ("p0", "p1", "c2")}
     for name, attempt, share in told:
         machines[name].log.append(Seen(1.0, ReduceStarted(attempt, share)))
     manifest = SimpleNamespace(batch=SimpleNamespace(microbatches=4))

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from peers.chaos.director import Ended, Played, Struck
-from peers.chaos.machine import Machine, Seen
+from peers.chaos.machine import EmulatedMachine, Seen
 from peers.chaos.report import Report, report_of
 from peers.chaos.scenario import Scenario, read
 from peers.chaos.summary import show
@@ -57,7 +57,7 @@ def played(tmp_path: Path, *more: tuple[str, float, Event]) -> Played:
     """A step each second, the two of the last fault a second and a half. `more`: what somebody logs, and when."""
     scenario: Scenario = read(Table(tomllib.loads(TEXT), ""), tmp_path / "scenario.toml")
     nursery: Any = None
-    machines = {name: Machine(name, tmp_path, nursery, None, None) for name in ("coordinator", "p0", "p1")}
+    machines = {name: EmulatedMachine(name, tmp_path, nursery, None, None) for name in ("coordinator", "p0", "p1")}
     found = Played(scenario, tmp_path, machines)
     machines["coordinator"].log.append(Seen(0.0, PassOpened("1:0", "train", [1, 1])))
     moments = [*(float(second) for second in range(1, 31)), 31.5, 33.0]

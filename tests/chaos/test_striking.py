@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from peers.chaos.director import Director, Played, ScenarioFailed
-from peers.chaos.machine import Machine
+from peers.chaos.machine import EmulatedMachine
 from peers.chaos.scenario import load
 
 FAULTS = """
@@ -57,7 +57,7 @@ def struck(folder: Path, name: str) -> tuple[Played, Links, list[str]]:
     lines: list[str] = []
     director = Director(scenario, folder, unused, links, lambda line, _: lines.append(line))
     for host in scenario.hosts:
-        director._machines[host] = Machine(host, folder, unused, None, None)
+        director._machines[host] = EmulatedMachine(host, folder, unused, None, None)
     for fault in scenario.faults:
         if fault.name in (name, f"{name}, over"):
             director._strike(fault)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peers.runtime.piece_request import NOT_KEPT, NOT_YET, Kind, PieceRequest, RequestError
+from peers.runtime.piece_request import NOT_KEPT, NOT_YET, PieceKind, PieceRequest, RequestError
 from peers.stage.gathering import OTHERS_S, Gathering, Unavailable
 from swarm.events import Event, Gathered, PieceRefused
 from swarm.net.bulk import Busy
@@ -81,7 +81,7 @@ def gathering(donors: Donors, folder: Path, *whom: Actor) -> tuple[Gathering, li
     events: list[Event] = []
     limit = len(WHOLE) + 1
     path = folder / "state-0-7"
-    return Gathering(Kind.STATE, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, whom), events
+    return Gathering(PieceKind.STATE, 0, 7, limit, path, donors.fetch, events.append, lambda nbytes: None, whom), events
 
 
 async def test_all_donors_send_some_and_all_of_it_comes(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_spoilt_piece_is_fetched_elsewhere_and_its_donor_not_asked_again
 async def test_a_state_is_packed_on_its_way_and_sums_which_are_packed_already_are_not(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     state = (0.02 * rng.standard_normal(3 * PIECE_BYTES // 4 + 250)).astype("<f4").tobytes()
-    for kind in Kind:
+    for kind in PieceKind:
         donors = Donors(one=state)
         donors.delay_s = {ONE: 0.02}
         fetching, events = gathering(donors, tmp_path, ONE)
@@ -124,7 +124,7 @@ async def test_a_state_is_packed_on_its_way_and_sums_which_are_packed_already_ar
         assert (await fetching.run()).read_bytes() == state
         (told,) = [event for event in events if isinstance(event, Gathered)]
         assert sum(told.by_donor.values()) == told.nbytes == len(state)
-        if kind is Kind.STATE:
+        if kind is PieceKind.STATE:
             assert 0.75 * len(state) < told.received < 0.88 * len(state)
         else:
             assert told.received == len(state)
@@ -194,7 +194,7 @@ async def test_sums_are_taken_as_soon_as_one_has_them_since_the_decision_says_wh
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.not_yet = {TWO: 1000}
     fetching, _ = gathering(donors, tmp_path, ONE, TWO)
-    fetching.kind = Kind.SUMS
+    fetching.kind = PieceKind.SUMS
     assert (await fetching.run()).read_bytes() == WHOLE
     assert donors.not_yet[TWO] >= 999
 
@@ -202,7 +202,7 @@ async def test_sums_are_taken_as_soon_as_one_has_them_since_the_decision_says_wh
 async def test_of_two_donors_one_that_never_has_it_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(OTHERS_S, Kind.STATE, 0.2)
+    monkeypatch.setitem(OTHERS_S, PieceKind.STATE, 0.2)
     donors = Donors(one=WHOLE, two=WHOLE)
     donors.not_yet = {TWO: 1000}
     fetching, _ = gathering(donors, tmp_path, ONE, TWO)

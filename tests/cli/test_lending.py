@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from peers.runtime.piece_request import Kind, PieceRequest
+from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.stage import lending as lending_module
 from peers.stage.lending import Lending
 from swarm.compute.held import HeldState, Holds
@@ -96,8 +96,8 @@ async def test_a_copy_is_lent_from_its_file_which_goes_when_nobody_wants_that_ve
     lending.lend(Lend(PassId(Term(1), StepNumber(5)), (5,), 5, sums=False), 0, engine, may_copy=True)
     await until(lambda: bool(list(folder.iterdir())))
     (path,) = folder.iterdir()
-    index = Index.decode(await answered(lending, PieceRequest(Kind.STATE, 0, 5)), 10_000, "x")
-    whole = await lending.answer(PieceRequest(Kind.STATE, 0, 5, 0, 1), 0, 5)
+    index = Index.decode(await answered(lending, PieceRequest(PieceKind.STATE, 0, 5)), 10_000, "x")
+    whole = await lending.answer(PieceRequest(PieceKind.STATE, 0, 5, 0, 1), 0, 5)
     assert whole == path.read_bytes() and index.fits(0, whole)
     assert torch.equal(open_shard(path, "x").tensors["param/w"], torch.ones(3))
     assert events == [StepHeldUp(0, 5, 3.0)], "who waits says so"
@@ -134,5 +134,5 @@ async def test_a_full_disk_is_told_and_does_not_stay_full_of_half_a_file(
     (told,) = events
     assert isinstance(told, CheckpointRefused) and "No space left" in told.reason
     assert not list((tmp_path / "lent").iterdir())
-    answer = await lending.answer(PieceRequest(Kind.SUMS, 0, 5), 0, 6)
+    answer = await lending.answer(PieceRequest(PieceKind.SUMS, 0, 5), 0, 6)
     assert answer == lending_module.NOT_KEPT

@@ -16,7 +16,7 @@ from swarm.compute.body import BodyFormat, BodyKind, FrameError
 from swarm.compute.engine import StageEngine
 from swarm.compute.held import GivenUp, HeldState
 from swarm.compute.least_pace import LeastPace
-from swarm.compute.optimizer import StateError
+from swarm.compute.optimizer import OptimizerError
 from swarm.compute.paced import PacedEngine
 from swarm.models.kinds import build_stage
 from swarm.protocol.ids import Actor, Attempt, Direction, FrameKey, PartKey, PassId, PassKind, SumKey
@@ -390,7 +390,7 @@ def test_state_moves_to_another_engine_and_a_wrong_one_is_refused(start, make_ma
     other.engine.load_state(state).result(WAIT_S)
     assert other.engine.version == 1
     assert other.engine.snapshot().result(WAIT_S).digest() == donor.engine.snapshot().result(WAIT_S).digest()
-    with pytest.raises(StateError, match="is it another stage's"):
+    with pytest.raises(OptimizerError, match="is it another stage's"):
         start(1).engine.load_state(state).result(WAIT_S)
 
 

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from swarm.compute.optimizer import StageOptimizer, StateError
+from swarm.compute.optimizer import OptimizerError, StageOptimizer
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.protocol.update import update_of
@@ -120,7 +120,7 @@ def test_a_state_that_does_not_fit_changes_nothing(change, reason):
     apply(other, reduced(3), 1.0)
     state = other.state()
     change(state.tensors)
-    with pytest.raises(StateError, match=reason):
+    with pytest.raises(OptimizerError, match=reason):
         optimizer.load(state)
     assert optimizer.digest() == before
 
@@ -129,5 +129,5 @@ def test_a_state_that_does_not_fit_changes_nothing(change, reason):
 def test_counts_and_chain_are_checked(change):
     _, other = make()
     apply(other, reduced(3), 1.0)
-    with pytest.raises(StateError):
+    with pytest.raises(OptimizerError):
         make()[1].load(dataclasses.replace(other.state(), **change))

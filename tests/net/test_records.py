@@ -20,7 +20,7 @@ from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.identity import Identity
 from swarm.net.proto import records_pb2
-from swarm.net.records import PeerRecord, RecordError, RecordGuard, open_record
+from swarm.net.records import PeerRecord, PublicRecordError, RecordGuard, open_record
 from swarm.protocol.ids import Actor, StageIndex
 
 RUN = "ab" * 32
@@ -53,7 +53,7 @@ async def test_records_are_found_by_every_node_and_the_newest_counts(
         assert await records.lookup(host, "cd" * 32, everybody) == []
     # the DHT itself refuses a value that is no record, and one signed by another
     assert not await first.dht.store("anything", b"value", get_dht_time() + 30)
-    with pytest.raises(RecordError, match="cannot be signed by"):
+    with pytest.raises(PublicRecordError, match="cannot be signed by"):
         await records.publish(first, mine)
 
 
@@ -84,7 +84,7 @@ def test_the_guard_refuses_what_is_forged_misplaced_or_kept_alive(tmp_path: Path
     forged = mine.SerializeToString()
     assert not guard.validate(dht_record(forged, RUN, me.peer_id, until))
     far = dataclasses.replace(record, expires_at=time.time() + records.MAX_LIFETIME_S + 3600)
-    with pytest.raises(RecordError, match="expires"):
+    with pytest.raises(PublicRecordError, match="expires"):
         signed_bytes(me, far)
     assert guard.merge_with(RecordGuard())
 
@@ -104,14 +104,14 @@ def test_the_guard_refuses_what_is_forged_misplaced_or_kept_alive(tmp_path: Path
 )
 def test_a_record_out_of_bounds_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     me = Identity.load(tmp_path / "me")
-    with pytest.raises(RecordError, match=reason):
+    with pytest.raises(PublicRecordError, match=reason):
         signed_bytes(me, record_of(me.peer_id, **changes))
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_are_no_record(raw: bytes) -> None:
-    with pytest.raises(RecordError):
+    with pytest.raises(PublicRecordError):
         open_record(raw)
-    with pytest.raises(RecordError):
+    with pytest.raises(PublicRecordError):
         open_record(records_pb2.SignedRecord(peer=raw, signature=b"x" * 64).SerializeToString())
     assert not RecordGuard().validate(DHTRecord(b"key", raw, raw, 1.0))

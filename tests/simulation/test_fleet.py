@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fleet.machine import SPREAD, UPLINK_BYTES_PER_S, Machine, machine
+from benchmarks.fleet.machine import SPREAD, UPLINK_BYTES_PER_S, FleetMachine, machine
 from benchmarks.fleet.optimum import optimum, visits_per_s
-from benchmarks.fleet.payload import Payload
+from benchmarks.fleet.payload import Ballast
 from benchmarks.fleet.plan import WORKLOAD, FleetPlan, workload
 from benchmarks.fleet.regions import FLOW_BYTES_PER_S, ROUND_TRIP_S, regions
 from benchmarks.fleet.traffic import BETWEEN, FROM, TO
@@ -68,7 +68,7 @@ def two(up: float, down: float) -> tuple[FleetWorld, list[Any]]:
     world.crash(world.coordinator)
     peers = list(world.peers())
     for peer in peers:
-        peer.machine = Machine(1.0, peer.machine.region, up, down)
+        peer.machine = FleetMachine(1.0, peer.machine.region, up, down)
     return world, peers
 
 
@@ -82,7 +82,7 @@ def ear(world: FleetWorld, peer: Any) -> list[tuple[float, Message]]:
 
 def frame(number: int, nbytes: int) -> Frame:
     key = FrameKey(PassId(Term(0), StepNumber(0)), 1, Direction.FORWARD, Microbatch(number))
-    return Frame(key, Payload(nbytes))
+    return Frame(key, Ballast(nbytes))
 
 
 def test_frames_wait_for_those_before_them_and_control_does_not() -> None:
@@ -104,7 +104,7 @@ def test_a_gradient_does_not_wait_for_the_activations_before_it() -> None:
     for number in range(4):
         world.links.send(a, b.actor, frame(number, 1_000_000))
     gradient = dataclasses.replace(frame(9, 1_000_000).key, direction=Direction.BACKWARD)
-    world.links.send(a, b.actor, Frame(gradient, Payload(1_000_000)))
+    world.links.send(a, b.actor, Frame(gradient, Ballast(1_000_000)))
     world.run(world.now + 10, 1 << 30, lambda: False)
     came = [message.key.microbatch for _, message in heard if isinstance(message, Frame) and message.key.boundary]
     assert came == [0, 9, 1, 2, 3]
@@ -129,7 +129,7 @@ def test_a_narrow_line_down_keeps_those_waiting_who_send_at_once() -> None:
 
 
 def test_the_optimum_of_equal_machines_is_their_rate_shared_over_the_stages() -> None:
-    plain = Machine(speed=1.0, region=0, up=1e12, down=1e12)
+    plain = FleetMachine(speed=1.0, region=0, up=1e12, down=1e12)
     assert optimum([plain] * 12, WORKLOAD, 4) == pytest.approx(3 / WORKLOAD.seconds)
     narrow = dataclasses.replace(plain, up=WORKLOAD.frame_bytes / 10)
     assert visits_per_s(narrow, WORKLOAD, 2) == pytest.approx(1 / 20)

@@ -21,7 +21,7 @@ from peers.dashboard.history.logs import Logs
 from peers.dashboard.history.store import Store
 from peers.dashboard.history.tail import Line, line_at, record_of
 from peers.fold import RunState, apply_record
-from peers.fold.faults import Fault
+from peers.fold.faults import FaultRecord
 from peers.fold.reading import Malformed, Record, step_of
 from peers.fold.snapshot import load
 from peers.fold.trouble import TROUBLE_KINDS, in_words
@@ -175,7 +175,7 @@ class History:
         for number, raw in self._store.rows(
             "SELECT id, fault FROM faults WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT ?", (start, end, most)
         ):
-            row = fault_row(load(Fault, json.loads(raw)))
+            row = fault_row(load(FaultRecord, json.loads(raw)))
             text = f"{row['name'] + ' ' if row['name'] else ''}{row['word']}: {row['reason']}"
             faults.append({"at": row["at"], "kind": "fault", "text": text, "id": number})
         kept = faults[:most] + found[: max(0, most - len(faults))]
@@ -185,7 +185,7 @@ class History:
         """All there ever were, the newest first."""
         query = "SELECT fault FROM faults ORDER BY id DESC LIMIT ? OFFSET ?"
         rows = self._store.rows(query, (max(0, min(limit, MOST_LINES)), max(0, offset)))
-        return [fault_row(load(Fault, json.loads(raw))) for (raw,) in rows]
+        return [fault_row(load(FaultRecord, json.loads(raw))) for (raw,) in rows]
 
     def steps_of(self, actor: str, most: int = 64) -> list[dict[str, Any]]:
         """A peer's last steps, the newest first, with what it did in each."""
@@ -308,7 +308,7 @@ class History:
         """From the newest snapshot, if there is one that fits the logs."""
         self._life += 1
         self._past = None
-        self._told: dict[int, Fault] = {}
+        self._told: dict[int, FaultRecord] = {}
         """Faults as they were written last."""
         self._snapshot_events = 0
         self._snapshot_after = 0.0
@@ -413,7 +413,7 @@ class History:
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _write_faults(self) -> None:
-        kept: dict[int, Fault] = {}
+        kept: dict[int, FaultRecord] = {}
         for fault in self._state.faults.items:
             told = self._told.get(fault.id)
             if told != fault:

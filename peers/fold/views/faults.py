@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peers.fold.faults import Fault
+from peers.fold.faults import FaultRecord
 from peers.fold.state import RunState
 from peers.fold.views.paging import page
 from peers.fold.views.words import display_name
@@ -36,7 +36,7 @@ def faults_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[s
     }
 
 
-def fault_row(fault: Fault) -> dict[str, Any]:
+def fault_row(fault: FaultRecord) -> dict[str, Any]:
     word = WORDS.get(fault.kind, fault.kind)
     if fault.kind == "lost" and not fault.pass_id:
         word = "lost, with no part in a step"

@@ -9,7 +9,7 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.peer.delta_bases import Visits
 from swarm.protocol.settings import Settings
 from swarm.simulation.faults.diverging import Diverging
-from swarm.simulation.kernel.network import Network
+from swarm.simulation.kernel.network import SimNetwork
 from swarm.simulation.kernel.timeline import Process
 
 
@@ -38,7 +38,7 @@ class WorldView(Protocol):
     unlike: bool
     diverging: Diverging | None
     now: float
-    network: Network
+    network: SimNetwork
 
     @property
     def by_actor(self) -> Mapping[Actor, Process]: ...

@@ -85,7 +85,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SimFault:
     """`occurrence`: how often the moment passes before it strikes; `delay`: seconds after the moment; `seconds`: how
     long the fault lasts (stall, partition, bad weather) or how long the machine is away (restart)."""
 
@@ -137,7 +137,7 @@ GROUP_CELLS = tuple(itertools.starmap(Cell, itertools.product(GROUP_KINDS, GROUP
 class Injector:
     """Watches the phases of a run and strikes. `respawn` starts the next incarnation of a process that died."""
 
-    def __init__(self, world: World, faults: tuple[Fault, ...], respawn: Callable[[Process, float], None]) -> None:
+    def __init__(self, world: World, faults: tuple[SimFault, ...], respawn: Callable[[Process, float], None]) -> None:
         self.struck: list[Cell] = []
         self.quiet_at = 0.0
         """When the last fault is over."""
@@ -156,7 +156,7 @@ class Injector:
             return
         for entry in waiting[:]:
             fault, left = entry
-            assert isinstance(fault, Fault) and isinstance(left, int)
+            assert isinstance(fault, SimFault) and isinstance(left, int)
             target = self._target(fault.cell, process)
             if target is None:
                 continue
@@ -194,7 +194,7 @@ class Injector:
             return self._random.choice(those) if those else None
         return None
 
-    def _half_sent(self, fault: Fault) -> None:
+    def _half_sent(self, fault: SimFault) -> None:
         """The coordinator dies among the messages that tell of a decision."""
         world = self._world
 
@@ -207,7 +207,7 @@ class Injector:
 
         world.on_phase = armed
 
-    def _strike(self, blow: tuple[Fault, Process]) -> None:
+    def _strike(self, blow: tuple[SimFault, Process]) -> None:
         fault, target = blow
         world, kind = self._world, fault.cell.kind
         if kind == "decision half sent" and world.coordinator is not None:

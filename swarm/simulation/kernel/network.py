@@ -18,7 +18,7 @@ from swarm.simulation.kernel.timeline import Process, Timeline
 
 
 @dataclass(slots=True)
-class Link:
+class SimLink:
     """One direction of a pair."""
 
     delay: float
@@ -53,7 +53,7 @@ class Weather:
     late_s: float = 2.0
 
 
-class Network:
+class SimNetwork:
     """All links. Sending never fails; a message may be lost."""
 
     def __init__(self, world: Timeline) -> None:
@@ -67,7 +67,7 @@ class Network:
         """By process, when its line has sent all that waits."""
         self._waiting: set[tuple[int, Actor, Key]] = set()
         """What waits for its turn there, or is being sent."""
-        self._links: dict[tuple[int, int], Link] = {}
+        self._links: dict[tuple[int, int], SimLink] = {}
         self._neighbours: dict[int, set[int]] = {}
         self._bursts: list[Burst] = []
         self._told: set[tuple[int, Actor]] = set()
@@ -238,11 +238,11 @@ class Network:
         if process.alive and other.alive:
             self._world.tell_up(process, other.actor, 0.0)
 
-    def _connect(self, a: Process, b: Process) -> Link:
+    def _connect(self, a: Process, b: Process) -> SimLink:
         world = self._world
-        first: Link | None = None
+        first: SimLink | None = None
         for source, target in ((a, b), (b, a)):
-            link = Link(delay=0.001 + 0.012 * world.random.random())
+            link = SimLink(delay=0.001 + 0.012 * world.random.random())
             link.delay += self.far.get(source.actor.peer, 0.0) + self.far.get(target.actor.peer, 0.0)
             first = first or link
             self._links[source.pid, target.pid] = link

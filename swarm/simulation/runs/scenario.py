@@ -15,7 +15,7 @@ from swarm.manifest import DivergenceSection, OptimizerSection
 from swarm.protocol.settings import Settings
 from swarm.simulation.checks.watch import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
-from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, Fault
+from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
 from swarm.simulation.faults.lie import DISTURBANCES, Lie
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.toy.organiser import Wish
@@ -77,7 +77,7 @@ class Plan:
     """Peers that come after the start and stand by."""
     speeds: tuple[float, ...]
     """Seconds of work per nominal second, by peer in order of arrival."""
-    faults: tuple[Fault, ...]
+    faults: tuple[SimFault, ...]
     weather: Weather | None = None
     """Losses, late repeats and overtaking at any time, on all links."""
     blocks: int = 0
@@ -334,13 +334,13 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def _fault(cell: Cell, rng: Random, *, late: bool = False) -> Fault:
+def _fault(cell: Cell, rng: Random, *, late: bool = False) -> SimFault:
     """`late`: in any step, not only in the first."""
     if cell.phase in _FREQUENT:
         occurrence = rng.randrange(24 if late else 6)
     else:
         occurrence = rng.randrange(3 if late else 2) if late or rng.random() < 0.3 else 0
-    return Fault(
+    return SimFault(
         cell,
         occurrence=occurrence,
         delay=0.0 if rng.random() < 0.5 else 0.015 * rng.random(),
@@ -371,26 +371,26 @@ def _stands_by(first: Cell | None) -> bool:
     return first is not None and (first.role == "standby" or first.kind == "last replica")
 
 
-def _some_of_a_stage(rng: Random, peers: int) -> list[Fault]:
+def _some_of_a_stage(rng: Random, peers: int) -> list[SimFault]:
     """So many of one stage die that others are needed there, once newcomers have shown how long it takes to come."""
     role, at = rng.choice(("first", "last")), rng.randrange(12, 40)
-    return [Fault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
+    return [SimFault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
 
 
-def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[Fault]:
+def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> list[SimFault]:
     """In a later step a sender goes and soon a receiver: perhaps its own, when others have used its frames."""
     step = rng.choice((1, 2))
     first, last = (buckets_of(stage, shared) * replicas for stage in (0, stages - 1))  # moments of a step that reduces
     return [
-        Fault(Cell("crash", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
-        Fault(Cell("crash", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
+        SimFault(Cell("crash", "reduce", "first"), step * first + rng.randrange(first), delay=0.0, seconds=0.0),
+        SimFault(Cell("crash", "reduce", "last"), step * last + rng.randrange(last), 0.2 * rng.random(), seconds=0.0),
     ]
 
 
-def _among_coordinators(rng: Random) -> list[Fault]:
+def _among_coordinators(rng: Random) -> list[SimFault]:
     """Leaders that go or are cut off, again and again; often while others stand for election, or have just voted."""
     faults = [
-        Fault(
+        SimFault(
             Cell(rng.choice(GROUP_KINDS), rng.choice(("forward", "reduce", "deciding", "decided")), "leader"),
             occurrence=rng.randrange(12),
             delay=0.0 if rng.random() < 0.5 else 0.3 * rng.random(),
@@ -399,18 +399,20 @@ def _among_coordinators(rng: Random) -> list[Fault]:
         for _ in range(rng.randrange(1, 4))
     ]
     if rng.random() < 0.5:
-        faults.append(Fault(Cell("members late", "joining", "follower"), rng.randrange(3), 0.0, rng.choice((2.0, 9.0))))
+        faults.append(
+            SimFault(Cell("members late", "joining", "follower"), rng.randrange(3), 0.0, rng.choice((2.0, 9.0)))
+        )
         for _ in range(rng.randrange(1, 4)):
             voter = Cell("member restart", "voted", "follower")
-            faults.append(Fault(voter, rng.randrange(6), 0.002 * rng.random(), seconds=rng.choice((0.001, 0.05))))
+            faults.append(SimFault(voter, rng.randrange(6), 0.002 * rng.random(), seconds=rng.choice((0.001, 0.05))))
     return faults
 
 
-def _votes(rng: Random) -> list[Fault]:
+def _votes(rng: Random) -> list[SimFault]:
     """Two stand in one ballot when each asks before it hears of the other; then every vote counts. Who gave it dies."""
-    late = [Fault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
+    late = [SimFault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
     voters = [
-        Fault(
+        SimFault(
             Cell("member restart", "voted", rng.choice(("leader", "follower", "follower"))),
             occurrence=rng.randrange(3),
             delay=rng.choice((0.0, 0.002, 0.02)),
@@ -419,16 +421,18 @@ def _votes(rng: Random) -> list[Fault]:
         for _ in range(rng.randrange(2, 6))
     ]
     again = [
-        Fault(Cell("member restart", rng.choice(("forward", "deciding")), "leader"), rng.randrange(6), 0.0, seconds=2.0)
+        SimFault(
+            Cell("member restart", rng.choice(("forward", "deciding")), "leader"), rng.randrange(6), 0.0, seconds=2.0
+        )
         for _ in range(rng.randrange(3))
     ]
     return late + voters + again
 
 
-def _at_one_end(rng: Random, replicas: int) -> Fault:
+def _at_one_end(rng: Random, replicas: int) -> SimFault:
     """Who dies there has prepared, perhaps with the other end, and perhaps the coordinator never hears of it."""
     cell = Cell("crash", "prepared", rng.choice(("first", "last")))
-    return Fault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
+    return SimFault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
 
 
 def _seconds(kind: str, rng: Random) -> float:

@@ -10,7 +10,7 @@ from swarm.protocol.peer.delta_bases import Visits
 from swarm.protocol.settings import Settings
 from swarm.simulation.checks.watch import Watch
 from swarm.simulation.faults.diverging import Diverging
-from swarm.simulation.kernel.network import Network
+from swarm.simulation.kernel.network import SimNetwork
 from swarm.simulation.kernel.timeline import Process, Timeline
 from swarm.simulation.toy.scribe import Scribe
 
@@ -55,7 +55,7 @@ class World(Timeline):
         """The coordinator's archive, {(stage, version): state}: on disk, so it survives."""
         self.archives = [self.archive]
         """Those of a group, if there is one."""
-        self.network = Network(self)
+        self.network = SimNetwork(self)
         self.watch = Watch(self)
         self.scribe: Scribe | None = None
         """Hears what coordinators tell."""
