@@ -25,6 +25,7 @@ from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_network import run_network
 from peers.runtime.signals import leaving_signals
 from peers.runtime.state_request import StateRequest
+from swarm.buffer import Buffer
 from swarm.compute.payload import largest_payload
 from swarm.events import (
     ClockDiffers,
@@ -38,7 +39,6 @@ from swarm.net.handshake import Role
 from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.uplink import Uplink
-from swarm.net.wire import Buffer
 from swarm.protocol.coordinator.commands import given
 from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor

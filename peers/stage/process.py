@@ -27,6 +27,7 @@ from peers.stage.service import Service
 from peers.stage.telemetry import Reports
 from peers.stage.twin import check_note, is_of_a_twin, leave_note
 from peers.stage.usage import Usage, machine_traits
+from swarm.buffer import Buffer
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
 from swarm.compute.graph import graph_bytes
@@ -49,7 +50,7 @@ from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
-from swarm.net.wire import MAX_LINKS, Buffer
+from swarm.net.wire import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin

@@ -9,8 +9,8 @@ from peers.runtime.link_probe import DOWN, noise
 from peers.runtime.piece_request import PieceKind, PieceRequest
 from peers.runtime.state_request import StateRequest
 from peers.stage.keeper import Keeper
+from swarm.buffer import Buffer
 from swarm.net.bulk import BulkError, Transfer
-from swarm.net.wire import Buffer
 from swarm.protocol.ids import Actor
 from swarm.state.transfer import TransferHeader
 

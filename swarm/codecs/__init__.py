@@ -10,8 +10,9 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 
+from swarm.buffer import Buffer
 from swarm.codecs.channel_uniform import ChannelUniform
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason
+from swarm.codecs.codec import Codec, CodecError, Reason
 from swarm.codecs.delta import Change, Delta
 from swarm.codecs.error_feedback import ErrorFeedback, MixedErrorFeedback
 from swarm.codecs.huffman import Huffman

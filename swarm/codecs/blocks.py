@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, CodecError, Reason, copied, raw_bytes
+from swarm.buffer import Buffer
+from swarm.codecs.codec import CodecError, Reason, copied, raw_bytes
 
 BLOCK = 64
 LARGEST = 3.3e38

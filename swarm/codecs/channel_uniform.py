@@ -17,8 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from swarm.buffer import Buffer
 from swarm.codecs.blocks import LARGEST, Scales
-from swarm.codecs.codec import Buffer, require_finite
+from swarm.codecs.codec import require_finite
 from swarm.codecs.levels import Levels, transposed
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import torch
 
-Buffer = bytes | bytearray | memoryview
+from swarm.buffer import Buffer
 
 HEADER_BYTES = 15
 MAX_DIMS = 4

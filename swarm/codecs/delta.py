@@ -24,7 +24,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes, require_finite
+from swarm.buffer import Buffer
+from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes, require_finite
 from swarm.codecs.remembering import Remembering, to_float16
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, Codec, require_finite
+from swarm.buffer import Buffer
+from swarm.codecs.codec import Codec, require_finite
 from swarm.codecs.huffman import Huffman
 from swarm.codecs.remembering import Remembering, to_float16
 from swarm.codecs.topk import TopK

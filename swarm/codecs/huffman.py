@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, raw_bytes
+from swarm.buffer import Buffer
+from swarm.codecs.codec import Codec, CodecError, Reason, raw_bytes
 from swarm.codecs.levels import Levels
 
 _FIRST_ID = 64

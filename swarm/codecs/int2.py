@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from swarm.buffer import Buffer
 from swarm.codecs.blocks import (
     BLOCK,
     LARGEST,
@@ -30,7 +31,7 @@ from swarm.codecs.blocks import (
     spans,
     unpack_bits,
 )
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes
+from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes
 
 _INNER, _OUTER = 0.4528, 1.51
 _THRESHOLD = 0.9816  # half-way between the two

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from swarm.buffer import Buffer
 from swarm.codecs.blocks import BLOCK, block_count, pack_bits, unpack_bits
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes
+from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes
 
 
 class Levels(Codec):

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer, CodecError, Reason, copied, raw_bytes, require_finite
+from swarm.buffer import Buffer
+from swarm.codecs.codec import CodecError, Reason, copied, raw_bytes, require_finite
 from swarm.codecs.levels import Levels
 
 _LOWEST = 2.0**-6  # smallest level but zero, in scales

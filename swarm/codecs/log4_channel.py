@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from swarm.codecs.codec import Buffer
+from swarm.buffer import Buffer
 from swarm.codecs.levels import Levels, transposed
 from swarm.codecs.log4 import Log4
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, copied, raw_bytes, require_finite, to_bfloat16
+from swarm.buffer import Buffer
+from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes, require_finite, to_bfloat16
 
 
 class Raw(Codec):

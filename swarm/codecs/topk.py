@@ -24,16 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.codecs.codec import (
-    Buffer,
-    Codec,
-    CodecError,
-    Reason,
-    copied,
-    raw_bytes,
-    require_finite,
-    to_bfloat16,
-)
+from swarm.buffer import Buffer
+from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes, require_finite, to_bfloat16
 
 _CHECKSUM = struct.Struct("<I")
 

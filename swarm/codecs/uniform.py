@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from swarm.buffer import Buffer
 from swarm.codecs.blocks import (
     BLOCK,
     LARGEST,
@@ -26,7 +27,7 @@ from swarm.codecs.blocks import (
     spans,
     unpack_bits,
 )
-from swarm.codecs.codec import Buffer, Codec, CodecError, Reason, raw_bytes
+from swarm.codecs.codec import Codec, CodecError, Reason, raw_bytes
 
 
 class Uniform(Codec):

@@ -30,12 +30,11 @@ import torch
 from torch import Tensor
 
 from swarm import codecs
+from swarm.buffer import Buffer
 from swarm.codecs import ladder
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import Direction, PassKind
 from swarm.protocol.messages import CodecPair
-
-Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES = 1
 """Of every body but a prompt's."""

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from swarm.buffer import Buffer
 from swarm.codecs import CodecError, Reason, UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
-from swarm.compute.body import BodyFormat, Buffer, FrameError
+from swarm.compute.body import BodyFormat, FrameError
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, REDUCING, Meter
 from swarm.compute.optimizer import StageState

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from swarm.buffer import Buffer
+
 BLOCK = 64
 _ROWS = 8
 _WIDEST = 53
@@ -27,7 +29,6 @@ _RAW = 64
 _CHUNK = 512
 """Blocks that are worked on at a time, so that what comes between two operations stays in a cache."""
 
-Buffer = bytes | bytearray | memoryview
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 

@@ -14,9 +14,10 @@ import torch
 import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
 from torch import Tensor
 
+from swarm.buffer import Buffer
 from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
-from swarm.compute.body import BodyFormat, Buffer, ForwardBody
+from swarm.compute.body import BodyFormat, ForwardBody
 from swarm.compute.digest import first_chain
 from swarm.compute.graph import autocast, saved_bytes
 from swarm.compute.optimizer import StageOptimizer

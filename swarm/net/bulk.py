@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from swarm.buffer import Buffer
 from swarm.manifest import MAX_MANIFEST_BYTES, SignedManifest
 from swarm.net.daemon import NotReady
 from swarm.net.detour import Detour
@@ -23,7 +24,7 @@ from swarm.net.host import DialError, Host
 from swarm.net.lane import Lane
 from swarm.net.proto import link_pb2
 from swarm.net.stream import Stream, StreamClosed
-from swarm.net.wire import MAX_TEXT, Buffer, WireError
+from swarm.net.wire import MAX_TEXT, WireError
 from swarm.protocol.ids import Actor
 
 PROTOCOL = "/swarm-peer/stream"

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
+from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
 from swarm.net import bulk
 from swarm.net.bulk import MAX_DETOURS, MAX_DETOURS_PER_PEER, PROTOCOL, Answers, BulkError, BulkHandler, Transfer
@@ -28,14 +29,7 @@ from swarm.net.links import Link, LinkEvents
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.uplink import Uplink
-from swarm.net.wire import (
-    MAX_DATA_HEADER,
-    MAX_HEADER,
-    Buffer,
-    Decoder,
-    WireError,
-    payload_of,
-)
+from swarm.net.wire import MAX_DATA_HEADER, MAX_HEADER, Decoder, WireError, payload_of
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Attempt
 

@@ -12,8 +12,9 @@ import struct
 import time
 from typing import Any, cast
 
+from swarm.buffer import Buffer
 from swarm.net.lane import MAX_PIECE, Lane
-from swarm.net.wire import Buffer, check_lengths
+from swarm.net.wire import check_lengths
 
 CHUNK = MAX_PIECE
 """Bytes written at a time: what is queued in this process beyond the caller's own references."""

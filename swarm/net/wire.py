@@ -23,6 +23,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
+from swarm.buffer import Buffer
 from swarm.net.proto import messages_pb2 as pb
 from swarm.protocol import controls
 from swarm.protocol import messages as m
@@ -61,8 +62,6 @@ MAX_HEADER = 1 << 20
 """Bytes of a header on the control channel: an Open of 64 stages and 16,384 microbatches."""
 MAX_DATA_HEADER = 1 << 16
 """Bytes of a header on a data channel."""
-
-Buffer = bytes | bytearray | memoryview
 
 
 class WireError(ValueError):

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
+from swarm.buffer import Buffer
 from swarm.net import channel
 from swarm.net.daemon import DialError
 from swarm.net.handshake import Channel
 from swarm.net.lane import Lane
 from swarm.net.links import Link, LinkEvents
 from swarm.net.stream import Stream
-from swarm.net.wire import Buffer, Decoder
+from swarm.net.wire import Decoder
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor, Direction, FrameKey, Microbatch, PassId, StepNumber, Term
 

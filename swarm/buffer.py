@@ -1,0 +1,3 @@
+"""Buffer: bytes that may be another's memory."""
+
+Buffer = bytes | bytearray | memoryview
