@@ -22,7 +22,7 @@ from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.directory import Directory
 from peers.runtime.link_probe import PROBES, Prober
 from peers.runtime.organisers import addresses_by_peer, members_of
-from peers.runtime.run_network import run_network
+from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
 from peers.runtime.state_request import StateRequest
 from swarm.buffer import Buffer
@@ -38,12 +38,13 @@ from swarm.net.bulk import BulkError, Transfer
 from swarm.net.handshake import Role
 from swarm.net.host import Host, HostError, PortTaken
 from swarm.net.invite import MAX_ADDRESSES, Invite
+from swarm.net.network import Network
 from swarm.net.uplink import Uplink
 from swarm.protocol.coordinator.commands import given
 from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.io import LeaveRequested
-from swarm.protocol.messages import Join, Message, Status, Twin
+from swarm.protocol.messages import Join, LogChunk, LogWant, Message, Status, Twin, WithPayload
 from swarm.protocol.settings import Settings
 from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
@@ -88,47 +89,42 @@ class CoordinatorProcess:
         manifest = self._manifest = durable.manifest
         self._durable, self._options, self._host, self._signed = durable, options, host, signed
         self._heartbeat_s = settings.heartbeat_s
-        self._log = log = durable.log
+        self.log = log = durable.log
         me = self._me = Actor(host.peer_id, COORDINATOR_INCARNATION)
         for fault in options.faults:
             fault.daemon_pid = lambda: host.daemon_pid
-        self._core = durable.core(me, settings)
+        self.core = durable.core(me, settings)
         self._others = others = tuple(member for member in members_of(manifest) if member != me)
         feeder = Feeder(manifest, durable.reader, durable.tokenizer)
-        self._driver = CoordinatorDriver(
-            self._core, manifest, feeder, durable.record, durable.archive, log, options.faults
+        self.driver = CoordinatorDriver(
+            self.core, manifest, feeder, durable.record, durable.archive, log, options.faults
         )
-        network = self._network = run_network(
+        network = self._network = Network(
             host,
             me,
-            Role.COORDINATOR,
             manifest.hash,
-            signed,
-            settings,
-            self._driver.loop,
-            log,
-            notice=self._notice,
-            check_frame=_no_payloads,
+            Role.COORDINATOR,
+            _Observer(self),
             max_payload=largest_payload(manifest),  # of what it passes on between peers that cannot reach each other
-            ending=lambda: self._core.phase is Phase.FINISHED,
+            reconnect_grace_s=settings.reconnect_grace_s,
+            manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
             coordinators=manifest.coordinator.group,
-            mirror=lambda sender, message: self._mirror.heard(sender, message),
         )
-        self._mirror = Mirror(
+        self.mirror = Mirror(
             home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
         )
         self._prober = Prober(network)
         network.admission.on_stale = Twins(self._on_twins).refused
         network.serve(self._serve)
-        self._driver.attach(network)
+        self.driver.attach(network)
         self._addresses = addresses_by_peer(() if invite is None else invite.addresses)
         given = {other: self._addresses[other.peer] for other in others if other.peer in self._addresses}
         self._directory = Directory(
             host, network, manifest.hash, Role.COORDINATOR, lambda: (None, -1, 0.0), given, notebook=home.notebook
         )
         self._directory.need(others)
-        self._control = ControlSocket(home.path, Steward(self._driver, self._core).answer)
+        self._control = ControlSocket(home.path, Steward(self.driver, self.core).answer)
 
     async def run(self) -> str:
         """Until the run is finished or a signal comes; returns why."""
@@ -141,49 +137,49 @@ class CoordinatorProcess:
         self._log_start()
         own = tuple(await self._host.addresses())
         self._invite_with(own)
-        background = [self._driver.loop.watch(asyncio.create_task(each)) for each in self._background(own)]
+        background = [self.driver.loop.watch(asyncio.create_task(each)) for each in self._background(own)]
         try:
-            return await self._driver.run()
+            return await self.driver.run()
         finally:
             await self._control.close()
             traffic = self._network.traffic()
-            self._log.append(TrafficMeasured(traffic.sent, traffic.received))
+            self.log.append(TrafficMeasured(traffic.sent, traffic.received))
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._network.close()
-            self._log.close()
+            self.log.close()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in leaving_signals():
-            loop.add_signal_handler(number, lambda: self._driver.loop.post(LeaveRequested(INTERRUPTED)))
+            loop.add_signal_handler(number, lambda: self.driver.loop.post(LeaveRequested(INTERRUPTED)))
 
     def _log_start(self) -> None:
         release = version("swarm-peer")
         max_rate = self._options.max_rate
-        self._log.append(ProcessStarted("coordinator", str(self._me), self._manifest.hash, release, max_rate))
+        self.log.append(ProcessStarted("coordinator", str(self._me), self._manifest.hash, release, max_rate))
         for command in self._durable.unlogged:
-            self._log.append(given(command))
+            self.log.append(given(command))
 
     def _background(self, own: tuple[str, ...]) -> list[Coroutine[object, object, None]]:
         work: list[Coroutine[object, object, None]] = [self._directory.run(), self._fail_when_daemon_dies()]
         if self._others:
             work.append(self._invite_to_all(own))
-            work.append(self._mirror.run(self._heartbeat_s))
+            work.append(self.mirror.run(self._heartbeat_s))
         return work
 
-    # ------------------------------------------------------------ what the network asks
+    def find(self, sender: Actor) -> None:
+        """Have the address book find a member, and all others that the core knows."""
+        if not self._directory.wants(sender):
+            self._directory.need((*self._others, sender, *self.core.known))
 
-    def _notice(self, sender: Actor, message: Message) -> None:
-        # who has a stage from before this coordinator's life never sends a Join
-        if isinstance(message, Join | Status) and not self._directory.wants(sender):
-            self._directory.need((*self._others, sender, *self._core.known))
+    # ------------------------------------------------------------ what the network asks
 
     async def _serve(self, requester: Actor, raw: bytes) -> Transfer:
         if raw in PROBES:
             return await self._prober.answer(requester, raw)
-        if requester not in self._core.known and requester not in self._others:
+        if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
         request = StateRequest.decode(raw)
         try:
@@ -195,13 +191,13 @@ class CoordinatorProcess:
 
     def _on_twins(self, older: Actor, newest: Actor) -> None:
         """The older one was refused by name; the newer one is told too."""
-        self._log.append(DuplicateIdentity(str(older), str(newest)))
+        self.log.append(DuplicateIdentity(str(older), str(newest)))
         self._network.send(newest, Twin(older.incarnation))
 
     # ------------------------------------------------------------ beside the core
 
     async def _fail_when_daemon_dies(self) -> None:
-        self._driver.loop.fail(await self._host.died)
+        self.driver.loop.fail(await self._host.died)
 
     def _invite_with(self, addresses: tuple[str, ...]) -> None:
         fingerprint = key_fingerprint(self._signed.public_key)
@@ -216,6 +212,26 @@ class CoordinatorProcess:
         share = max(1, MAX_ADDRESSES // (1 + len(self._others)))
         found = [own[:share], *(addresses_of(other.peer)[:share] for other in self._others)]
         self._invite_with(tuple(address for addresses in found for address in addresses))
+
+
+class _Observer(RunObserver):
+    def __init__(self, process: CoordinatorProcess) -> None:
+        super().__init__(process.driver.loop, process.log)
+        self._process = process
+
+    def notice(self, sender: Actor, message: Message) -> None:
+        # who has a stage from before this coordinator's life never sends a Join
+        if isinstance(message, Join | Status):
+            self._process.find(sender)
+
+    def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
+        self._process.mirror.heard(sender, message)
+
+    def ending(self) -> bool:
+        return self._process.core.phase is Phase.FINISHED
+
+    def check_frame(self, frame: WithPayload) -> None:
+        raise StateError("a frame", "the coordinator takes no frames for itself")
 
 
 async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple[str, ...], several: bool) -> Host:
@@ -233,10 +249,6 @@ async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple
         host = await Host.create(home.identity, listen, (), announce=announce)
     lasting_port.keep(host.listen, home)
     return host
-
-
-def _no_payloads(message: object) -> None:
-    raise StateError("a frame", "the coordinator takes no frames for itself")
 
 
 async def _async(chunks: Iterable[bytes]) -> AsyncGenerator[Buffer, None]:

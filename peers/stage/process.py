@@ -15,7 +15,7 @@ from peers.run.home import OpenHome
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
 from peers.runtime.organisers import addresses_by_peer, fetch_from_any, members_of
-from peers.runtime.run_network import run_network
+from peers.runtime.run_observer import RunObserver
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
 from peers.stage.keeper import Keeper
@@ -53,9 +53,9 @@ from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
-from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin
+from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin, WithPayload
 from swarm.protocol.peer.core import PeerCore
-from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput
+from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
 from swarm.protocol.settings import Settings
 from swarm.state.layout import shard_limit
 from swarm.state.transfer import HEADER_BYTES
@@ -113,7 +113,7 @@ class PeerProcess:
         ending: AsyncExitStack,
     ) -> None:
         """`needs`: memory of each stage. `updates_on_cpu`: the device rounds differently from other devices."""
-        self._home, self._options, self._host, self._log = home, options, host, log
+        self._home, self._options, self._host, self.log = home, options, host, log
         self._manifest, self._needs, self._updates_on_cpu, self._ending = manifest, needs, updates_on_cpu, ending
         self._me = me = Actor(host.peer_id, home.incarnation)
         named = Actor(invite.coordinator, COORDINATOR_INCARNATION)
@@ -134,13 +134,13 @@ class PeerProcess:
             manifest,
             home.checkpoints,
             self._new_engine,
-            lambda e: self._driver.computed(e),
+            lambda e: self.driver.computed(e),
             self._fetch,
             log.append,
             self._fetch_pieces,
         )
         settings = replace(Settings.of(manifest, options.slots), stage_sums=tuple(need.sums for need in needs))
-        self._core = PeerCore(
+        self.core = PeerCore(
             me,
             self._coordinator,
             settings,
@@ -150,14 +150,14 @@ class PeerProcess:
             group=group,
         )
         self._arm_faults()
-        self._driver = StageDriver(self._core, log, self._retention, options.machine.more, options.faults)
+        self.driver = StageDriver(self.core, log, self._retention, options.machine.more, options.faults)
         self._network = self._connected(signed, addresses_by_peer(invite.addresses))
         machine = options.machine
         traits = machine_traits(options.device, options.threads, machine.budgets.memory, machine.process)
-        self._reports = self._driver.reports = Reports(
-            self._core, self._network, self._meter, Usage(options.device), traits, log
+        self.reports = self.driver.reports = Reports(
+            self.core, self._network, self._meter, Usage(options.device), traits, log
         )
-        self._driver.attach(self._network, self._keeper)
+        self.driver.attach(self._network, self._keeper)
         known = addresses_by_peer(invite.addresses)
         given = {member: known[member.peer] for member in group if member.peer in known}
         self._directory = Directory(host, self._network, manifest.hash, Role.PEER, self._described, given)
@@ -165,16 +165,16 @@ class PeerProcess:
 
     async def run(self) -> str:
         """Until the run is finished or the peer has left; returns why. Raises CoordinatorGone, RunFailed."""
-        driver, options = self._driver, self._options
+        driver, options = self.driver, self._options
         await self._network.start()
         self._ending.callback(options.interrupts.register(lambda: driver.loop.post(LeaveRequested("left"))))
         release, max_rate = version("swarm-peer"), options.machine.max_rate
-        self._log.append(ProcessStarted("peer", str(self._me), self._manifest.hash, release, max_rate))
+        self.log.append(ProcessStarted("peer", str(self._me), self._manifest.hash, release, max_rate))
         async with options.machine.measuring:
             self._offer = await measured_offer(
-                self._manifest, self._home, options, self._network, self._coordinator, self._log
+                self._manifest, self._home, options, self._network, self._coordinator, self.log
             )
-        self._core.offers(self._seat.means(*self._offer))
+        self.core.offers(self._seat.means(*self._offer))
         patience = Patience(options.patience_s)
         tasks = (
             self._directory.run(),
@@ -188,8 +188,8 @@ class PeerProcess:
             reason = await driver.run()
             if patience.exhausted:
                 raise CoordinatorGone(reason)
-            if self._core.short:
-                raise RunFailed(self._core.short)
+            if self.core.short:
+                raise RunFailed(self.core.short)
             return reason
         finally:
             self._log_traffic()
@@ -209,22 +209,17 @@ class PeerProcess:
             fault.overflow = self._keeper.overflow
 
     def _connected(self, signed: SignedManifest, known: dict[str, tuple[str, ...]]) -> Network:
-        network = run_network(
+        network = Network(
             self._host,
             self._me,
-            Role.PEER,
             self._manifest.hash,
-            signed,
-            self._core.settings,
-            self._driver.loop,
-            self._log,
-            notice=self._notice,
-            check_frame=self._driver.check,
+            Role.PEER,
+            _Observer(self),
             max_payload=largest_payload(self._manifest),
-            ending=lambda: self._driver.loop.stopped,
+            reconnect_grace_s=self.core.settings.reconnect_grace_s,
+            manifest=signed,
             uplink=self._options.machine.uplink,
             coordinators=self._manifest.coordinator.group,
-            link_up=lambda actor: self._reports.link_up(actor),
         )
         network.serve(Service(self._keeper, self._group).answer)
         network.favour(member.peer for member in self._group)
@@ -261,7 +256,7 @@ class PeerProcess:
         if self._keeper.engine is not None:
             self._keeper.engine.limit_graphs(self._seat.graphs)
         if self._offer is not None:
-            self._driver.loop.post(MeansChanged(self._seat.means(*self._offer)))
+            self.driver.loop.post(MeansChanged(self._seat.means(*self._offer)))
 
     def _meter(self) -> Meter | None:
         return None if self._keeper.engine is None else self._keeper.engine.meter
@@ -281,23 +276,24 @@ class PeerProcess:
 
     # ------------------------------------------------------------ what the network tells
 
-    def _notice(self, sender: Actor, message: Message) -> None:
-        self._reports.heard(sender, message)
+    def notice(self, sender: Actor, message: Message) -> None:
+        """Sees each message before the core does."""
+        self.reports.heard(sender, message)
         if sender in self._group and _comes_near(message, self._near):
             self._directory.need((*self._group, *self._near))
         if isinstance(message, Twin) and sender in self._group and message.incarnation not in self._twins:
             self._twins.add(message.incarnation)
-            self._log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
+            self.log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
 
     def _described(self) -> tuple[StageIndex | None, int, float]:
-        held = self._core.holding
-        return held.stage, -1 if held.version is None else held.version, self._core.means.capacity
+        held = self.core.holding
+        return held.stage, -1 if held.version is None else held.version, self.core.means.capacity
 
     # ------------------------------------------------------------ beside the core
 
     async def _fail_when_daemon_dies(self) -> None:
         """Without its libp2p daemon a peer reaches nobody: it ends, for a supervisor to restart it."""
-        self._driver.loop.fail(await self._host.died)
+        self.driver.loop.fail(await self._host.died)
 
     async def _wait_for(self, patience: Patience) -> None:
         """Say when the coordinator cannot be reached, and leave when it stays away or refuses this peer.
@@ -306,17 +302,17 @@ class PeerProcess:
         """
         while not patience.exhausted:
             await asyncio.sleep(_LOOK_EVERY_S)
-            refusals = [self._network.why_hopeless(member) for member in self._core.allegiance.group]
+            refusals = [self._network.why_hopeless(member) for member in self.core.allegiance.group]
             if all(refusals):
                 patience.refused(str(refusals[0]))
                 if is_of_a_twin(str(refusals[0])):
-                    self._log.append(DuplicateIdentity(str(self._network.me), None))
+                    self.log.append(DuplicateIdentity(str(self._network.me), None))
                     leave_note(self._home, str(refusals[0]))
                 break
-            told = patience.look(self._network.why_lost(self._core.coordinator), self._loop.time())
+            told = patience.look(self._network.why_lost(self.core.coordinator), self._loop.time())
             if told is not None:
-                self._log.append(told)
-        self._driver.loop.stop(patience.last_words())
+                self.log.append(told)
+        self.driver.loop.stop(patience.last_words())
 
     async def _measure(self) -> None:
         """Report traffic, and when something blocked the event loop."""
@@ -326,7 +322,7 @@ class PeerProcess:
             await asyncio.sleep(_LOOK_EVERY_S)
             late = self._loop.time() - before - _LOOK_EVERY_S
             if late > _BLOCKED_S:
-                self._log.append(LoopBlocked(late))
+                self.log.append(LoopBlocked(late))
             if self._loop.time() - reported > _TRAFFIC_EVERY_S:
                 reported = self._loop.time()
                 self._log_traffic()
@@ -340,7 +336,7 @@ class PeerProcess:
         while self._manifest.codec.auto or not self._manifest.codec.mutual:
             rates = self._network.link_rates
             told = rates.slowest(MAX_LINKS) if self._manifest.codec.auto else rates.fastest(_FASTEST_TOLD)
-            self._driver.loop.post(
+            self.driver.loop.post(
                 LinksMeasured(self._seat.max_rate, tuple(LinkRate(sender, rate) for sender, rate in told))
             )
             await asyncio.sleep(_LINKS_EVERY_S)
@@ -348,7 +344,31 @@ class PeerProcess:
     def _log_traffic(self) -> None:
         traffic = self._network.traffic()
         links = {str(sender): round(rate) for sender, rate in self._network.link_rates.slowest(MAX_LINKS)}
-        self._log.append(TrafficMeasured(traffic.sent, traffic.received, links))
+        self.log.append(TrafficMeasured(traffic.sent, traffic.received, links))
+
+
+class _Observer(RunObserver):
+    def __init__(self, process: PeerProcess) -> None:
+        super().__init__(process.driver.loop, process.log)
+        self._process = process
+
+    def notice(self, sender: Actor, message: Message) -> None:
+        self._process.notice(sender, message)
+
+    def ending(self) -> bool:
+        return self._process.driver.loop.stopped
+
+    def check_frame(self, frame: WithPayload) -> None:
+        self._process.driver.check(frame)
+
+    def link_up(self, actor: Actor) -> None:
+        self._process.reports.link_up(actor)
+        super().link_up(actor)
+
+    def undelivered(self, actor: Actor, messages: tuple[Message, ...]) -> None:
+        payloads = tuple(message for message in messages if isinstance(message, WithPayload))
+        if payloads:
+            self._process.driver.loop.post(Undelivered(actor, payloads))
 
 
 def _comes_near(message: Message, near: set[Actor]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +26,7 @@ from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
+from swarm.net.observer import NetworkObserver
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
 from swarm.net.uplink import Uplink
@@ -52,15 +53,7 @@ class Traffic:
 
 
 class Network:
-    """All links of one actor. Callbacks run in the loop:
-
-    `on_message(sender, message)`: in order per sender and channel. If it returns an awaitable, that stream is read
-    further only when it is done: that is the back-pressure. `on_link_lost(actor, reason)`, `on_link_up(actor)`: see
-    links.py; up also when a channel was reopened, since what was in flight may be lost. `check_frame(message)`: judges
-    messages that carry a payload; any ValueError refuses them. `on_frame_refused(sender, reason)`;
-    `on_peer_refused(peer id, reason)`: a handshake that failed; `on_stream_broken(actor, channel, reason)`;
-    `on_dropped(actor, count, reason)`: messages to an actor that were given up; `on_undelivered(actor, messages)`:
-    those to an actor to whom there has never been a connection.
+    """All links of one actor. `observer` is told in the loop: messages in order per sender and channel.
 
     `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
     a lost link keeps its messages. `uplink`: the limit of what may be sent, which others may share; None: no limit.
@@ -73,18 +66,10 @@ class Network:
         me: Actor,
         run_hash: str,
         role: Role,
-        on_message: Callable[[Actor, m.Message], Awaitable[None] | None],
-        on_link_lost: Callable[[Actor, str], None],
-        on_link_up: Callable[[Actor], None],
+        observer: NetworkObserver,
         *,
         max_payload: int,
         reconnect_grace_s: float,
-        check_frame: Callable[[m.WithPayload], None] | None = None,
-        on_frame_refused: Callable[[Actor, str], None] | None = None,
-        on_peer_refused: Callable[[str, str], None] | None = None,
-        on_stream_broken: Callable[[Actor, Channel, str], None] | None = None,
-        on_dropped: Callable[[Actor, int, str], None] | None = None,
-        on_undelivered: Callable[[Actor, tuple[m.Message, ...]], None] = lambda actor, messages: None,
         manifest: SignedManifest | None = None,
         uplink: Uplink | None = None,
         coordinators: Collection[str] = (),
@@ -104,15 +89,7 @@ class Network:
         """How long those who were pinged took to answer."""
         self._host = host
         self._role = role
-        self._on_message = on_message
-        self._on_link_lost = on_link_lost
-        self._on_link_up = on_link_up
-        self._check_frame = check_frame
-        self._on_frame_refused = on_frame_refused
-        self._on_peer_refused = on_peer_refused
-        self._on_stream_broken = on_stream_broken
-        self._on_dropped = on_dropped
-        self._on_undelivered = on_undelivered
+        self._observer = observer
         self._max_payload = max_payload
         self._reconnect_grace_s = reconnect_grace_s
         self._lanes = lanes_of(uplink)
@@ -290,13 +267,13 @@ class Network:
         link = self._links.get(actor)
         if link is None:
             events = LinkEvents(
-                up=self._on_link_up,
-                lost=self._on_link_lost,
-                broke=self._stream_broke,
+                up=self._observer.link_up,
+                lost=self._observer.link_lost,
+                broke=self._observer.stream_broken,
                 unsendable=lambda to, message, error: self._refuse(self.me, f"to {to}: {error}"),
                 sent=partial(self._count, actor),
                 dropped=self._drop,
-                undelivered=self._on_undelivered,
+                undelivered=self._observer.undelivered,
             )
 
             reach = partial(self._dialler.reach, actor)
@@ -315,27 +292,22 @@ class Network:
     def _has_link(self, peer_id: str) -> bool:
         return any(actor.peer == peer_id and link.open for actor, link in self._links.items())
 
-    def _stream_broke(self, actor: Actor, channel: Channel, reason: str) -> None:
-        if self._on_stream_broken is not None:
-            self._on_stream_broken(actor, channel, reason)
-
     def _drop(self, actor: Actor, count: int, reason: str) -> None:
         self.dropped[actor] += count
-        if self._on_dropped is not None:
-            self._on_dropped(actor, count, reason)
+        self._observer.dropped(actor, count, reason)
 
     # ------------------------------------------------------------ from others
 
     async def _serve(self, stream: Stream, remote_peer: str) -> None:
         if self._dialler.streams[remote_peer] >= MAX_STREAMS_PER_PEER:
-            self._refuse_peer(remote_peer, f"more than {MAX_STREAMS_PER_PEER} streams at once")
+            self._observer.peer_refused(remote_peer, f"more than {MAX_STREAMS_PER_PEER} streams at once")
             return
         self._dialler.came(remote_peer)
         try:
             verdict = await self.admission.receive(stream, remote_peer)
             if not isinstance(verdict, Introduction):
                 refusal, reason = verdict
-                self._refuse_peer(remote_peer, f"{refusal.value}: {reason}")
+                self._observer.peer_refused(remote_peer, f"{refusal.value}: {reason}")
                 return
             if verdict.role is not Role.GUEST:
                 self._supersede(verdict.sender)
@@ -349,7 +321,7 @@ class Network:
                 await self._receive(stream, verdict.sender, verdict.channel)
         except WireError as error:
             self.admission.refused[Refusal.MALFORMED] += 1
-            self._refuse_peer(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
+            self._observer.peer_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
         except (StreamClosed, TimeoutError):
             pass  # who opened it has gone or says nothing
         finally:
@@ -414,7 +386,7 @@ class Network:
                 if isinstance(message, m.Ping | m.Pong):
                     self._on_ping(sender, message)
                     continue
-                waiting = self._on_message(sender, message)
+                waiting = self._observer.message(sender, message)
                 if waiting is not None:
                     await waiting
         except StreamClosed:
@@ -442,10 +414,10 @@ class Network:
             raise WireError(f"a {type(message).__name__} in the name of {claimed}")
         if isinstance(message, m.Relay) and message.destination != self.me:
             return  # its own stage judges the payload
-        if self._check_frame is not None and payload_of(message) is not None:
+        if payload_of(message) is not None:
             inner = message.message if isinstance(message, m.Relay) else message
             assert isinstance(inner, m.WithPayload)
-            self._check_frame(inner)
+            self._observer.check_frame(inner)
 
     def _supersede(self, newcomer: Actor) -> None:
         """Older incarnations of the newcomer's peer are gone: their process was restarted."""
@@ -460,12 +432,7 @@ class Network:
 
     def _refuse(self, sender: Actor, reason: str) -> None:
         self.refused_frames[sender] += 1
-        if self._on_frame_refused is not None:
-            self._on_frame_refused(sender, reason)
-
-    def _refuse_peer(self, peer_id: str, reason: str) -> None:
-        if self._on_peer_refused is not None:
-            self._on_peer_refused(peer_id, reason)
+        self._observer.frame_refused(sender, reason, self.refused_frames[sender])
 
 
 _BY_KIND = (Channel.ACTIVATION, Channel.GRADIENT, Channel.REDUCE, Channel.BULK, Channel.CONTROL)

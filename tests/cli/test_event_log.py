@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from peers.report.tally import Tally, worth_telling
-from peers.runtime import run_network as module
-from peers.runtime.run_network import run_network
+from peers.runtime.run_observer import RunObserver
 from swarm.events import EventLog, FrameRefused, PeerRefused, ProcessStopped, read_log
-from swarm.net.handshake import Role
 from swarm.protocol.ids import Actor
 
 FULL_DISK = """
@@ -56,29 +54,13 @@ def test_a_listener_that_fails_is_told_once_and_stops_nobody(capsys: pytest.Capt
     assert capsys.readouterr().err.count("Traceback") == 1
 
 
-class Caught:
-    """What the network is made with."""
-
-    refused_frames: dict[Actor, int]
-
-    def __init__(self, *_: object, **more: Any) -> None:
-        self.more = more
-        self.refused_frames = {}
-
-
-def test_refusals_are_logged_ever_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "Network", Caught)
+def test_refusals_are_logged_ever_more_rarely(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", lambda: 0.0)
-    sender, unused = Actor("other", 1), Any
-    settings: Any = type("Settings", (), {"reconnect_grace_s": 1.0})()
-    network: Any = run_network(
-        *(unused,) * 2, Role.PEER, "ab" * 32, unused, settings, unused, log,  # type: ignore[arg-type]
-        notice=unused, check_frame=unused, max_payload=0, uplink=None, ending=lambda: False,
-    )  # fmt: skip
+    unused: Any = None
+    observer = RunObserver(unused, log)
     for count in range(1, 1001):
-        network.refused_frames[sender] = count
-        network.more["on_frame_refused"](sender, "poison")
-        network.more["on_peer_refused"](f"peer {count % 2}", "other run")
+        observer.frame_refused(Actor("other", 1), "poison", count)
+        observer.peer_refused(f"peer {count % 2}", "other run")
     log.close()
     events = [event for _, event in read_log(tmp_path / "events.jsonl")]
     assert [e.count for e in events if isinstance(e, FrameRefused)] == [*range(1, 11), 100, 1000]

@@ -16,6 +16,7 @@ from swarm.net.handshake import Channel, Role
 from swarm.net.host import Host
 from swarm.net.identity import peer_id_bytes
 from swarm.net.network import Network
+from swarm.net.observer import NetworkObserver
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
 
@@ -52,21 +53,45 @@ class Recorder:
             return await queue.get()
 
     def network(self, host: Host, incarnation: int = 1, run: str = RUN, role: Role = Role.PEER, **more: Any) -> Network:
+        on_message = more.pop("on_message", lambda sender, message: self.messages.put_nowait((sender, message)))
+        observer = _Recording(self, on_message, more.pop("check_frame", None), more.pop("on_undelivered", None))
         more = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S} | more
-        more.setdefault("on_message", lambda sender, message: self.messages.put_nowait((sender, message)))
-        return Network(
-            host,
-            Actor(host.peer_id, incarnation),
-            run,
-            role,
-            on_link_lost=lambda actor, reason: self.lost.put_nowait((actor, reason)),
-            on_link_up=self.up.put_nowait,
-            on_frame_refused=lambda actor, reason: self.refused_frames.put_nowait((actor, reason)),
-            on_peer_refused=lambda peer, reason: self.refused_peers.put_nowait((peer, reason)),
-            on_dropped=lambda actor, count, reason: self.dropped.put_nowait((actor, count, reason)),
-            on_stream_broken=lambda actor, channel, reason: self.broken.put_nowait((actor, channel, reason)),
-            **more,
-        )
+        return Network(host, Actor(host.peer_id, incarnation), run, role, observer, **more)
+
+
+class _Recording(NetworkObserver):
+    def __init__(self, recorder: Recorder, on_message: Any, check_frame: Any, on_undelivered: Any) -> None:
+        self._recorder = recorder
+        self._message, self._check, self._undelivered = on_message, check_frame, on_undelivered
+
+    def message(self, sender: Actor, message: m.Message) -> Any:
+        return self._message(sender, message)
+
+    def check_frame(self, frame: m.WithPayload) -> None:
+        if self._check is not None:
+            self._check(frame)
+
+    def link_lost(self, actor: Actor, reason: str) -> None:
+        self._recorder.lost.put_nowait((actor, reason))
+
+    def link_up(self, actor: Actor) -> None:
+        self._recorder.up.put_nowait(actor)
+
+    def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
+        self._recorder.refused_frames.put_nowait((sender, reason))
+
+    def peer_refused(self, peer: str, reason: str) -> None:
+        self._recorder.refused_peers.put_nowait((peer, reason))
+
+    def dropped(self, actor: Actor, count: int, reason: str) -> None:
+        self._recorder.dropped.put_nowait((actor, count, reason))
+
+    def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None:
+        self._recorder.broken.put_nowait((actor, channel, reason))
+
+    def undelivered(self, actor: Actor, messages: tuple[m.Message, ...]) -> None:
+        if self._undelivered is not None:
+            self._undelivered(actor, messages)
 
 
 @pytest.fixture

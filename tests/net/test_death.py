@@ -30,15 +30,18 @@ from pathlib import Path
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.network import Network
+from swarm.net.observer import NetworkObserver
 from swarm.protocol.ids import Actor
 
 async def main():
     host = await Host.create(Path(sys.argv[1]), sys.argv[4:] or ["/ip4/127.0.0.1/tcp/0"])
     me = Actor(host.peer_id, int(sys.argv[2]))
-    network = Network(
-        host, me, sys.argv[3], Role.PEER, lambda s, msg: network.send(s, msg), lambda *a: None, print,
-        max_payload=0, reconnect_grace_s=0.2,
-    )
+    class Echo(NetworkObserver):
+        def message(self, sender, message):
+            network.send(sender, message)
+        def link_up(self, actor):
+            print(actor)
+    network = Network(host, me, sys.argv[3], Role.PEER, Echo(), max_payload=0, reconnect_grace_s=0.2)
     await network.start()
     print(host.peer_id, host.daemon_pid, *await host.addresses(), flush=True)
     print(await host.died, flush=True)

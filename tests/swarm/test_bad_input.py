@@ -19,6 +19,7 @@ from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
+from swarm.net.observer import NetworkObserver
 from swarm.protocol.ids import Actor
 
 
@@ -109,9 +110,7 @@ def test_join_refuses_a_manifest(
             me,
             manifest.hash,
             Role.COORDINATOR,
-            lambda sender, message: None,
-            lambda actor, reason: None,
-            lambda actor: None,
+            NetworkObserver(),
             max_payload=0,
             reconnect_grace_s=0.2,
             manifest=serve(manifest, key),

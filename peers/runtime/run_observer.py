@@ -1,0 +1,66 @@
+"""RunObserver: what arrives from the network goes to a run's core, what goes wrong to its event log."""
+
+from __future__ import annotations
+
+from peers.report.tally import Tally, worth_telling
+from peers.runtime.core_loop import CoreLoop
+from peers.runtime.outages import Outages
+from swarm.events import EventLog, FrameRefused, MessagesDropped, PeerRefused, StreamBroken
+from swarm.net.handshake import Channel
+from swarm.net.observer import NetworkObserver
+from swarm.protocol.ids import Actor
+from swarm.protocol.io import LinkLost, LinkUp, Received
+from swarm.protocol.messages import LogChunk, LogWant, Message
+
+
+class RunObserver(NetworkObserver):
+    """Refusals are logged ever more rarely (see Tally), and dropped messages once an outage (see Outages)."""
+
+    def __init__(self, loop: CoreLoop, log: EventLog) -> None:  # type: ignore[type-arg]
+        self._loop, self._log = loop, log
+        self._refused_peers = Tally()
+        self._outages = Outages(lambda actor, count, reason: log.append(MessagesDropped(str(actor), count, reason)))
+
+    # ------------------------------------------------------------ for the process to override
+
+    def notice(self, sender: Actor, message: Message) -> None:
+        """Sees each message before the core does."""
+
+    def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
+        """What coordinators say of their logs: no core takes it."""
+
+    def ending(self) -> bool:
+        """Whether streams that break and messages that cannot be delivered are nothing to report any more."""
+        return False
+
+    # ------------------------------------------------------------ from the network
+
+    def message(self, sender: Actor, message: Message) -> None:
+        if isinstance(message, LogWant | LogChunk):
+            self.mirror(sender, message)
+            return
+        self.notice(sender, message)
+        self._loop.post(Received(sender, message))
+
+    def link_lost(self, actor: Actor, reason: str) -> None:
+        self._loop.post(LinkLost(actor))
+
+    def link_up(self, actor: Actor) -> None:
+        self._outages.up(actor)
+        self._loop.post(LinkUp(actor))
+
+    def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
+        if worth_telling(count):
+            self._log.append(FrameRefused(str(sender), reason, count))
+
+    def peer_refused(self, peer: str, reason: str) -> None:
+        if worth_telling(count := self._refused_peers.add(peer)):
+            self._log.append(PeerRefused(peer, reason, count))
+
+    def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None:
+        if not self.ending():
+            self._log.append(StreamBroken(str(actor), channel.value, reason))
+
+    def dropped(self, actor: Actor, count: int, reason: str) -> None:
+        if not self.ending():
+            self._outages.dropped(actor, count, reason)
