@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -45,8 +46,9 @@ def _get(address: str, path: str) -> Any:
 
 def _child(process: Process) -> psutil.Process | None:
     for child in psutil.Process(process.pid).children():
-        if "--companion" in child.cmdline():
-            return child
+        with contextlib.suppress(psutil.NoSuchProcess):  # it was killed, and nobody has waited for it yet
+            if "--companion" in child.cmdline():
+                return child
     return None
 
 
