@@ -13,11 +13,11 @@ from swarm.protocol.peer.frame_cache import FrameCache, Kept
 _keep = FrameCache.keep
 
 
-def _send_and_forget(retained: FrameCache, key: FrameKey, kept: Kept) -> None:
-    wanted = bool(retained._wanted_by.get(key))
-    _keep(retained, key, kept)
+def _send_and_forget(frame_cache: FrameCache, key: FrameKey, kept: Kept) -> None:
+    wanted = bool(frame_cache._wanted_by.get(key))
+    _keep(frame_cache, key, kept)
     if wanted:
-        del retained._frames[key]
+        del frame_cache._frames[key]
 
 
 if __name__ == "__main__":

@@ -153,15 +153,15 @@ class _Flow:
         self._members = Members()
         self._out = Outbox(_ME)
         self._history = History(Term(1), None, 0)
-        capacities = StageCosts(course.stages)
-        self._rebalancing = Rebalancing(settings, self._history, self._members, capacities, self._out)
+        stage_costs = StageCosts(course.stages)
+        self._rebalancing = Rebalancing(settings, self._history, self._members, stage_costs, self._out)
         self._placement = Placement(
             _ME,
             settings,
             self._history,
             self._members,
             self._rebalancing,
-            Seats(settings, self._history, self._members, capacities, self._out),
+            Seats(settings, self._history, self._members, stage_costs, self._out),
             FailureHistory(),
             self._out,
         )

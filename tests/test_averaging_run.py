@@ -126,7 +126,7 @@ def test_who_dies_when_all_others_are_prepared_has_added_its_share_but_carries_n
 
     victims: list[Actor] = []
     swarm = run(averaged(), hook=once(strike))
-    (stage,) = {peer.core.holding.stage for actor, peer in swarm.peers.items() if actor.peer == victims[0].peer}
+    (stage,) = {peer.core.held_stage.stage for actor, peer in swarm.peers.items() if actor.peer == victims[0].peer}
     assert not [event for event in swarm.events if isinstance(event, PeerFenced)], "decided without it"
     places = carried(swarm, stage)
     assert places[2] == BOTH and places[3] != BOTH, "its shares are in the step, its memory is not"

@@ -74,7 +74,7 @@ def test_a_step_that_mixed_two_copies_is_done_again(run) -> None:
 
     def goes(swarm: Swarm, actor: Actor) -> None:
         gone.append(actor)
-        swarm.kill(actor, farewell=True)
+        swarm.kill(actor, shutdown=True)
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         if stage_of(swarm, actor) != 0 or len(gone) > 1:

@@ -60,7 +60,7 @@ def test_a_flipped_bit_is_found_and_repaired_within_two_steps(run, when: type, k
     assert found.step - AT in (0, 1)
     assert found.reason == "2 of 3 replicas hold the same"
     assert swarm.digests() == swarm.plain(), "and all replicas agree"
-    assert swarm.peers[victim].core.holding.version == STEPS
+    assert swarm.peers[victim].core.held_stage.version == STEPS
     assert victim in swarm.tables[0].roster + swarm.tables[1].roster, "it is back"
 
 

@@ -36,7 +36,7 @@ def tied(codec: str = "int8", stages: int = 2, **sections) -> RunManifest:
 
 
 def states(swarm: Swarm) -> list[tuple[int, StageState]]:
-    engines = [(peer.core.holding.stage, peer.engine) for peer in swarm.peers.values()]
+    engines = [(peer.core.held_stage.stage, peer.engine) for peer in swarm.peers.values()]
     return [(stage, e.snapshot().result(WAIT_S)) for stage, e in engines if e is not None and e.version is not None]
 
 

@@ -88,7 +88,7 @@ class StageDriver:
 
     def computed(self, event: PeerInput) -> None:
         """Called from the compute thread."""
-        self.loop.call(lambda: self.loop.post(self._retained(event)))
+        self.loop.call(lambda: self.loop.post(self._frame_cache(event)))
 
     def check(self, message: WithPayload) -> None:
         """Raise FrameError for a payload that this peer cannot use. Called before the core sees it."""
@@ -174,7 +174,7 @@ class StageDriver:
             return None if payload is None else replace(message, payload=payload)
         return message
 
-    def _retained(self, event: PeerInput) -> PeerInput:
+    def _frame_cache(self, event: PeerInput) -> PeerInput:
         """What the core keeps of a computed frame: the bytes, or where they lie on disk."""
         if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, bytes):
             try:

@@ -286,7 +286,7 @@ class PeerProcess:
             self.log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
 
     def _described(self) -> tuple[StageIndex | None, int, float]:
-        held = self.core.holding
+        held = self.core.held_stage
         return held.stage, -1 if held.version is None else held.version, self.core.means.capacity
 
     # ------------------------------------------------------------ beside the core

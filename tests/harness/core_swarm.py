@@ -178,8 +178,8 @@ class Peer:
             and self._lent is not None
             and self._lent.pass_id == action.attempt.pass_id
         ):
-            assert self.engine is not None and self.core.holding.stage is not None
-            step, digest = action.decision.step, action.decision.outcomes[self.core.holding.stage].digest
+            assert self.engine is not None and self.core.held_stage.stage is not None
+            step, digest = action.decision.step, action.decision.outcomes[self.core.held_stage.stage].digest
             if not all(self._stored.get(b) for b in range(self.engine.buckets)):  # nobody else received them
                 assert is_whole(action.decision, action.attempt.stage) or not self._swarm.manifest.sums.compresses
                 self.sums[step] = (digest, list(self.engine._held().reduction.written(action.attempt)))
@@ -300,12 +300,12 @@ class Swarm:
         )
         self._queue.append((COORDINATOR, io.Tick()))
 
-    def kill(self, actor: Actor, *, back: bool = False, farewell: bool = False) -> None:
+    def kill(self, actor: Actor, *, back: bool = False, shutdown: bool = False) -> None:
         """`farewell`: the coordinator hears of it at once."""
         dead = self.peers.pop(actor)
         if dead.engine is not None:
             dead.engine.close()
-        if farewell:
+        if shutdown:
             self._queue.appendleft((COORDINATOR, io.Received(actor, Leave(actor, "goodbye"))))
         for other in (COORDINATOR, *self.peers):
             self._queue.append((other, io.LinkLost(actor)))
@@ -323,8 +323,8 @@ class Swarm:
         for peer in self.peers.values():
             if peer.engine is not None and peer.engine.version == len(self.decisions):
                 digest = peer.engine.snapshot().result(WAIT_S).digest()
-                assert peer.core.holding.stage is not None
-                found.setdefault(peer.core.holding.stage, set()).add(digest)
+                assert peer.core.held_stage.stage is not None
+                found.setdefault(peer.core.held_stage.stage, set()).add(digest)
         assert all(len(digests) == 1 for digests in found.values())
         return tuple(found[stage].pop() for stage in range(self.settings.stages))
 
@@ -482,4 +482,4 @@ def _is_told(swarm: Swarm, actor: Actor, action: object, step: int, stage: int, 
 
 
 def stage_of(swarm: Swarm, actor: Actor) -> int | None:
-    return swarm.peers[actor].core.holding.stage if actor in swarm.peers else None
+    return swarm.peers[actor].core.held_stage.stage if actor in swarm.peers else None

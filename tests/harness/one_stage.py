@@ -48,7 +48,7 @@ class Run:
     @property
     def pass_id(self) -> PassId:
         assert self.core.open_pass is not None
-        return self.core.open_pass.ledger.pass_id
+        return self.core.open_pass.pass_state.pass_id
 
     def take(self, event: CoordinatorInput) -> list[object]:
         self.now += 0.001
@@ -62,7 +62,7 @@ class Run:
     def report(self, actor: Actor) -> list[object]:
         version, digest = self.saved.get(actor, (-1, ""))
         self.sequence += 1
-        open_pass = self.core.open_pass.ledger.pass_id if self.core.open_pass is not None else None
+        open_pass = self.core.open_pass.pass_state.pass_id if self.core.open_pass is not None else None
         listens = actor in self.loading
         status = m.Status(
             actor,

@@ -15,8 +15,8 @@ def _rate_of_the_decision() -> list[Patch]:
     """A step is learned from at the rate that is in force when it is decided."""
     decide = CoordinatorCore._decide_or_audit
 
-    def late(self: CoordinatorCore, ledger: Any, decision: Any, without: Any, now: float) -> None:
-        decide(self, ledger, dataclasses.replace(decision, rate=self.history.controls.rate), without, now)
+    def late(self: CoordinatorCore, pass_state: Any, decision: Any, without: Any, now: float) -> None:
+        decide(self, pass_state, dataclasses.replace(decision, rate=self.history.controls.rate), without, now)
 
     return [(CoordinatorCore, "_decide_or_audit", late)]
 

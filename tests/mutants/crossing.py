@@ -65,11 +65,11 @@ def _chosen_while_open() -> list[Patch]:
     tell = Repair.tell
 
     def with_the_newest(self: Repair, actor: Any, now: float) -> None:
-        ledger = self._ledger
+        pass_state = self._pass_state
         rungs = LADDERS.forward
-        if ledger.codecs and any(ledger.done_of(a) for a in ledger.actors):
-            hardest = dataclasses.replace(ledger.codecs[0], forward=rungs[-1].codec)
-            ledger.codecs = (hardest, *ledger.codecs[1:])
+        if pass_state.codecs and any(pass_state.done_of(a) for a in pass_state.actors):
+            hardest = dataclasses.replace(pass_state.codecs[0], forward=rungs[-1].codec)
+            pass_state.codecs = (hardest, *pass_state.codecs[1:])
         tell(self, actor, now)
 
     return [(Repair, "tell", with_the_newest)]

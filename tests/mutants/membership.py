@@ -40,11 +40,13 @@ def _taken_from_a_leaver() -> list[Patch]:
     drain = Repair.drain
 
     def move_at_once(self: Repair, now: float) -> Any:
-        found, ledger = drain(self, now), self._ledger
-        for actor, microbatches in list(ledger.releasing.items()):
-            stage = ledger.stage_of(actor)
+        found, pass_state = drain(self, now), self._pass_state
+        for actor, microbatches in list(pass_state.releasing.items()):
+            stage = pass_state.stage_of(actor)
             if found is None and stage is not None and actor in self._members.leaving():
-                self._publish(stage, amend(ledger.tables[stage], [], microbatches, ledger.weights), "it is leaving")
+                self._publish(
+                    stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "it is leaving"
+                )
         return found
 
     return [(Repair, "drain", move_at_once), without_self_fence()]
@@ -71,7 +73,7 @@ def _step_left_out() -> list[Patch]:
         later = [step for step, each in self._steps.items() if each.fetched]
         if order is None or max(later) == order.attempt.pass_id.step:
             return order
-        self._holding.version = max(later)
+        self._held_stage.version = max(later)
         self._restoring = self._attempt(self._steps[max(later)].decision)
         return RestoreSums(self._restoring)
 
@@ -83,9 +85,9 @@ def _in_the_roster_too_early() -> list[Patch]:
     begin = PeerCore._begin_if_ready
 
     def at_once(self: PeerCore, now: float) -> None:
-        opening, holding = self._opening, self.holding
-        if opening is not None and holding.loading is None and holding.version is not None:
-            holding.version = opening.pass_id.version
+        opening, held_stage = self._opening, self.held_stage
+        if opening is not None and held_stage.loading is None and held_stage.version is not None:
+            held_stage.version = opening.pass_id.version
         begin(self, now)
 
     return [

@@ -91,8 +91,8 @@ def late_open() -> list[Patch]:
     on_open = PeerCore._on_open
 
     def accept(self: PeerCore, message: Any, now: float) -> None:
-        if self.stint is not None and message.pass_id < self.stint.pass_id:
-            self.holding.term = message.pass_id.term
+        if self.pass_run is not None and message.pass_id < self.pass_run.pass_id:
+            self.held_stage.term = message.pass_id.term
             self._leave_pass()
         on_open(self, message, now)
 
@@ -136,12 +136,12 @@ def _release_without_hand_shake() -> list[Patch]:
 
     def move_at_once(self: Repair, aborts: int, strikes: Any, now: float) -> Any:
         found = tick(self, aborts, strikes, now)
-        ledger = self._ledger
-        if found is None and ledger.releasing:
-            actor, microbatches = next(iter(ledger.releasing.items()))
-            stage = ledger.stage_of(actor)
-            if stage is not None and len(ledger.tables[stage].roster) > 1:
-                self._publish(stage, amend(ledger.tables[stage], [], microbatches, ledger.weights), "released")
+        pass_state = self._pass_state
+        if found is None and pass_state.releasing:
+            actor, microbatches = next(iter(pass_state.releasing.items()))
+            stage = pass_state.stage_of(actor)
+            if stage is not None and len(pass_state.tables[stage].roster) > 1:
+                self._publish(stage, amend(pass_state.tables[stage], [], microbatches, pass_state.weights), "released")
         return found
 
     return [(Repair, "tick", move_at_once), without_self_fence()]

@@ -41,11 +41,11 @@ async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_a
 
     with Home.open(tmp_path / "peer") as home:
         assert not home.returns
-        entering = asyncio.create_task(enter(home, LOOPBACK, entries, [], 600.0, tell))
+        promotion = asyncio.create_task(enter(home, LOOPBACK, entries, [], 600.0, tell))
         async with asyncio.timeout(DEADLINE_S):
             await silent.wait()
             node = await DHTNode.create(p2p=daemon)  # now it answers
-            host = await entering
+            host = await promotion
         away, back = said
         assert isinstance(away, CoordinatorAway) and "none of the bootstrap addresses answers" in away.reason
         assert isinstance(back, CoordinatorBack)

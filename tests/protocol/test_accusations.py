@@ -94,13 +94,13 @@ def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
 
 
 def test_others_than_have_failed_try_at_once_and_who_has_failed_later_and_later() -> None:
-    experience, one, two = FailureHistory(), Actor("one", 1), Actor("two", 1)
+    failure_history, one, two = FailureHistory(), Actor("one", 1), Actor("two", 1)
     for now in (10.0, 20.0, 30.0, 40.0):
-        experience.opened([one])
-        experience.attempt_failed("no memory", now)
-    assert experience.rest_until([one], 1.0) == 47.0
-    assert experience.rest_until([Actor("one", 2)], 1.0) == 47.0, "a restart is no other peer"
-    assert experience.rest_until([one, two], 1.0) == 40.0
-    assert "step 7 has failed 4 times" in experience.why_rests([one], 7)
-    experience.decided()
-    assert experience.rest_until([one], 1.0) == 40.0
+        failure_history.opened([one])
+        failure_history.attempt_failed("no memory", now)
+    assert failure_history.rest_until([one], 1.0) == 47.0
+    assert failure_history.rest_until([Actor("one", 2)], 1.0) == 47.0, "a restart is no other peer"
+    assert failure_history.rest_until([one, two], 1.0) == 40.0
+    assert "step 7 has failed 4 times" in failure_history.why_rests([one], 7)
+    failure_history.decided()
+    assert failure_history.rest_until([one], 1.0) == 40.0

@@ -53,7 +53,7 @@ class Steps:
     def _judged(self, step: int, table: StageTable) -> Ruling:
         busy = {table.roster[place] for place in table.assignment}
         self.came_to = "lie" if ONE in busy and self._lies() else "digest"
-        ledger: Any = SimpleNamespace(
+        pass_state: Any = SimpleNamespace(
             pass_id=SimpleNamespace(step=step),
             tables=[table],
             weights=dict.fromkeys(table.roster, 1.0),
@@ -61,7 +61,7 @@ class Steps:
             answers=lambda without: (Answer(self.came_to, 1.0),),
         )
         decision: Any = SimpleNamespace(step=step, gradient_norm=1.0, skip=False)
-        return self.audits.judge(ledger, decision, frozenset())
+        return self.audits.judge(pass_state, decision, frozenset())
 
 
 def test_who_had_nothing_to_do_when_newcomers_were_audited_is_audited_with_its_first_work() -> None:
@@ -116,7 +116,7 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
         busy = {table.roster[place] for table in tables for place in table.assignment}
         looked_for = [len(table.roster) for table in tables].count(1) == 1
         came_to = "lie" if one in busy and not looked_for else "digest"
-        ledger: Any = SimpleNamespace(
+        pass_state: Any = SimpleNamespace(
             pass_id=SimpleNamespace(step=0),
             tables=list(tables),
             weights=dict.fromkeys((one, two, three, four), 1.0),
@@ -124,7 +124,7 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
             answers=lambda without, came_to=came_to: (Answer(came_to, 1.0),) * 2,
         )
         decision: Any = SimpleNamespace(step=0, gradient_norm=1.0, skip=False)
-        ruling = watch.judge(ledger, decision, frozenset())
+        ruling = watch.judge(pass_state, decision, frozenset())
         if not ruling.again:
             break
     assert not ruling.again and (came_to == "digest" or not ruling.agreed)

@@ -74,7 +74,7 @@ class Desk:
                 actor,
                 StageIndex(0),
                 self.version,
-                None if open_pass is None else open_pass.ledger.pass_id,
+                None if open_pass is None else open_pass.pass_state.pass_id,
                 () if open_pass is None else (0,),
                 0 if prepared is None else 3,
                 prepared,
@@ -88,7 +88,7 @@ class Desk:
     def step(self) -> m.Decision:
         """The open step is computed and decided, and the next one opens if it may."""
         assert self.core.open_pass is not None
-        attempt = self.core.open_pass.ledger.attempt(0)
+        attempt = self.core.open_pass.pass_state.attempt(0)
         self.report(prepared=m.Prepared(attempt, "digest", 1.0, 1.0))
         decision = self.of(WriteRecord)[-1].decision
         self.tell(RecordWritten(decision))

@@ -190,7 +190,7 @@ def test_a_reduce_that_gets_on_for_ever_goes_on_without_whom_the_others_wait_for
     assert not _reduce(coordinator, 0.95 * budget, *range(1000), awaited=said)
     _reduce(coordinator, 0.15 * budget, *range(1000, 2000), awaited=said)
     assert coordinator.core.phase is Phase.OPEN and coordinator.core.open_pass is not None, "the step is not given up"
-    assert coordinator.core.open_pass.ledger.tables[0].roster == (waits,)
+    assert coordinator.core.open_pass.pass_state.tables[0].roster == (waits,)
 
 
 def test_who_says_that_a_reduce_waits_for_its_own_computing_is_not_waited_for_long() -> None:
@@ -202,7 +202,7 @@ def test_who_says_that_a_reduce_waits_for_its_own_computing_is_not_waited_for_lo
     orders = _reduce(coordinator, 0.1 * budget, 0, awaited=said)
     assert coordinator.core.open_pass is not None
     assert [type(order) for order in orders] == [m.Fenced, m.Amend]
-    assert coordinator.core.open_pass.ledger.tables[0].roster == (TWO,)
+    assert coordinator.core.open_pass.pass_state.tables[0].roster == (TWO,)
 
 
 def test_who_computes_for_a_reduce_and_gets_on_is_left_alone() -> None:

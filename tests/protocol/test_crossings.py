@@ -41,9 +41,9 @@ def test_with_a_base_a_frame_is_its_change_and_the_receiver_says_which_it_holds(
 
 
 def test_a_change_of_another_base_is_not_accepted() -> None:
-    holding = Crossings(StepNumber(1), {M: 55}, {})
-    assert holding.accepts(M, None) and holding.accepts(M, Lineage()) and holding.accepts(M, Lineage(base=55))
-    assert not holding.accepts(M, Lineage(base=56))
+    held_stage = Crossings(StepNumber(1), {M: 55}, {})
+    assert held_stage.accepts(M, None) and held_stage.accepts(M, Lineage()) and held_stage.accepts(M, Lineage(base=55))
+    assert not held_stage.accepts(M, Lineage(base=56))
     assert not Crossings().accepts(M, Lineage(base=55))
 
 

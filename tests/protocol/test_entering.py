@@ -22,13 +22,13 @@ class Entrance(Run):
         self.hear(THREE, m.Join(THREE))
 
     @property
-    def ledger(self) -> PassState:
+    def pass_state(self) -> PassState:
         assert self.core.open_pass is not None
-        return self.core.open_pass.ledger
+        return self.core.open_pass.pass_state
 
     @property
     def table(self) -> m.StageTable:
-        return self.ledger.tables[0]
+        return self.pass_state.tables[0]
 
     def caught_up(self, actor: Actor = THREE) -> list[object]:
         self.sequence += 1
@@ -55,7 +55,7 @@ def released(run: Entrance, orders: list[object]) -> list[object]:
 
 def test_it_is_given_what_a_sibling_has_not_begun() -> None:
     run = Entrance()
-    assert [each.actor for each in run.ledger.listeners] == [THREE]
+    assert [each.actor for each in run.pass_state.listeners] == [THREE]
     asked = run.caught_up()
     assert run.table.roster == (ONE, TWO) and not sent(run.caught_up(), m.Release), "once"
     giver, release = asked_of(asked)

@@ -30,29 +30,29 @@ def usual_steps(costs: FaultCosts, *seconds: float) -> float:
     """So many undisturbed steps, one after the other; returns when the last is decided."""
     now = 0.0
     for step, took in enumerate(seconds):
-        ledger = opened(step, now)
+        pass_state = opened(step, now)
         costs.opened(now)
         now += took
-        assert costs.decided(ledger, NOBODY, now) is None
+        assert costs.decided(pass_state, NOBODY, now) is None
     return now
 
 
 def test_a_fence_costs_what_the_step_took_more_than_is_usual() -> None:
     costs = FaultCosts(SETTINGS)
     now = usual_steps(costs, 2.0, 9.0, 2.0, 2.2)
-    ledger = opened(4, now)
+    pass_state = opened(4, now)
     costs.opened(now)
-    ledger.disturbers[TWO] = "its connection broke"
-    ledger.done_again = 2
-    costed = costs.decided(ledger, NOBODY, now + 3.1)
+    pass_state.disturbers[TWO] = "its connection broke"
+    pass_state.done_again = 2
+    costed = costs.decided(pass_state, NOBODY, now + 3.1)
     assert costed is not None
     assert (costed.pass_id, costed.step, costed.actors, costed.microbatches) == ("1:4", 4, [str(TWO)], 2)
     assert abs(costed.usual_s - 2.1) < 1e-9 and abs(costed.seconds - 1.0) < 1e-9
     assert costed.tokens == round(TOKENS * costed.seconds / costed.usual_s)
     assert costed.reason == f"{TWO}: its connection broke"
-    ledger = opened(5, now + 3.1)
+    pass_state = opened(5, now + 3.1)
     costs.opened(now + 3.1)
-    assert costs.decided(ledger, NOBODY, now + 5.0) is None, "the next is undisturbed"
+    assert costs.decided(pass_state, NOBODY, now + 5.0) is None, "the next is undisturbed"
     assert costs.usual_s == 2.0, "and the disturbed one is not taken for usual"
 
 
@@ -84,10 +84,10 @@ def test_steps_that_are_rolled_back_are_paid_for_again() -> None:
 
 def test_without_a_usual_step_nothing_is_made_up_and_a_slow_step_is_not_negative() -> None:
     costs = FaultCosts(SETTINGS)
-    ledger = opened(0, 0.0)
+    pass_state = opened(0, 0.0)
     costs.opened(0.0)
-    ledger.disturbers[ONE] = "slow"
-    costed = costs.decided(ledger, NOBODY, 9.0)
+    pass_state.disturbers[ONE] = "slow"
+    costed = costs.decided(pass_state, NOBODY, 9.0)
     assert costed is not None and (costed.seconds, costed.tokens, costed.usual_s) == (0.0, 0, 0.0)
     costs = FaultCosts(SETTINGS)
     now = usual_steps(costs, 4.0)
@@ -124,10 +124,10 @@ def evaluations(*seconds: float) -> FaultCosts:
 def test_an_evaluation_costs_what_it_took_more_than_others_in_tokens_of_steps() -> None:
     costs = evaluations(1.0, 1.0, 1.2)
     costs.opened(0.0)
-    ledger = evaluation(0.0)
-    ledger.disturbers[TWO] = "its connection broke"
-    ledger.done_again = 1
-    costed = costs.decided(ledger, NOBODY, 3.0)
+    pass_state = evaluation(0.0)
+    pass_state.disturbers[TWO] = "its connection broke"
+    pass_state.done_again = 1
+    costed = costs.decided(pass_state, NOBODY, 3.0)
     assert costed is not None and (costed.pass_id, costed.step, costed.actors) == ("1:3+1", 3, [str(TWO)])
     assert (costed.usual_s, costed.seconds, costed.microbatches) == (1.0, 2.0, 1)
     assert costed.tokens == TOKENS // 2
@@ -148,9 +148,9 @@ def test_what_an_evaluation_before_a_rollback_has_cost_is_told_with_the_step() -
     steps, costs = FaultCosts(SETTINGS), evaluations(1.0)
     now = usual_steps(steps, 2.0, 2.0)
     costs.opened(now)
-    ledger = evaluation(now)
-    ledger.disturbers[TWO] = "its connection broke"
-    costs.aborted(ledger, "stage 0 lost its last replica")
+    pass_state = evaluation(now)
+    pass_state.disturbers[TWO] = "its connection broke"
+    costs.aborted(pass_state, "stage 0 lost its last replica")
     steps.rolled_back(1, "rolled back to version 1")
     steps.take_over(costs)
     steps.opened(now + 5.0)
@@ -168,9 +168,9 @@ def test_what_an_evaluation_before_a_rollback_has_cost_is_told_with_the_step() -
 def test_without_a_usual_step_an_evaluation_costs_no_tokens() -> None:
     costs = FaultCosts(SETTINGS, lambda: 0.0)
     costs.opened(0.0)
-    ledger = evaluation(0.0)
-    ledger.disturbers[TWO] = "slow"
-    costed = costs.decided(ledger, NOBODY, 9.0)
+    pass_state = evaluation(0.0)
+    pass_state.disturbers[TWO] = "slow"
+    costed = costs.decided(pass_state, NOBODY, 9.0)
     assert costed is not None and (costed.seconds, costed.tokens) == (0.0, 0)
 
 

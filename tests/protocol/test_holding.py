@@ -10,7 +10,7 @@ from swarm.protocol.peer.io import StateLoaded
 ONE, TWO = StageIndex(0), StageIndex(1)
 
 
-def holding(term: int = 1, stage: StageIndex = ONE, version: int = 3) -> HeldStage:
+def held_stage(term: int = 1, stage: StageIndex = ONE, version: int = 3) -> HeldStage:
     held = HeldStage()
     take_up(held, Assign(Term(term), stage, version))
     held.begun(PassId(Term(term), StepNumber(version)))
@@ -27,7 +27,7 @@ def take_up(held: HeldStage, order: Assign) -> bool:
 
 
 def test_within_a_term_only_a_higher_number_moves_a_peer() -> None:
-    held = holding()
+    held = held_stage()
     assert not take_up(held, Assign(Term(1), TWO, 4)), "without a move a peer does not leave its stage"
     assert take_up(held, Assign(Term(1), TWO, 4, move=1))
     assert (held.stage, held.version) == (TWO, 4)
@@ -37,19 +37,19 @@ def test_within_a_term_only_a_higher_number_moves_a_peer() -> None:
 
 
 def test_a_move_may_go_to_a_version_that_was_held_in_the_other_stage() -> None:
-    held = holding(version=3)
+    held = held_stage(version=3)
     assert take_up(held, Assign(Term(1), TWO, 3, move=1))
 
 
 def test_the_number_alone_loads_nothing_again() -> None:
-    held = holding()
+    held = held_stage()
     assert not take_up(held, Assign(Term(1), ONE, 3, move=2))
     assert held.version == 3
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_new_term_counts_moves_anew(begun: bool) -> None:
-    held = holding()
+    held = held_stage()
     take_up(held, Assign(Term(1), TWO, 4, move=7))
     if begun:
         held.begun(PassId(Term(2), StepNumber(4)))

@@ -51,7 +51,7 @@ class Run:
     @property
     def pass_id(self) -> PassId:
         assert self.core.open_pass is not None
-        return self.core.open_pass.ledger.pass_id
+        return self.core.open_pass.pass_state.pass_id
 
     def take(self, event: CoordinatorInput) -> None:
         """Terms and records are on disk at once."""
@@ -92,7 +92,7 @@ class Run:
 
     def prepare(self, *actors: Actor, finite: bool = True) -> None:
         assert self.core.open_pass is not None
-        attempt = Attempt(self.pass_id, STAGE, self.core.open_pass.ledger.tables[0].number)
+        attempt = Attempt(self.pass_id, STAGE, self.core.open_pass.pass_state.tables[0].number)
         norm = 1.0 if finite else math.nan
         for actor in actors:
             self.hear(actor, m.Prepared(attempt, "d", norm, norm, finite))
@@ -122,27 +122,27 @@ def test_a_step_that_fails_at_a_lone_peer_is_done_again_with_another_sender_and_
     """One peer's word leaves nobody out for longer."""
     run = Run(ONE, last=(TWO, THREE))
     assert run.core.open_pass is not None
-    sender = run.core.open_pass.ledger.tables[1].assignee(0)
+    sender = run.core.open_pass.pass_state.tables[1].assignee(0)
     run.fail(ONE, 0)
     run.until_open()
     (other,) = {TWO, THREE} - {sender}
-    assert run.core.open_pass.ledger.tables[1].roster == (other,)
+    assert run.core.open_pass.pass_state.tables[1].roster == (other,)
     run.fail(ONE, 0)
     run.until_open()
-    assert set(run.core.open_pass.ledger.tables[1].roster) == {TWO, THREE}
+    assert set(run.core.open_pass.pass_state.tables[1].roster) == {TWO, THREE}
     assert not run.halts
 
 
 def test_what_two_fail_on_is_taken_from_its_sender_if_that_one_has_a_sibling() -> None:
     run = Run(ONE, FOUR, FIVE, last=(TWO, THREE))
     assert run.core.open_pass is not None
-    ledger = run.core.open_pass.ledger
-    sender, before = ledger.tables[1].assignee(0), ledger.tables[0].assignee(0)
+    pass_state = run.core.open_pass.pass_state
+    sender, before = pass_state.tables[1].assignee(0), pass_state.tables[0].assignee(0)
     run.fail(before, 0)
-    assert sender in ledger.tables[1].roster, "one alone may be wrong"
-    run.fail(ledger.tables[0].assignee(0), 0)
-    assert sender not in ledger.tables[1].roster and len(ledger.tables[0].roster) == 1
-    assert run.core.open_pass.ledger is ledger, "the same attempt goes on"
+    assert sender in pass_state.tables[1].roster, "one alone may be wrong"
+    run.fail(pass_state.tables[0].assignee(0), 0)
+    assert sender not in pass_state.tables[1].roster and len(pass_state.tables[0].roster) == 1
+    assert run.core.open_pass.pass_state is pass_state, "the same attempt goes on"
 
 
 def test_who_comes_is_not_waited_with() -> None:
@@ -155,7 +155,7 @@ def test_who_comes_is_not_waited_with() -> None:
     run.peers = (ONE, TWO)
     run.hear(TWO, m.Join(TWO, stage=STAGE))
     assert run.until_open() < 2.0
-    assert run.core.open_pass is not None and TWO in run.core.open_pass.ledger.tables[0].roster
+    assert run.core.open_pass is not None and TWO in run.core.open_pass.pass_state.tables[0].roster
 
 
 def test_a_peer_that_fences_itself_is_one_that_failed() -> None:

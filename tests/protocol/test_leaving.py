@@ -122,7 +122,7 @@ class Run:
 
     def report(self, actor: Actor, done: int = 0, **fields: Any) -> list[Any]:
         self.sequence += 1
-        numbers = (0,) if self.core.open_pass is None else (self.core.open_pass.ledger.tables[0].number,)
+        numbers = (0,) if self.core.open_pass is None else (self.core.open_pass.pass_state.tables[0].number,)
         known = {"version": 0, "pass_id": PASS, "numbers": numbers, "sequence": self.sequence} | fields
         return self.hear(actor, m.Status(actor, STAGE, done=done, **known))
 

@@ -52,7 +52,7 @@ def evaluating(sample_tokens: int = 0) -> Run:
     run = Run(settings(evaluate_every=1, sample_tokens=sample_tokens))
     run.load(ONE, TWO)
     run.decide(ONE, TWO)
-    assert run.core.open_pass is not None and run.core.open_pass.ledger.kind is PassKind.EVALUATE
+    assert run.core.open_pass is not None and run.core.open_pass.pass_state.kind is PassKind.EVALUATE
     return run
 
 
@@ -80,7 +80,7 @@ def test_a_token_outside_the_vocabulary_is_asked_of_a_sibling(token: int) -> Non
     run = evaluating(sample_tokens=2)
     run.hear(ONE, m.Result(run.pass_id, Microbatch(0), 1.0))
     run.hear(TWO, m.Result(run.pass_id, Microbatch(1), 1.0))
-    assert run.core.open_pass is not None and run.core.open_pass.ledger.kind is PassKind.GENERATE
+    assert run.core.open_pass is not None and run.core.open_pass.pass_state.kind is PassKind.GENERATE
     orders = run.hear(ONE, m.Result(run.pass_id, Microbatch(0), 1.0, token))
     assert not [o for o in orders if isinstance(o, PassClosed | WriteTerm)]
     (closed,) = [o for o in run.hear(TWO, m.Result(run.pass_id, Microbatch(0), 1.0, 3)) if isinstance(o, PassClosed)]
@@ -124,11 +124,11 @@ def test_a_stranger_blocks_no_pair() -> None:
     run.load(ONE, TWO)
     run.hear(STRANGER, m.Unreachable(run.pass_id, ONE))
     run.hear(ONE, m.Unreachable(run.pass_id, STRANGER))
-    assert not run.core._experience.blocked(0)
+    assert not run.core._failure_history.blocked(0)
     run.hear(ONE, m.Unreachable(run.pass_id, TWO))
-    assert run.core._experience.blocked(0) == {frozenset((ONE, TWO))}
-    run.core._experience.unreachable(ONE, THREE, 100)
-    assert len(run.core._experience._blocked) == 1, "what is over is forgotten"
+    assert run.core._failure_history.blocked(0) == {frozenset((ONE, TWO))}
+    run.core._failure_history.unreachable(ONE, THREE, 100)
+    assert len(run.core._failure_history._blocked) == 1, "what is over is forgotten"
 
 
 def test_the_coordinator_passes_on_between_members_of_the_pass_alone() -> None:
@@ -156,7 +156,7 @@ def test_an_impossible_pace_weighs_nothing(pace: float) -> None:
         run.sequence += 1
         run.hear(actor, m.Status(actor, STAGE, 0, seconds_per_microbatch=seconds, sequence=run.sequence))
     run.core._placement.rebalancing.decided(0.1, None)
-    assert run.core._agenda._weights.of((ONE, TWO), 0) == {ONE: 1.0, TWO: 1.0}
+    assert run.core._scheduler._weights.of((ONE, TWO), 0) == {ONE: 1.0, TWO: 1.0}
 
 
 @pytest.mark.parametrize("capacity", [math.nan, math.inf, -5.0, 0.0])
@@ -251,7 +251,7 @@ def test_who_comes_back_too_late_begins_anew() -> None:
     run.hear(THREE, m.Leave(THREE, "killed"))
     del run.versions[THREE]
     run.heartbeats(run.core.settings.step_budget_s / 2 + 0.3)
-    assert run.core.open_pass is not None and not run.core.open_pass.ledger.listeners
+    assert run.core.open_pass is not None and not run.core.open_pass.pass_state.listeners
     again = Actor("three", 2)
     run.versions[again] = None
     run.hear(again, m.Join(again))
@@ -301,7 +301,7 @@ def test_a_stranger_puts_nothing_into_the_archive() -> None:
     run.load(ONE, TWO)
     run.decide(ONE, TWO)
     run.versions[STRANGER], run.saved[STRANGER] = None, (1, "its own")
-    assert not collected(run.heartbeats(1.0)) and not run.core._collection._copies
+    assert not collected(run.heartbeats(1.0)) and not run.core._checkpoints._copies
     run.saved[ONE] = run.saved[TWO] = (1, "file")
     assert not collected(run.report(ONE)), "one of two says it"
     (order,) = collected(run.report(TWO))
@@ -419,8 +419,8 @@ def test_what_is_archived_or_long_past_is_forgotten() -> None:
         run.decide(ONE, TWO)
         run.saved[ONE] = (run.core.history.version, "file")
         run.report(ONE)
-    assert sorted(run.core._collection._copies) == [4, 5, 6] == sorted(run.core._collection._rosters)
+    assert sorted(run.core._checkpoints._copies) == [4, 5, 6] == sorted(run.core._checkpoints._rosters)
     run.take(ArchiveStored(6, run.core.history.term))
     run.decide(ONE, TWO)
     run.report(ONE)
-    assert not run.core._collection._copies and list(run.core._collection._rosters) == [7]
+    assert not run.core._checkpoints._copies and list(run.core._checkpoints._rosters) == [7]

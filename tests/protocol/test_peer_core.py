@@ -65,7 +65,7 @@ def test_a_peer_obeys_the_coordinator_of_the_highest_term() -> None:
     first = core.handle(Tick(), 0.0)
     assert [a.to for a in first if isinstance(a, Send)] == list(group), "any of them may lead"
     told(group[1], m.Assign(Term(3), None, 0), 0.01)
-    assert core.coordinator == group[1] and core.holding.standing_by
+    assert core.coordinator == group[1] and core.held_stage.standing_by
     older = told(group[0], m.Halt("I am old", Term(2)), 0.02) + told(group[2], m.Halt("not my term", Term(3)), 0.02)
     assert not [a for a in older if isinstance(a, Stop)] and core.coordinator == group[1]
     news = told(group[2], m.Assign(Term(4), StageIndex(0), 0), 0.03)
@@ -292,18 +292,18 @@ def test_a_decision_of_before_a_rollback_is_not_waited_for() -> None:
     assert not [order for order in peer.told(late) if isinstance(order, Stop)]
     tables = (m.StageTable(0, (ME,), (0, 0)), m.StageTable(0, (LAST,), (0, 0)))
     peer.told(m.Open(PassId(Term(3), StepNumber(0)), PassKind.TRAIN, tables, None))
-    assert peer.core.stint is not None, "it begins"
+    assert peer.core.pass_run is not None, "it begins"
 
 
 def test_parts_of_outsiders_are_not_kept() -> None:
     peer = Peer()
     peer.open((ME, OTHER), (LAST,))
-    assert peer.core.stint is not None
+    assert peer.core.pass_run is not None
     stranger = Actor("stranger", 1)
     for sender in (stranger, OTHER):
         key = PartKey(Attempt(PASS, StageIndex(0), 0), 0, sender)
         peer.take(Received(sender, m.ReducePart(key, 2, b"")))
-    assert [sender for sender, _ in peer.core.stint._early.take()] == [OTHER]
+    assert [sender for sender, _ in peer.core.pass_run._early.take()] == [OTHER]
 
 
 def test_a_part_of_a_table_that_has_not_come_yet_waits_for_it() -> None:
@@ -344,21 +344,21 @@ def test_a_checkpoint_that_is_missing_is_saved_when_the_decision_is_told_again()
 
 
 def test_only_the_load_that_was_ordered_counts() -> None:
-    holding = HeldStage()
-    holding.assigned(m.Assign(Term(1), StageIndex(0), 1, OTHER))
-    holding.assigned(m.Assign(Term(1), StageIndex(0), 2, OTHER))
-    assert not holding.loaded(StateFailed(StageIndex(0), 1, "cancelled")) and holding.loading
-    assert not holding.loaded(StateLoaded(StageIndex(0), 1, 1)) and holding.version is None
-    assert holding.loaded(StateLoaded(StageIndex(0), 2, 1)) and holding.version == 2
+    held_stage = HeldStage()
+    held_stage.assigned(m.Assign(Term(1), StageIndex(0), 1, OTHER))
+    held_stage.assigned(m.Assign(Term(1), StageIndex(0), 2, OTHER))
+    assert not held_stage.loaded(StateFailed(StageIndex(0), 1, "cancelled")) and held_stage.loading
+    assert not held_stage.loaded(StateLoaded(StageIndex(0), 1, 1)) and held_stage.version is None
+    assert held_stage.loaded(StateLoaded(StageIndex(0), 2, 1)) and held_stage.version == 2
 
 
 def test_earlier_incarnations_are_forgotten() -> None:
-    reach = Reachability(0.1)
+    reachability = Reachability(0.1)
     for incarnation in range(1, 5):
-        reach.up(Actor("two", incarnation))
-        reach.lost(Actor("two", incarnation), float(incarnation))
-        reach.given_up(incarnation + 0.5)
-    assert reach.unreachable == [Actor("two", 4)] and len(reach._met) == 1
+        reachability.up(Actor("two", incarnation))
+        reachability.lost(Actor("two", incarnation), float(incarnation))
+        reachability.given_up(incarnation + 0.5)
+    assert reachability.unreachable == [Actor("two", 4)] and len(reachability._met) == 1
 
 
 def test_who_is_asked_again_says_what_is_yet_to_be_made() -> None:

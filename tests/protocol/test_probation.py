@@ -77,8 +77,8 @@ def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
     core.handle(Tick(), 0.0)
     core.handle(TermWritten(1), 0.0)
     for step in (0, 1):
-        core._experience.probation.strike(tried.peer, in_step(step))
-    core._experience.probation.worked(tried.peer, in_step(9))
+        core._failure_history.probation.strike(tried.peer, in_step(step))
+    core._failure_history.probation.worked(tried.peer, in_step(9))
     for actor in (one, two, tried):
         core.handle(Received(actor, Join(actor)), 0.0)
     for actor in (one, two, tried):
@@ -86,7 +86,7 @@ def test_whoever_is_fenced_does_not_leave_its_work_to_who_is_tried() -> None:
 
     def shares() -> list[int]:
         assert core.open_pass is not None
-        return [len(core.open_pass.ledger.assigned_to(actor)) for actor in (one, two, tried)]
+        return [len(core.open_pass.pass_state.assigned_to(actor)) for actor in (one, two, tried)]
 
     (mine, *_, least) = shares()
     assert least == 1 and mine in (5, 6)

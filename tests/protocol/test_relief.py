@@ -82,7 +82,7 @@ class Run:
     @property
     def table(self) -> m.StageTable:
         assert self.core.open_pass is not None
-        return self.core.open_pass.ledger.tables[0]
+        return self.core.open_pass.pass_state.tables[0]
 
     def heartbeat(self, pace: float | None = 0.1, slow: float | None = 1.0, queued: int = 0) -> list[Any]:
         """FAST has done all that is its own, at this pace; the others nothing, at theirs."""

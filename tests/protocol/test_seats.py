@@ -306,7 +306,7 @@ def test_who_was_taken_on_leaves_when_told_and_others_do_not() -> None:
 
 def test_told_twice_to_leave_its_seat_it_still_leaves_in_good_order() -> None:
     core = peer(Seating(("b", "a"), on_call=True))
-    core.holding.stage, core.holding.version = StageIndex(0), 0
+    core.held_stage.stage, core.held_stage.version = StageIndex(0), 0
     leave = m.LeaveSeat(Term(1), "enough")
     told(core, leave)
     assert not [a for a in told(core, leave) if type(a).__name__ == "Stop"], (

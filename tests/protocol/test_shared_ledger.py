@@ -16,7 +16,7 @@ PASS = PassId(Term(1), StepNumber(0))
 NOBODY: frozenset[Actor] = frozenset()
 
 
-def ledger(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> PassState:
+def pass_state(rosters: tuple[tuple[Actor, ...], ...] = ROSTERS) -> PassState:
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
     tables = tuple(StageTable(0, roster, (0, len(roster) - 1)) for roster in rosters)
     weights = {actor: 1.0 for roster in rosters for actor in roster}
@@ -42,7 +42,7 @@ def amended(table: StageTable) -> StageTable:
 
 
 def test_a_step_is_decided_if_both_ends_hold_the_same() -> None:
-    record = ledger()
+    record = pass_state()
     prepare(record, 0, 1, 2)
     assert record.decide(10, 1.0, STILL, NOBODY) is not None and record.disagreeing() is None
     prepare(record, 2, shared="other")
@@ -52,7 +52,7 @@ def test_a_step_is_decided_if_both_ends_hold_the_same() -> None:
 
 
 def test_nobody_disagrees_before_all_have_spoken() -> None:
-    record = ledger()
+    record = pass_state()
     prepare(record, 0)
     prepare(record, 2, shared="other")
     assert record.disagreeing() is None
@@ -61,7 +61,7 @@ def test_nobody_disagrees_before_all_have_spoken() -> None:
 
 def test_a_table_of_one_end_voids_what_the_other_has_prepared() -> None:
     for changed, other in ((0, 2), (2, 0)):
-        record = ledger()
+        record = pass_state()
         prepare(record, 0, 1, 2)
         before = record.attempt(other)
         record.amend(changed, amended(record.tables[changed]))
@@ -73,14 +73,14 @@ def test_a_table_of_one_end_voids_what_the_other_has_prepared() -> None:
 
 
 def test_a_table_of_a_stage_between_voids_nothing_of_the_ends() -> None:
-    record = ledger()
+    record = pass_state()
     prepare(record, 0, 1, 2)
     record.amend(1, amended(record.tables[1]))
     assert record.prepared[0] and record.prepared[2] and not record.prepared[1]
 
 
 def test_whom_a_table_concerns() -> None:
-    record = ledger()
+    record = pass_state()
     assert [record.concerned(stage) for stage in range(3)] == [[0, 1, 2]] * 3
     seven = PassState(
         pass_id=PASS,
@@ -98,7 +98,7 @@ def test_whom_a_table_concerns() -> None:
 
 
 def test_a_reduce_of_one_end_is_late_only_from_when_both_are_sealed() -> None:
-    record = ledger()
+    record = pass_state()
     for at, actor in ((1.0, ROSTERS[2][0]), (1.0, ROSTERS[2][1]), (1.0, ROSTERS[1][0])):
         record.on_status(Status(actor, None, 0, PASS, (0, 0, 0), done=0b11), at)
     assert record.sealed_since(1) == 1.0 and record.sealed_since(2) is None
@@ -123,7 +123,7 @@ def guilty(
     that is, but for whom alone it says it waits itself.
     """
     rosters = tuple(tuple(Actor(name, 1) for name in names) for names in stages)
-    record, members = ledger(rosters), Members()
+    record, members = pass_state(rosters), Members()
     for s, roster in enumerate(rosters):
         for actor in roster:
             names = tuple(Actor(name, 1) for name in awaited.get(actor.peer, ""))
@@ -134,10 +134,10 @@ def guilty(
             if actor.peer in prepared:
                 record.prepared[s][actor] = Prepared(record.attempt(s), "", 1.0, 0.0)
     settings = small_settings(stages=3, microbatches=2, steps=2, replicas=2, ends_share=True)
-    suspicion = Stragglers(settings)
-    actor = suspicion.holds_up(members, record, stage)
+    stragglers = Stragglers(settings)
+    actor = stragglers.holds_up(members, record, stage)
     if accused:
-        return () if actor is None else suspicion.kept_waiting_by(members, record, actor)
+        return () if actor is None else stragglers.kept_waiting_by(members, record, actor)
     return actor
 
 

@@ -26,7 +26,7 @@ class Swarm:
     """Eight who speak at every heartbeat, but for those who are named."""
 
     def __init__(self) -> None:
-        self.members, self.silence, self.now = Members(), FailureDetector(SETTINGS), 0.0
+        self.members, self.failure_detector, self.now = Members(), FailureDetector(SETTINGS), 0.0
         for actor in ACTORS:
             self.members.add(actor, 0.0)
         self.go_on(10 * BEAT)
@@ -40,7 +40,7 @@ class Swarm:
                 if member.actor not in quiet:
                     member.gaps.add(self.now - member.heard_at)
                     member.heard_at = self.now
-            for member, _ in self.silence.judge(self.members, self.now):
+            for member, _ in self.failure_detector.judge(self.members, self.now):
                 lost.append((member.actor, self.now - began))
                 self.members.remove(member.actor)
         return lost
@@ -54,8 +54,8 @@ def test_one_that_is_silent_is_given_up_after_its_deadline() -> None:
 def test_many_that_are_silent_together_are_waited_for() -> None:
     swarm = Swarm()
     assert not swarm.go_on(PATIENCE - BEAT, *ACTORS)
-    assert swarm.silence.waited_for == set(ACTORS)
-    assert not swarm.go_on(BEAT) and not swarm.silence.waited_for
+    assert swarm.failure_detector.waited_for == set(ACTORS)
+    assert not swarm.go_on(BEAT) and not swarm.failure_detector.waited_for
     lost = swarm.go_on(2 * PATIENCE, *ACTORS[:2])
     assert {actor for actor, _ in lost} == set(ACTORS[:2])
     assert all(PATIENCE < after <= PATIENCE + 2 * BEAT for _, after in lost)

@@ -85,8 +85,8 @@ class Crew:
 
     def __init__(self, *actors: Actor, capacity: float = 1.0, frames: tuple[float, ...] = ()) -> None:
         self.members = Members()
-        self.capacities = StageCosts(1, stage_frames=frames)
-        self.weights = Weights(self.capacities, self.members, Outbox(A))
+        self.stage_costs = StageCosts(1, stage_frames=frames)
+        self.weights = Weights(self.stage_costs, self.members, Outbox(A))
         for actor in actors:
             member = self.members.add(actor, 0.0)
             member.join(Join(actor, None, capacity))
@@ -100,7 +100,7 @@ class Crew:
             member = self.members.get(Actor(name, 1))
             assert member is not None
             member.status = Status(member.actor, StageIndex(0), 0, seconds_per_microbatch=took)
-        self.capacities.learn(self.members)
+        self.stage_costs.learn(self.members)
         return self.weights.of([member.actor for member in self.members], 0)
 
 
@@ -166,7 +166,7 @@ def test_a_newcomer_counts_as_it_says_but_not_for_more_than_the_usual() -> None:
     assert newcomer is not None and newcomer.speed is None
     for capacity, weight in ((1e6, 1.0), (1.0, 1.0), (0.5, 0.5)):
         newcomer.capacity = capacity
-        crew.weights = Weights(crew.capacities, crew.members, Outbox(A))
+        crew.weights = Weights(crew.stage_costs, crew.members, Outbox(A))
         assert crew.weights.of([A, B, C], 0)[C] == weight
 
 
@@ -186,41 +186,41 @@ def test_who_is_too_slow_for_any_is_tried_again_later_and_seldom() -> None:
 
 def test_what_a_stage_costs_is_learned_from_all_who_ran_it() -> None:
     """A fast peer that has only run the cheap stage is known to be fast in the dear one."""
-    members, capacities = Members(), StageCosts(2)
+    members, stage_costs = Members(), StageCosts(2)
     for name, stage, seconds, capacity in (("a", 0, 0.1, 1.0), ("b", 0, 0.05, 2.0), ("c", 1, 0.4, 1.0)):
         member = members.add(Actor(name, 1), 0.0)
         member.join(Join(member.actor, None, capacity))
         member.place(StageIndex(stage), 0.0)
         member.has_worked = True
         member.status = Status(member.actor, StageIndex(stage), 0, seconds_per_microbatch=seconds)
-    capacities.learn(members)
-    assert [round(cost, 6) for cost in capacities.costs()] == [0.1, 0.4]
-    lineup = capacities.lineup(members, 1, 9)
+    stage_costs.learn(members)
+    assert [round(cost, 6) for cost in stage_costs.costs()] == [0.1, 0.4]
+    lineup = stage_costs.lineup(members, 1, 9)
     fast = next(w for w in lineup.crews[0] if w.actor == B)
     assert round(lineup.rate(fast, 0), 6) == 20.0 and round(lineup.rate(fast, 1), 6) == 5.0
     newcomer = members.add(D, 0.0)
     newcomer.join(Join(D, None, 3.0))
-    assert round(capacities.speed(newcomer) / lineup.costs[1], 6) == 7.5
+    assert round(stage_costs.speed(newcomer) / lineup.costs[1], 6) == 7.5
     members.remove(C)
-    capacities.learn(members)
-    assert round(capacities.costs()[1], 6) == 0.4, "it has left, and what it measured stands"
+    stage_costs.learn(members)
+    assert round(stage_costs.costs()[1], 6) == 0.4, "it has left, and what it measured stands"
 
 
 @pytest.mark.parametrize("how", ["lineup", "newcomers_lineup"])
 def test_what_a_peer_says_of_its_uplink_bounds_what_it_counts_for(how: str) -> None:
-    members, capacities = Members(), StageCosts(1, stage_frames=(100.0,))
+    members, stage_costs = Members(), StageCosts(1, stage_frames=(100.0,))
     for name, uplink in (("a", 50.0), ("b", None), ("c", math.nan)):
         member = members.add(Actor(name, 1), 0.0)
         member.join(Join(member.actor, None, 4.0, uplink=uplink))
         member.place(StageIndex(0), 0.0)
-    lineup = getattr(capacities, how)(members, 1, 9)
+    lineup = getattr(stage_costs, how)(members, 1, 9)
     assert [lineup.rate(worker, 0) for worker in lineup.crews[0]] == [0.5, 4.0, 4.0]
 
 
 def test_whose_share_changes_is_said_once_with_the_step_that_it_changes_in() -> None:
     out = Outbox(A)
     crew = Crew(A, B)
-    crew.weights = Weights(crew.capacities, crew.members, out)
+    crew.weights = Weights(crew.stage_costs, crew.members, out)
 
     def step(**seconds: float) -> list[ShareChanged]:
         crew.weights.dealt(wire([[A, B]], crew.measured(**seconds), 16))

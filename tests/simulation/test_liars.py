@@ -172,7 +172,7 @@ def test_who_spoils_the_attempt_in_which_it_is_alone_gets_nothing_decided(what: 
         if phase == "forward" and isinstance(process, SimPeer) and process.lie and process.alive:
             assert isinstance(world.coordinator, SimCoordinator) and process.stage is not None
             step = world.coordinator.directing.open_pass
-            if step is None or step.ledger.tables[process.stage].roster != (process.actor,):
+            if step is None or step.pass_state.tables[process.stage].roster != (process.actor,):
                 return
             spoiled.append(process.actor)
             if what == "goes":

@@ -66,9 +66,9 @@ class Checkpoints:
         self._orders = 0
         """How many there were. Each asks another holder first: the one before may be slow."""
 
-    def decided(self, version: int, ledger: PassState, without: frozenset[Actor]) -> None:
+    def decided(self, version: int, pass_state: PassState, without: frozenset[Actor]) -> None:
         """A step is decided: from now on its rosters are who is believed about `version`."""
-        rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in ledger.tables]
+        rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in pass_state.tables]
         self._newest_rosters = version, rosters
         if self._history.saves(version, self._settings):
             self._rosters[version] = rosters

@@ -147,30 +147,30 @@ class CoordinatorCore:
         self.open_pass: OpenPass | None = None
         """Set while OPEN and DECIDING."""
         self._out = Outbox(actor)
-        self._experience = FailureHistory()
+        self._failure_history = FailureHistory()
         self._islands: tuple[tuple[Actor, ...], ...] = ()
         """Groups that do not reach each other, as last found; one group is all right."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        capacities = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames)
-        weights = Weights(capacities, self.members, self._out)
+        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames)
+        weights = Weights(stage_costs, self.members, self._out)
         self._audits = Audits(settings, self.members)
-        self._agenda = Scheduler(
-            settings, self.history, self.members, self._experience, self._rosters, choice, weights, self._audits
+        self._scheduler = Scheduler(
+            settings, self.history, self.members, self._failure_history, self._rosters, choice, weights, self._audits
         )
         self._expelled = {c.value: signed("expelled from the run", c) for c in self.history.controls.expelled}
         """By peer, why it has no part in the run any more; after an audit, while this coordinator leads."""
-        rebalancing = Rebalancing(settings, self.history, self.members, capacities, self._out)
-        self._seats = Seats(settings, self.history, self.members, capacities, self._out)
+        rebalancing = Rebalancing(settings, self.history, self.members, stage_costs, self._out)
+        self._seats = Seats(settings, self.history, self.members, stage_costs, self._out)
         self._placement = Placement(
-            actor, settings, self.history, self.members, rebalancing, self._seats, self._experience, self._out
+            actor, settings, self.history, self.members, rebalancing, self._seats, self._failure_history, self._out
         )
-        self._audience = Listeners(settings, self.history, self.members, rebalancing)
-        self._collection = Checkpoints(settings, self.history, self.members, self._out)
-        self._silence = FailureDetector(settings)
-        self._commanding = Commands(actor, settings, self.history, self.members, self._out)
+        self._listeners = Listeners(settings, self.history, self.members, rebalancing)
+        self._checkpoints = Checkpoints(settings, self.history, self.members, self._out)
+        self._failure_detector = FailureDetector(settings)
+        self._commands = Commands(actor, settings, self.history, self.members, self._out)
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
-        self._divergence = Divergence(settings, self.history, self.members, self._commanding, self._out)
+        self._divergence = Divergence(settings, self.history, self.members, self._commands, self._out)
         self._halts = ""
         """Why all are sent home when the term that is being written is."""
         self._term_request: WriteTerm | None = None
@@ -189,7 +189,7 @@ class CoordinatorCore:
         self._why_new_term = "what was said so far is void"
         self._last_word: Decide | Halt | None = None
         """What is said to everybody once all is over, until they are gone."""
-        self._tables_told = TablesReport(self.members, capacities, self._out)
+        self._tables_told = TablesReport(self.members, stage_costs, self._out)
         self._progress_told = ProgressReport(self._out)
         self._costs = FaultCosts(settings)
         self._costs_of = {
@@ -229,10 +229,10 @@ class CoordinatorCore:
         """By stage, who serves it in the open pass with which weight, as TableChanged tells it; empty while none is."""
         if self.open_pass is None:
             return []
-        ledger = self.open_pass.ledger
+        pass_state = self.open_pass.pass_state
         return [
-            dict(zip(map(str, table.roster), weights_of(ledger, stage), strict=True))
-            for stage, table in enumerate(ledger.tables)
+            dict(zip(map(str, table.roster), weights_of(pass_state, stage), strict=True))
+            for stage, table in enumerate(pass_state.tables)
         ]
 
     # ------------------------------------------------------------ entry
@@ -275,11 +275,11 @@ class CoordinatorCore:
             case LeaveRequested(reason):
                 self._on_leave_requested(reason, now)
             case ControlRequested():
-                self._commanding.ask(event)
+                self._commands.ask(event)
             case CommandWritten(command):
                 self._on_command_written(command, now)
-        if self._started and self._commanding.waiting:
-            self._commanding.attend(self._trains, self._over)
+        if self._started and self._commands.waiting:
+            self._commands.attend(self._trains, self._over)
         if self._stopped:
             return
         self._deadlines(now)
@@ -320,7 +320,7 @@ class CoordinatorCore:
                 pass
             case Join():
                 member.join(message)
-                self._audience.joined(member, now)
+                self._listeners.joined(member, now)
             case Status():
                 self._on_status(member, message, now)
             case Relay(origin, destination, _):
@@ -358,7 +358,7 @@ class CoordinatorCore:
     def _on_status(self, member: Member, status: Status, now: float) -> None:
         if member.report(status, self.settings.stages, self.history.rolled_back_in):
             self._out.emit(PeerJoined(str(member.actor), member.stage, f"came back with version {status.version}"))
-        self._collection.note(member, status, now)
+        self._checkpoints.note(member, status, now)
         leaves = status.leaving and self._departures.announced(member, "asked to by its owner", now)
         if self.open_pass is not None:
             self.open_pass.on_status(status, now)
@@ -370,32 +370,32 @@ class CoordinatorCore:
     def _enter(self, member: Member, now: float) -> None:
         """Who has caught up with the open step need not wait for the next one."""
         actor, stage, step = member.actor, member.stage, self.open_pass
-        if step is None or step.outcome is not None or stage is None or not step.entering.lets_in(member):
+        if step is None or step.outcome is not None or stage is None or not step.promotion.lets_in(member):
             return
-        if member.enters_from > self.history.version or self._experience.probation.strikes(actor.peer):
+        if member.enters_from > self.history.version or self._failure_history.probation.strikes(actor.peer):
             return
         if self._audits.comparing or member.benched:
             return
-        full = len(step.ledger.tables[stage].roster) >= self._placement.rebalancing.most
-        if full or not step.entering.has_room(stage, now):
+        full = len(step.pass_state.tables[stage].roster) >= self._placement.rebalancing.most
+        if full or not step.promotion.has_room(stage, now):
             return
-        weight = self._agenda.weight(actor, step.ledger, stage)
+        weight = self._scheduler.weight(actor, step.pass_state, stage)
         if weight is not None:
-            step.entering.ask_for(actor, stage, weight, now)
+            step.promotion.ask_for(actor, stage, weight, now)
 
     def _on_unreachable(self, one: Actor, other: Actor) -> None:
         if self.open_pass is None or not self.open_pass.includes(one, other):
             return
         version = self.history.version
-        self._experience.unreachable(one, other, version)
-        actors = (actor for table in self.open_pass.ledger.tables for actor in table.roster)
-        groups = islands(actors, self._experience.blocked(version))
+        self._failure_history.unreachable(one, other, version)
+        actors = (actor for table in self.open_pass.pass_state.tables for actor in table.roster)
+        groups = islands(actors, self._failure_history.blocked(version))
         if len(groups) > 1 and groups != self._islands:
             self._out.emit(SwarmSplit([[str(actor) for actor in group] for group in groups]))
         self._islands = groups
 
     def _lose(self, member: Member, reason: str, now: float) -> None:
-        self._audience.lost(member, now)
+        self._listeners.lost(member, now)
         self.members.remove(member.actor)
         self._reported_work.forget(member.actor)
         if self.phase is Phase.FINISHED:
@@ -429,10 +429,10 @@ class CoordinatorCore:
             self._costs.rolled_back(undone, f"rolled back to version {request.rollback_to}")
             self._costs.take_over(self._costs_of[PassKind.EVALUATE])  # it comes again after other steps
             self.history.rolled_back(request.rollback_to)
-            self._collection.rolled_back(request.rollback_to)
+            self._checkpoints.rolled_back(request.rollback_to)
             self._audits.forget()
             self._divergence.rolled_back()
-        self._agenda.new_term()
+        self._scheduler.new_term()
         if not self._started:
             self._started = True
             self._out.emit(CoordinatorStarted(term, self.history.version - 1))
@@ -447,22 +447,22 @@ class CoordinatorCore:
         decided = self.open_pass.outcome
         assert isinstance(decided, Decided)
         self.history.decided(decision)
-        self._collection.decided(self.history.version, self.open_pass.ledger, decided.without)
-        self._rosters.decided(decision, self.open_pass.ledger.tables, decided.without)
-        ledger = self.open_pass.ledger
-        self._experience.decided()
-        workers = [a for a in ledger.actors if a not in decided.without and ledger.has_work(a)]
-        self._experience.settle(workers, ledger.pass_id)
-        sealed = max(ledger.sealed_at.values()) if ledger.sealed_at else None
-        self._placement.rebalancing.decided(now - ledger.opened_at, None if sealed is None else now - sealed)
-        self._placement.decided([listener.actor for listener in ledger.listeners])
-        for actor in ledger.actors:
+        self._checkpoints.decided(self.history.version, self.open_pass.pass_state, decided.without)
+        self._rosters.decided(decision, self.open_pass.pass_state.tables, decided.without)
+        pass_state = self.open_pass.pass_state
+        self._failure_history.decided()
+        workers = [a for a in pass_state.actors if a not in decided.without and pass_state.has_work(a)]
+        self._failure_history.settle(workers, pass_state.pass_id)
+        sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None
+        self._placement.rebalancing.decided(now - pass_state.opened_at, None if sealed is None else now - sealed)
+        self._placement.decided([listener.actor for listener in pass_state.listeners])
+        for actor in pass_state.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
-                if ledger.has_work(actor):
-                    self._experience.probation.worked(actor.peer, ledger.pass_id)
+                if pass_state.has_work(actor):
+                    self._failure_history.probation.worked(actor.peer, pass_state.pass_id)
         self.open_pass.report(decided, now)
-        self._tell_cost(self._costs.decided(ledger, decided.without, now))
+        self._tell_cost(self._costs.decided(pass_state, decided.without, now))
         self._pass_closed(now)
 
     def _tell_cost(self, costed: FaultCosted | None) -> None:
@@ -481,7 +481,7 @@ class CoordinatorCore:
     @property
     def _trains(self) -> bool:
         """Whether a training step is under way."""
-        return self.open_pass is not None and self.open_pass.ledger.kind is PassKind.TRAIN
+        return self.open_pass is not None and self.open_pass.pass_state.kind is PassKind.TRAIN
 
     @property
     def _over(self) -> str:
@@ -491,7 +491,7 @@ class CoordinatorCore:
         return "the coordinator is stopping: start it again first" if self._stopping or self._stopped else ""
 
     def _on_command_written(self, command: Command, now: float) -> None:
-        if not self._commanding.written(command):
+        if not self._commands.written(command):
             return
         self._next_look = now
         if command.name == "expel":
@@ -521,19 +521,19 @@ class CoordinatorCore:
         self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
         if (released := self._seats.release(now)) is not None:
             self._departures.announced(*released, now)
-        if not self._commanding.busy and (back := self._divergence.look()) is not None:
+        if not self._commands.busy and (back := self._divergence.look()) is not None:
             self._halts = back.halt
             self._new_term(self._placement.go_back(back.version, back.reason))
             return
-        self._collection.ask(now)
+        self._checkpoints.ask(now)
         survey = self._placement.survey(now)
         self._waits_for = survey.waiting
         version, settings, end = self.history.version, self.settings, self.history.end(self.settings)
         over = version == end == self.history.archived
-        paused = self.history.controls.paused if self._agenda.due() is not None else None
+        paused = self.history.controls.paused if self._scheduler.due() is not None else None
         if survey.new_term is not None:
             self._new_term(survey.new_term)
-        elif self._commanding.busy:
+        elif self._commands.busy:
             pass  # what opens next may depend on it
         elif survey.ready and version == end and not over:
             self._wait_for_archive(now)
@@ -542,10 +542,10 @@ class CoordinatorCore:
             if (self.history.archived or 0) < self.history.controls.checkpoint:
                 self._placement.ask_to_save(now)
         elif survey.ready and self._rests(survey, now):
-            self._pause(self._experience.why_rests(_everybody(survey), version))
+            self._pause(self._failure_history.why_rests(_everybody(survey), version))
         elif survey.ready:
             self._paused = ""
-            kind = self._agenda.due()
+            kind = self._scheduler.due()
             if kind is None:
                 self._finish(now)
             else:
@@ -557,9 +557,9 @@ class CoordinatorCore:
 
     def _rests(self, survey: Survey, now: float) -> bool:
         """Whether a step has failed with all who are here, and is not tried again yet."""
-        if self._agenda.due() is not PassKind.TRAIN:
+        if self._scheduler.due() is not PassKind.TRAIN:
             return False
-        return now < self._experience.rest_until(_everybody(survey), self.settings.heartbeat_s)
+        return now < self._failure_history.rest_until(_everybody(survey), self.settings.heartbeat_s)
 
     def _pause(self, reason: str) -> None:
         """Say why nothing goes on, once."""
@@ -572,38 +572,38 @@ class CoordinatorCore:
         """All is decided, and the last checkpoint on its way to the archive. After a step budget, say what keeps it."""
         late = now - self._placement.since >= self.settings.step_budget_s
         if late:
-            self._pause(self._collection.lacking(self.history.version, now))
+            self._pause(self._checkpoints.lacking(self.history.version, now))
         if late or not self.settings.saves(self.history.version):  # else its peers know
             self._placement.ask_to_save(now)
 
     def _open(self, kind: PassKind, survey: Survey, now: float) -> None:
-        rosters, entering = survey.rosters, survey.entering
+        rosters, promotion = survey.rosters, survey.promotion
         if self._audits.comparing:
-            rosters, entering = [[a for a in roster if a not in entering] for roster in rosters], set()
-        ledger = self._agenda.ledger(kind, rosters, now, entering, self._placement.rebalancing.step_s)
-        ledger.listen(self._audience.of(ledger.pass_id, [table.roster for table in ledger.tables], now))
+            rosters, promotion = [[a for a in roster if a not in promotion] for roster in rosters], set()
+        pass_state = self._scheduler.pass_state(kind, rosters, now, promotion, self._placement.rebalancing.step_s)
+        pass_state.listen(self._listeners.of(pass_state.pass_id, [table.roster for table in pass_state.tables], now))
         self.phase = Phase.OPEN
-        self._placement.pass_opened(ledger.actors, now)
+        self._placement.pass_opened(pass_state.actors, now)
         if kind in self._costs_of:
             self._costs_of[kind].opened(now)
         if kind is PassKind.TRAIN:
-            self._experience.opened(_everybody(survey))
-        told = kind is not PassKind.GENERATE or not self._agenda.samples
+            self._failure_history.opened(_everybody(survey))
+        told = kind is not PassKind.GENERATE or not self._scheduler.samples
         self.open_pass = OpenPass(
-            ledger, self.members, self.settings, self._experience, self._tables_told, self._out, now, told=told
+            pass_state, self.members, self.settings, self._failure_history, self._tables_told, self._out, now, told=told
         )
 
     def _listen(self, now: float) -> None:
         """While a pass is open, take in who has no part in it, and tell again the decisions that listeners lack."""
         if self.phase is not Phase.OPEN or self.open_pass is None or self.open_pass.outcome is not None:
             return
-        ledger = self.open_pass.ledger
-        rosters = [table.roster for table in ledger.tables]
-        self.open_pass.listen(self._audience.of(ledger.pass_id, rosters, now, self.open_pass.closed), now)
-        for listener in ledger.listeners:
+        pass_state = self.open_pass.pass_state
+        rosters = [table.roster for table in pass_state.tables]
+        self.open_pass.listen(self._listeners.of(pass_state.pass_id, rosters, now, self.open_pass.closed), now)
+        for listener in pass_state.listeners:
             member = self.members.get(listener.actor)
             lacks = member.status.lacks if member is not None and member.status is not None else None
-            if lacks is None or member is None or not member.has_heard(ledger.pass_id):
+            if lacks is None or member is None or not member.has_heard(pass_state.pass_id):
                 continue
             for decision in (self.history.since(lacks) or [])[:TOLD_AT_ONCE]:
                 self._out.send(listener.actor, Decide(decision, self.history.term))
@@ -612,80 +612,82 @@ class CoordinatorCore:
         """Act on the outcome of the open pass, if it has one."""
         if self.phase is not Phase.OPEN or self.open_pass is None:
             return
-        ledger = self.open_pass.ledger
+        pass_state = self.open_pass.pass_state
         match self.open_pass.outcome:
             case Decided(decision, without):
-                self._decide_or_audit(ledger, decision, without, now)
+                self._decide_or_audit(pass_state, decision, without, now)
             case Completed(loss_sum, token):
-                self._out.add(PassClosed(ledger.pass_id, ledger.kind, loss_sum, token))
-                self._agenda.completed(ledger.kind)
-                self._experience.did_its_part([a.peer for a in ledger.actors if ledger.has_work(a)])
-                if ledger.kind is PassKind.EVALUATE:
+                self._out.add(PassClosed(pass_state.pass_id, pass_state.kind, loss_sum, token))
+                self._scheduler.completed(pass_state.kind)
+                self._failure_history.did_its_part([a.peer for a in pass_state.actors if pass_state.has_work(a)])
+                if pass_state.kind is PassKind.EVALUATE:
                     targets = self.settings.targets_per_step // self.settings.microbatches
                     targets *= self.settings.evaluate_microbatches
                     self._out.emit(Evaluated(self.history.version, loss_sum / targets, targets))
-                    self._tell_cost(self._costs_of[ledger.kind].decided(ledger, frozenset(), now))
+                    self._tell_cost(self._costs_of[pass_state.kind].decided(pass_state, frozenset(), now))
                 self._pass_closed(now)
             case GiveUp(reason):
-                self._experience.aborts += 1
-                dropped = self._agenda.aborted(ledger.kind)
-                if ledger.kind in self._costs_of:
-                    self._costs_of[ledger.kind].aborted(ledger, reason)
+                self._failure_history.aborts += 1
+                dropped = self._scheduler.aborted(pass_state.kind)
+                if pass_state.kind in self._costs_of:
+                    self._costs_of[pass_state.kind].aborted(pass_state, reason)
                 if dropped:
-                    self._tell_dropped(ledger, reason, (), now)
-                self._audits.gave_up(ledger)
-                self._abort(ledger, reason)
+                    self._tell_dropped(pass_state, reason, (), now)
+                self._audits.gave_up(pass_state)
+                self._abort(pass_state, reason)
             case Drifted(drifts):
-                self._reload(ledger, drifts)
+                self._reload(pass_state, drifts)
             case Spoilt(what):
                 self._divergence.spoilt(what)
-                self._agenda.aborted(ledger.kind)
-                self._audits.gave_up(ledger)
-                self._abort(ledger, what)
+                self._scheduler.aborted(pass_state.kind)
+                self._audits.gave_up(pass_state)
+                self._abort(pass_state, what)
             case Dropped(reason, who):
-                self._agenda.dropped()
-                if ledger.kind in self._costs_of:
-                    self._costs_of[ledger.kind].aborted(ledger, reason)
-                self._tell_dropped(ledger, reason, who, now)
+                self._scheduler.dropped()
+                if pass_state.kind in self._costs_of:
+                    self._costs_of[pass_state.kind].aborted(pass_state, reason)
+                self._tell_dropped(pass_state, reason, who, now)
                 self._pass_closed(now)
 
-    def _tell_dropped(self, ledger: PassState, reason: str, who: tuple[Actor, ...], now: float) -> None:
+    def _tell_dropped(self, pass_state: PassState, reason: str, who: tuple[Actor, ...], now: float) -> None:
         """An evaluation, or a sample, is not done; and what was lost with it."""
         self._out.emit(EvaluationDropped(self.history.version, reason, [str(actor) for actor in who]))
-        if ledger.kind is PassKind.EVALUATE:
-            self._tell_cost(self._costs_of[ledger.kind].given_up(ledger, now))
+        if pass_state.kind is PassKind.EVALUATE:
+            self._tell_cost(self._costs_of[pass_state.kind].given_up(pass_state, now))
 
-    def _reload(self, ledger: PassState, drifts: tuple[Drift, ...]) -> None:
+    def _reload(self, pass_state: PassState, drifts: tuple[Drift, ...]) -> None:
         """Do the step again without those whose state is not what their siblings hold: they load it anew."""
-        pass_id, term = ledger.pass_id, self.members.next_term(self.history.term)
+        pass_id, term = pass_state.pass_id, self.members.next_term(self.history.term)
         for drift in drifts:
             believed, reload = ([str(actor) for actor in group] for group in (drift.believed, drift.reload))
             self._out.emit(StateDrifted(pass_id.step, drift.stage, believed, reload, drift.reason))
             for actor in drift.reload:
-                self._experience.probation.strike(actor.peer, pass_id)
+                self._failure_history.probation.strike(actor.peer, pass_id)
                 if (member := self.members.get(actor)) is not None:
                     member.drifted(term)
-        self._agenda.aborted(ledger.kind)
-        self._audits.gave_up(ledger)
-        self._abort(ledger, "replicas computed it with unlike states")
+        self._scheduler.aborted(pass_state.kind)
+        self._audits.gave_up(pass_state)
+        self._abort(pass_state, "replicas computed it with unlike states")
 
-    def _abort(self, ledger: PassState, reason: str) -> None:
+    def _abort(self, pass_state: PassState, reason: str) -> None:
         self._why_new_term = reason
-        self._out.emit(StepAborted(str(ledger.pass_id), self.members.next_term(self.history.term), reason))
+        self._out.emit(StepAborted(str(pass_state.pass_id), self.members.next_term(self.history.term), reason))
         self._new_term(NewTerm())
 
-    def _decide_or_audit(self, ledger: PassState, decision: Decision, without: frozenset[Actor], now: float) -> None:
-        ruling = self._audits.judge(ledger, decision, without)
+    def _decide_or_audit(
+        self, pass_state: PassState, decision: Decision, without: frozenset[Actor], now: float
+    ) -> None:
+        ruling = self._audits.judge(pass_state, decision, without)
         if ruling.agreed is not None:
             self._out.emit(StepAudited(decision.step, ruling.agreed))
         if not ruling.again:
             self.phase = Phase.DECIDING
             self._out.add(WriteRecord(decision))
             return
-        self._costs.audited(ledger)
-        self._abort(ledger, ruling.again)
+        self._costs.audited(pass_state)
+        self._abort(pass_state, ruling.again)
         if self._audits.searching:
-            self._experience.not_finite()  # if it is not, that is what is to be known: it is not tried again for that
+            self._failure_history.not_finite()  # that is what is to be known: it is not tried again for that
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
             self._costs.expelled(each.actor, each.reason)
@@ -769,7 +771,7 @@ class CoordinatorCore:
         if not self._started:
             return "starting", "takes up the decision record"
         if self.open_pass is not None:
-            match self.open_pass.ledger.kind:
+            match self.open_pass.pass_state.kind:
                 case PassKind.TRAIN if paused is not None:
                     return "pausing", f"{signed('asked to', paused)}; the open step is finished first"
                 case PassKind.TRAIN:
@@ -780,7 +782,7 @@ class CoordinatorCore:
                     return "sampling", f"version {history.version}"
         if self.phase is Phase.STARTING:
             return "waiting", f"a new term is taken: {self._why_new_term}"
-        if paused is not None and self._agenda.due() is not None:
+        if paused is not None and self._scheduler.due() is not None:
             return "paused", signed("paused", paused)
         if over:
             return "finishing", self._waits_for or f"checkpoint {history.version} is on its way to the archive"
@@ -793,7 +795,7 @@ class CoordinatorCore:
         for member in self.members:
             member.heard_at = min(now, member.heard_at + late)
         if self.open_pass is not None:
-            self.open_pass.ledger.excuse(late, now)
+            self.open_pass.pass_state.excuse(late, now)
 
     def _deadlines(self, now: float) -> None:
         for member in self.members.lost:
@@ -804,14 +806,14 @@ class CoordinatorCore:
         if (late := now - self._next_tick) > 2 * self.settings.heartbeat_s:
             self._excuse(late, now)
         self._next_tick = now + self.settings.heartbeat_s
-        for member, reason in self._silence.judge(self.members, now):
+        for member, reason in self._failure_detector.judge(self.members, now):
             self._lose(member, reason, now)
         if self.phase is Phase.OPEN and self.open_pass is not None:
-            self.open_pass.tick(self._silence, now)
+            self.open_pass.tick(self._failure_detector, now)
             self._settle(now)
             self._listen(now)
-            if self.open_pass is not None and self.open_pass.ledger.kind is PassKind.TRAIN:
-                self._progress_told.tell(self.open_pass.ledger, len(self.members))
+            if self.open_pass is not None and self.open_pass.pass_state.kind is PassKind.TRAIN:
+                self._progress_told.tell(self.open_pass.pass_state, len(self.members))
         elif self.phase is Phase.FINISHED:
             if not len(self.members) or now - self._finished_at > 10 * self.settings.heartbeat_s:
                 halted = self._last_word if isinstance(self._last_word, Halt) else None

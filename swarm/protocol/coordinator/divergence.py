@@ -36,13 +36,11 @@ class GoBack:
 class Divergence:
     """Of one coordinator's life. `look` between passes, when no command is being written."""
 
-    def __init__(
-        self, settings: Settings, history: History, members: Members, commanding: Commands, out: Outbox
-    ) -> None:
+    def __init__(self, settings: Settings, history: History, members: Members, commands: Commands, out: Outbox) -> None:
         self._settings = settings
         self._history = history
         self._members = members
-        self._commanding = commanding
+        self._commands = commands
         self._out = out
         self._spoilt = ""
         """What is not finite, at the present version."""
@@ -68,7 +66,7 @@ class Divergence:
         if section.action == "go_back" and controls.retreats < section.times:
             rate = controls.rate * section.rate
             self._out.emit(RunDiverged(history.version - 1, reason, version, rate))
-            self._commanding.order(GO_BACK, Retreat(version, history.term, rate).value, BY, reason)
+            self._commands.order(GO_BACK, Retreat(version, history.term, rate).value, BY, reason)
             return None
         self._out.emit(RunDiverged(history.version - 1, reason, version, None))
         tried = f", {controls.retreats} times with a lower learning rate" if controls.retreats else ""

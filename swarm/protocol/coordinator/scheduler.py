@@ -31,7 +31,7 @@ class Scheduler:
         settings: Settings,
         history: History,
         members: Members,
-        experience: FailureHistory,
+        failure_history: FailureHistory,
         rosters: Rosters,
         choice: CodecChoice,
         weights: Weights,
@@ -42,7 +42,7 @@ class Scheduler:
         self._rosters = rosters
         self._history = history
         self._members = members
-        self._experience = experience
+        self._failure_history = failure_history
         self._choice = choice
         self._weights = weights
         self._index = 0
@@ -67,23 +67,23 @@ class Scheduler:
             return PassKind.GENERATE
         return None if over else PassKind.TRAIN
 
-    def ledger(
+    def pass_state(
         self,
         kind: PassKind,
         rosters: list[list[Actor]],
         now: float,
-        entering: Collection[Actor] = (),
+        promotion: Collection[Actor] = (),
         step_s: float = 0.0,
     ) -> PassState:
         """A new pass of `kind` over these replicas, by stage: named and wired.
 
         `entering`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
         """
-        version, experience = self._history.version, self._experience
+        version, failure_history = self._history.version, self._failure_history
         weights: dict[Actor, float] = {}
         for stage, roster in enumerate(rosters):
             weights |= self._weights.of(roster, stage)
-        weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in entering}
+        weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in promotion}
         microbatches = {
             PassKind.TRAIN: self._settings.microbatches,
             PassKind.EVALUATE: self._settings.evaluate_microbatches,
@@ -101,17 +101,17 @@ class Scheduler:
             self._index += 1
             if kind is PassKind.EVALUATE and self._opened != version:
                 self._opened = version
-                experience.next_evaluation()
+                failure_history.next_evaluation()
             if kind is PassKind.EVALUATE or not self._sampled:
                 self._sample_since = now
             pass_id = PassId(self._history.term, StepNumber(version - 1), self._index)
-        probed = frozenset(actor for actor in weights if experience.probation.is_tried(actor.peer))
+        probed = frozenset(actor for actor in weights if failure_history.probation.is_tried(actor.peer))
         idle: list[list[Actor]] = [[] for _ in rosters]
         if kind is not PassKind.TRAIN:
             rosters, idle = self._without_idle(rosters)
             probed = probed.union(*idle)
-        turns = experience.turns if kind is PassKind.TRAIN else experience.nonfinite
-        tables = wire(rosters, weights, microbatches, experience.blocked(version), turns, probed)
+        turns = failure_history.turns if kind is PassKind.TRAIN else failure_history.nonfinite
+        tables = wire(rosters, weights, microbatches, failure_history.blocked(version), turns, probed)
         tables = tuple(
             replace(table, roster=(*table.roster, *others)) for table, others in zip(tables, idle, strict=True)
         )
@@ -127,7 +127,7 @@ class Scheduler:
             tables = self._audits.tables(tables)
             if not self._audits.comparing:
                 self._choice.choose(tables, version)
-        ledger = PassState(
+        pass_state = PassState(
             pass_id=pass_id,
             kind=kind,
             tables=tables,
@@ -136,7 +136,7 @@ class Scheduler:
             now=now,
             partner=self._settings.partner,
             codecs=self._choice.current,
-            nonfinite=kind is PassKind.TRAIN and experience.nonfinite > 0,
+            nonfinite=kind is PassKind.TRAIN and failure_history.nonfinite > 0,
             rolled_back_in=Term(self._history.rolled_back_in),
             step_s=step_s,
             probed=probed,
@@ -145,19 +145,19 @@ class Scheduler:
             steps=self._history.controls.steps or 0,
             since=None if kind is PassKind.TRAIN else self._sample_since,
         )
-        ledger.entering = frozenset(entering)
-        return ledger
+        pass_state.promotion = frozenset(promotion)
+        return pass_state
 
     def _without_idle(self, rosters: list[list[Actor]]) -> tuple[list[list[Actor]], list[list[Actor]]]:
         """By stage: who is given work in a forward-only pass, and who is not, since it has held up others."""
-        busy = [[a for a in roster if not self._experience.is_idle(a.peer)] or roster for roster in rosters]
+        busy = [[a for a in roster if not self._failure_history.is_idle(a.peer)] or roster for roster in rosters]
         return busy, [[a for a in roster if a not in those] for roster, those in zip(rosters, busy, strict=True)]
 
-    def weight(self, actor: Actor, ledger: PassState, stage: StageIndex) -> float | None:
+    def weight(self, actor: Actor, pass_state: PassState, stage: StageIndex) -> float | None:
         """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
-        if self._settings.averages_compressed and self._rosters.carried(ledger.pass_id, stage, (actor,)) != (-1,):
+        if self._settings.averages_compressed and self._rosters.carried(pass_state.pass_id, stage, (actor,)) != (-1,):
             return None
-        return min(LATE_WEIGHT, self._weights.of([*ledger.tables[stage].roster, actor], stage)[actor])
+        return min(LATE_WEIGHT, self._weights.of([*pass_state.tables[stage].roster, actor], stage)[actor])
 
     @property
     def samples(self) -> bool:
@@ -174,7 +174,7 @@ class Scheduler:
 
     def aborted(self, kind: PassKind) -> bool:
         """A sample is given up at once, an evaluation at the third time; a step is tried for ever. Whether it is."""
-        if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._experience.aborts <= 2):
+        if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._failure_history.aborts <= 2):
             return False
         self.dropped()
         return True

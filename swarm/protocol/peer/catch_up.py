@@ -34,12 +34,12 @@ class _Step:
 class CatchUp:
     """Of one peer. `advance` after every input; what it returns is to be carried out."""
 
-    def __init__(self, me: Actor, settings: Settings, holding: HeldStage, out: Outbox) -> None:
+    def __init__(self, me: Actor, settings: Settings, held_stage: HeldStage, out: Outbox) -> None:
         self.heard: PassId | None = None
         """The newest pass of which this peer was told as a listener."""
         self._me = me
         self._settings = settings
-        self._holding = holding
+        self._held_stage = held_stage
         self._out = out
         self._steps: dict[int, _Step] = {}
         self._donors: tuple[Actor, ...] = ()
@@ -62,13 +62,13 @@ class CatchUp:
 
     @property
     def _base(self) -> int | None:
-        return self._holding.version if self._holding.loading is None else self._holding.loading
+        return self._held_stage.version if self._held_stage.loading is None else self._held_stage.loading
 
     # ------------------------------------------------------------ what is heard
 
     def told(self, opening: Open) -> None:
         """A pass has opened, with this peer as a listener or in a roster: who is in the roster holds its version."""
-        stage = self._holding.stage
+        stage = self._held_stage.stage
         assert stage is not None
         self._rolled_back_in = max(self._rolled_back_in, opening.rolled_back_in)
         donors = tuple(actor for actor in opening.tables[stage].roster if actor != self._me)
@@ -86,7 +86,7 @@ class CatchUp:
             return
         if len(decision.outcomes) != self._settings.stages:
             return
-        if not self._rolled_back_in <= decision.term <= self._holding.state_term:
+        if not self._rolled_back_in <= decision.term <= self._held_stage.state_term:
             return
         known = self._steps.get(step)
         if known is None or known.decision.term < decision.term:
@@ -105,19 +105,19 @@ class CatchUp:
             if step is not None and step in self._steps:
                 self._fetch(step)
         due = self._steps.get(base)
-        if due is None or not due.fetched or self._restoring is not None or self._holding.loading is not None:
+        if due is None or not due.fetched or self._restoring is not None or self._held_stage.loading is not None:
             return None
         self._restoring = self._attempt(due.decision)
         return RestoreSums(self._restoring, is_whole(due.decision, self._restoring.stage))
 
     def fetched(self, event: SumsFetched) -> None:
-        if event.step == self._fetching and event.stage == self._holding.stage:
+        if event.step == self._fetching and event.stage == self._held_stage.stage:
             self._fetching = None
             self._steps[event.step].fetched = True
 
     def missing(self, event: SumsMissing) -> bool:
         """True if that is so for good: without these sums this peer's state is of no use."""
-        if event.step != self._fetching or event.stage != self._holding.stage:
+        if event.step != self._fetching or event.stage != self._held_stage.stage:
             return False
         self._give_up(event.step, event.reason)
         return True
@@ -171,11 +171,11 @@ class CatchUp:
         self._fetching = self._restoring = None
 
     def _give_up(self, step: int, reason: str) -> None:
-        self._out.emit(CatchUpFailed(self._holding.stage, step, reason))
+        self._out.emit(CatchUpFailed(self._held_stage.stage, step, reason))
         self.clear()
 
     def _fetch(self, step: int) -> None:
-        stage = self._holding.stage
+        stage = self._held_stage.stage
         assert stage is not None
         self._fetching = step
         decision = self._steps[step].decision
@@ -183,7 +183,7 @@ class CatchUp:
 
     def _attempt(self, decision: Decision) -> Attempt:
         """What was reduced when the step was decided."""
-        stage = self._holding.stage
+        stage = self._held_stage.stage
         assert stage is not None
         partner: StageIndex | None = self._settings.partner(stage)
         number = -1 if partner is None else decision.outcomes[partner].number

@@ -105,16 +105,16 @@ class PeerCore:
         self.actor = actor
         self.allegiance = Leader(coordinator, group)
         self.settings = settings
-        self.holding = HeldStage()
-        self.stint: PassRun | None = None
-        self._reporter = StatusReports(actor, settings, saved)
-        self._reach = Reachability(settings.reconnect_grace_s)
+        self.held_stage = HeldStage()
+        self.pass_run: PassRun | None = None
+        self._status_reports = StatusReports(actor, settings, saved)
+        self._reachability = Reachability(settings.reconnect_grace_s)
         self._pace = ComputeTime()
         self._slots = Slots(settings)
         self._waits = Observed()
         self._out = Outbox(actor)
         self._early = EarlyMessages()
-        self._catching_up = CatchUp(actor, settings, self.holding, self._out)
+        self._catching_up = CatchUp(actor, settings, self.held_stage, self._out)
         self._lent_at = -3
         """The newest version of a pass in which others listened to this stage."""
         self._begun: PassId | None = None
@@ -135,7 +135,7 @@ class PeerCore:
         """Why this peer leaves by itself: it has run out of memory twice."""
         self.finished = False
         """The run is: all its steps are decided, and this peer was told so."""
-        self._farewell = Shutdown(actor, self.allegiance.group, settings.leave_s, self._out)
+        self._shutdown = Shutdown(actor, self.allegiance.group, settings.leave_s, self._out)
 
     @property
     def coordinator(self) -> Actor:
@@ -145,7 +145,7 @@ class PeerCore:
     @property
     def leaving(self) -> bool:
         """It was asked to leave before the run is done."""
-        return self._farewell.begun
+        return self._shutdown.begun
 
     @property
     def routes(self) -> Mapping[Actor, Actor]:
@@ -154,11 +154,11 @@ class PeerCore:
 
     @property
     def means(self) -> Means:
-        return self._reporter.means
+        return self._status_reports.means
 
     def offers(self, means: Means) -> None:
         """What the machine can do, measured since this core was made. Before the first input."""
-        self._reporter.means = means
+        self._status_reports.means = means
 
     # ------------------------------------------------------------ entry
 
@@ -167,16 +167,16 @@ class PeerCore:
             case Received(sender, message):
                 self._on_message(sender, message, now)
             case LinkLost(other):
-                self._reach.lost(other, now)
+                self._reachability.lost(other, now)
             case LinkUp(other):
                 self._on_link_up(other, now)
             case Undelivered(other, messages):
-                if self.stint is not None:
-                    self.stint.undelivered(other, messages)
+                if self.pass_run is not None:
+                    self.pass_run.undelivered(other, messages)
             case Tick():
                 pass
             case StateLoaded() | StateFailed():
-                if self.holding.loaded(event):
+                if self.held_stage.loaded(event):
                     reason = f"holds version {event.version}"
                     self._out.emit(PeerJoined(str(self.actor), event.stage, reason))
             case SumsFetched():
@@ -185,11 +185,11 @@ class PeerCore:
                 if self._catching_up.missing(event):
                     self._start_again(event.reason)
             case Fetched(nbytes):
-                self._reporter.fetched(nbytes)
+                self._status_reports.fetched(nbytes)
             case ForwardDone() | BackwardDone() | ResultDone() | ComputeFailed():
                 self._measure(event)
-                if self.stint is not None and event.pass_id == self.stint.pass_id:
-                    self.stint.on_computed(event, now)
+                if self.pass_run is not None and event.pass_id == self.pass_run.pass_id:
+                    self.pass_run.on_computed(event, now)
                 if isinstance(event, ComputeFailed):
                     self._on_failed(event)
             case MemoryShort():
@@ -197,64 +197,66 @@ class PeerCore:
             case PartEncoded() | BucketSummed() | Assembled():
                 if isinstance(event, Assembled):
                     self._on_restored(event)
-                if self.stint is not None:
-                    self.stint.on_reduced(event)
+                if self.pass_run is not None:
+                    self.pass_run.on_reduced(event)
             case AppliedStep(step, digest):
                 self._on_applied(step, digest, now)
             case CheckpointSaved(version, digest):
                 if self._saving is not None and self._saving[1] == version:
-                    self._reporter.saved(Saved(self._saving[0], version, digest))
+                    self._status_reports.saved(Saved(self._saving[0], version, digest))
             case StateSpoilt(version):
-                if self.holding.version == version:
-                    self._reporter.spoilt(version, now)
+                if self.held_stage.version == version:
+                    self._status_reports.spoilt(version, now)
             case LinksMeasured():
-                self._reporter.measured(event)
+                self._status_reports.measured(event)
             case MeansChanged(means):
-                self._reporter.has(means, now)
+                self._status_reports.has(means, now)
             case LeaveRequested(reason):
                 self._leave(reason, now)
         self._deadlines(now)
-        if not self._farewell.gone:
+        if not self._shutdown.gone:
             self._catch_up()
             self._report(now)
         return cast(list[PeerAction], self._out.take())
 
     def _report(self, now: float) -> None:
         """Every heartbeat to all coordinators, since any may be the next to lead; between them to the one that does."""
-        beat = now >= self._reporter.next_at
-        if (report := self._reporter.report(self.holding, self.stint, self._catching_up, self._pace, now)) is not None:
+        beat = now >= self._status_reports.next_at
+        if (
+            report := self._status_reports.report(self.held_stage, self.pass_run, self._catching_up, self._pace, now)
+        ) is not None:
             for coordinator in self.allegiance.group if beat else (self.coordinator,):
                 self._out.send(coordinator, report)
-        if beat and self.stint is not None:
-            self.stint.walk.tell_results_again()
+        if beat and self.pass_run is not None:
+            self.pass_run.walk.tell_results_again()
 
     def next_wakeup(self) -> float:
-        due = [self._reporter.next_at, *self._reach.deadlines()]
-        if self.stint is not None:
-            due += self.stint.deadlines()
-        return min(due + self._farewell.deadlines())
+        due = [self._status_reports.next_at, *self._reachability.deadlines()]
+        if self.pass_run is not None:
+            due += self.pass_run.deadlines()
+        return min(due + self._shutdown.deadlines())
 
     def _deadlines(self, now: float) -> None:
-        over = self._reach.given_up(now)
-        if over and self.stint is not None:
-            self.stint.go_around(over, now)
+        over = self._reachability.given_up(now)
+        if over and self.pass_run is not None:
+            self.pass_run.go_around(over, now)
         for other in over:
             if self.allegiance.group == (other,):  # of several, another one may soon lead
-                self._farewell.abandoned()
-        if self.stint is not None:
-            self.stint.tick(now)
-        self._farewell.tick(now)
+                self._shutdown.abandoned()
+        if self.pass_run is not None:
+            self.pass_run.tick(now)
+        self._shutdown.tick(now)
 
     def _on_link_up(self, other: Actor, now: float) -> None:
         self._out.straight(other)
-        if self.stint is not None:
-            self.stint.deliver(other)
-        if not self._reach.up(other):
+        if self.pass_run is not None:
+            self.pass_run.deliver(other)
+        if not self._reachability.up(other):
             return
         if self.allegiance.includes(other):
-            self._reporter.again(now)
-        if self.stint is not None:
-            self.stint.reconnected(other, now)
+            self._status_reports.again(now)
+        if self.pass_run is not None:
+            self.pass_run.reconnected(other, now)
 
     # ------------------------------------------------------------ from the coordinator
 
@@ -271,7 +273,7 @@ class PeerCore:
                 if self._obeys(sender, message, now):
                     self._on_seats(message, now)
             case Excuse(reason=reason):
-                if self._obeys(sender, message, now) and not self._farewell.begun:
+                if self._obeys(sender, message, now) and not self._shutdown.begun:
                     self._leave(reason, now)
             case _:
                 pass
@@ -284,7 +286,7 @@ class PeerCore:
         if sender != before:
             self._out.emit(LeaderFollowed(str(sender), self.allegiance.term))
             self._opening = None
-            self._reporter.again(now)
+            self._status_reports.again(now)
         return True
 
     def _on_control(self, sender: Actor, message: Control, now: float) -> None:
@@ -294,15 +296,15 @@ class PeerCore:
             case Open():
                 self._on_open(message, now)
             case Amend(pass_id, stage, table, reason):
-                if (stint := self._stint_of(pass_id, sender, message)) is not None:
-                    stint.amend([(stage, table)], reason, now)
+                if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
+                    pass_run.amend([(stage, table)], reason, now)
             case Release(pass_id, number, microbatches):
-                if (stint := self._stint_of(pass_id, sender, message)) is not None:
-                    stint.walk.release(number, microbatches)
+                if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
+                    pass_run.walk.release(number, microbatches)
             case Fenced(pass_id, reason):
-                if (stint := self._stint_of(pass_id, sender, message)) is not None:
-                    stint.fence(reason)
-            case Decide(term=term) if term < self.holding.term:
+                if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
+                    pass_run.fence(reason)
+            case Decide(term=term) if term < self.held_stage.term:
                 pass  # told before the state held here was ordered: that history may have been rolled back
             case Decide(decision=decision, finished=finished, save=save):
                 self.finished = self.finished or finished
@@ -317,7 +319,7 @@ class PeerCore:
             case Halt(reason):
                 self._out.add(Stop(reason, failed=True))
             case Dismiss(reason=reason):
-                self._farewell.dismissed(reason)
+                self._shutdown.dismissed(reason)
 
     def _on_seats(self, message: TakeSeats | LeaveSeat, now: float) -> None:
         seating = self.means.seating
@@ -328,14 +330,14 @@ class PeerCore:
                 if seating.grows and len(seating.peers) < seats:
                     self._out.add(OpenSeats(seats, reason))
             case LeaveSeat(reason=reason):
-                if seating.on_call and not self._farewell.begun:
+                if seating.on_call and not self._shutdown.begun:
                     self._leave(reason, now)
 
     def _leave(self, reason: str, now: float) -> None:
-        needed = self.stint is not None or self.holding.version is not None
-        needed = needed and not set(self.allegiance.group) <= set(self._reach.unreachable)
-        self._farewell.asked(reason, self.holding.stage, needed, now)
-        self._reporter.leaves(now)
+        needed = self.pass_run is not None or self.held_stage.version is not None
+        needed = needed and not set(self.allegiance.group) <= set(self._reachability.unreachable)
+        self._shutdown.asked(reason, self.held_stage.stage, needed, now)
+        self._status_reports.leaves(now)
 
     def _measure(self, event: ForwardDone | BackwardDone | ResultDone | ComputeFailed) -> None:
         """How long it took, whether or not it is of use; a pass without gradients says nothing of one with them."""
@@ -349,14 +351,14 @@ class PeerCore:
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> PassRun | None:
         """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""
-        if self.stint is not None and pass_id == self.stint.pass_id:
-            return self.stint
-        if self.stint is None or pass_id > self.stint.pass_id:
+        if self.pass_run is not None and pass_id == self.pass_run.pass_id:
+            return self.pass_run
+        if self.pass_run is None or pass_id > self.pass_run.pass_id:
             self._early.keep(sender, message)
         return None
 
     def _on_assign(self, assign: Assign) -> None:
-        load = self.holding.assigned(assign)
+        load = self.held_stage.assigned(assign)
         if load is None:
             return
         self._take_up(load)
@@ -369,7 +371,7 @@ class PeerCore:
         self._carry = None
         self._applying = None
         self._opening = None
-        self._reporter.takes_up(load.version)
+        self._status_reports.takes_up(load.version)
         self._proven = min(self._proven, load.version)
         if self._saving is not None and self._saving[1] > load.version:
             self._saving = None
@@ -383,38 +385,38 @@ class PeerCore:
         if not self._takes_part(sender):
             return
         if destination == self.actor:
-            walk = self.stint.walk if self.stint is not None else None
+            walk = self.pass_run.walk if self.pass_run is not None else None
             if walk is not None and isinstance(inner, Frame) and walk.overdue(origin):
                 walk.report_unreachable(origin, sender, "answers only through a sibling")
             self._on_data(origin, inner, sender, now)
-        elif sender == origin and self.stint is not None and self.stint.serves(destination):
+        elif sender == origin and self.pass_run is not None and self.pass_run.serves(destination):
             self._out.add(Send(destination, Relay(origin, destination, inner)))  # type: ignore[arg-type]
 
     def _takes_part(self, actor: Actor) -> bool:
         """Whether an actor has a part in the open pass. Others pass the handshake too, but no data is taken of them."""
-        if self.stint is None:
+        if self.pass_run is None:
             return actor == self.coordinator
-        return actor == self.stint.walk.coordinator or self.stint.serves(actor)
+        return actor == self.pass_run.walk.coordinator or self.pass_run.serves(actor)
 
     def _on_data(self, sender: Actor, message: Message, via: Actor | None, now: float) -> None:
         match message:
             case Frame(key) if sender == self.coordinator:  # the first tokens come unasked, perhaps before the opening
-                if (stint := self._stint_of(key.pass_id, sender, message)) is not None:
-                    stint.walk.on_frame(sender, message, now)
+                if (pass_run := self._stint_of(key.pass_id, sender, message)) is not None:
+                    pass_run.walk.on_frame(sender, message, now)
             case Frame(key):  # comes after a Want of mine, so never before the pass is open here
-                if self.stint is not None and key.pass_id == self.stint.pass_id and self._takes_part(sender):
-                    self.stint.walk.on_frame(sender, message, now)
+                if self.pass_run is not None and key.pass_id == self.pass_run.pass_id and self._takes_part(sender):
+                    self.pass_run.walk.on_frame(sender, message, now)
             case Pending(keys):
-                if self.stint is not None:
-                    self.stint.walk.on_pending(sender, keys, now)
+                if self.pass_run is not None:
+                    self.pass_run.walk.on_pending(sender, keys, now)
             case Want():
                 self._on_want(sender, message, via)
             case ReducePart(key) if sender == key.contributor:
-                if (stint := self._stint_of(key.attempt.pass_id, sender, message)) is not None:
-                    stint.on_part(message)
+                if (pass_run := self._stint_of(key.attempt.pass_id, sender, message)) is not None:
+                    pass_run.on_part(message)
             case ReducedPart():
-                if self.stint is not None:
-                    self.stint.on_sum(sender, message)
+                if self.pass_run is not None:
+                    self.pass_run.on_sum(sender, message)
             case _:
                 pass
 
@@ -422,10 +424,10 @@ class PeerCore:
         pending: list[FrameKey] = []
         for index, key in enumerate(want.keys):
             base = want.base(index)
-            stint = self.stint
+            pass_run = self.pass_run
             if isinstance(key, FrameKey):  # a credit, which may come ahead of the pass
-                stint = self._stint_of(key.pass_id, sender, Want((key,), (base,), want.again))
-            if stint is not None and self._takes_part(sender) and stint.on_want(sender, key, via, base):
+                pass_run = self._stint_of(key.pass_id, sender, Want((key,), (base,), want.again))
+            if pass_run is not None and self._takes_part(sender) and pass_run.on_want(sender, key, via, base):
                 assert isinstance(key, FrameKey)
                 pending.append(key)
         if pending and want.again and via is None:  # both ways, or it says nothing of the way
@@ -434,8 +436,8 @@ class PeerCore:
     # ------------------------------------------------------------ from pass to pass
 
     def _on_open(self, message: Open, now: float) -> None:
-        pass_id, holding = message.pass_id, self.holding
-        if pass_id.term < holding.term or len(message.tables) != self.settings.stages:
+        pass_id, held_stage = message.pass_id, self.held_stage
+        if pass_id.term < held_stage.term or len(message.tables) != self.settings.stages:
             return
         if message.save:
             self._to_save = max(self._to_save, pass_id.version)
@@ -444,21 +446,21 @@ class PeerCore:
         if mine is not None:
             self._on_listen(message, mine)
             return
-        if holding.stage is None:
+        if held_stage.stage is None:
             return
-        holding.term = pass_id.term
-        if self.stint is not None and pass_id <= self.stint.pass_id:
-            if pass_id == self.stint.pass_id:
+        held_stage.term = pass_id.term
+        if self.pass_run is not None and pass_id <= self.pass_run.pass_id:
+            if pass_id == self.pass_run.pass_id:
                 self._lend(message)
-                self.stint.amend(enumerate(message.tables), "told again", now)
+                self.pass_run.amend(enumerate(message.tables), "told again", now)
             return
         if self._begun is not None and pass_id <= self._begun:
             return  # a late repeat of a pass that was left, perhaps with the state
         self._opening = message
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
-        if self._applying is None and holding.stands(message.rolled_back_in):
-            holding.begun(pass_id)
+        if self._applying is None and held_stage.stands(message.rolled_back_in):
+            held_stage.begun(pass_id)
             self._catching_up.told(message)
         if message.save and not self._catching_up.behind:
             self._save_if_due(now)
@@ -473,10 +475,10 @@ class PeerCore:
             return
         if self._opening is not None and self._opening.pass_id <= pass_id:
             self._opening = None  # fenced before it had begun
-        if self.stint is not None and pass_id == self.stint.pass_id:
-            if message.tables[mine.stage].number < self.stint.walk.numbers[mine.stage]:
+        if self.pass_run is not None and pass_id == self.pass_run.pass_id:
+            if message.tables[mine.stage].number < self.pass_run.walk.numbers[mine.stage]:
                 return  # told before it came into the pass
-            self.stint.fence("it listens now")  # as the others know; what told it so was lost
+            self.pass_run.fence("it listens now")  # as the others know; what told it so was lost
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
         if self._applying is not None:
@@ -484,17 +486,17 @@ class PeerCore:
         self._catching_up.heard = pass_id
         fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
         void_before = max(message.rolled_back_in, mine.void_before)
-        load = self.holding.listens(mine, pass_id.term, void_before, fetched)
+        load = self.held_stage.listens(mine, pass_id.term, void_before, fetched)
         if load is not None:
             self._take_up(load)
-            told = forecast(self.actor, mine.stage, self.settings, self._reporter.means.downlink, message.step_s)
+            told = forecast(self.actor, mine.stage, self.settings, self._status_reports.means.downlink, message.step_s)
             if told is not None:
                 self._out.emit(told)
         self._catching_up.told(message)
 
     def _lend(self, message: Open) -> None:
         """Keep for those who listen to this stage what they cannot have later."""
-        pass_id, stage = message.pass_id, self.holding.stage
+        pass_id, stage = message.pass_id, self.held_stage.stage
         those = [each for each in message.listeners if each.stage == stage]
         if those:
             self._lent_at = pass_id.version
@@ -508,14 +510,14 @@ class PeerCore:
         self._out.add(Lend(pass_id, tuple(sorted(versions)), since, sums=bool(those)))
 
     def _begin_if_ready(self, now: float) -> None:
-        message, stage = self._opening, self.holding.stage
-        if message is None or self._applying is not None or self.holding.loading is not None or stage is None:
+        message, stage = self._opening, self.held_stage.stage
+        if message is None or self._applying is not None or self.held_stage.loading is not None or stage is None:
             return
         if self._catching_up.behind:
             return  # it is applied as soon as its sums are here
         self._opening = None
-        if self.holding.version != message.pass_id.version:
-            reason = f"holds version {self.holding.version}, the pass needs {message.pass_id.version}"
+        if self.held_stage.version != message.pass_id.version:
+            reason = f"holds version {self.held_stage.version}, the pass needs {message.pass_id.version}"
             self._out.send(self.coordinator, Failed(message.pass_id, None, reason))
             return
         try:
@@ -524,22 +526,22 @@ class PeerCore:
             self._out.send(self.coordinator, Failed(message.pass_id, None, str(error)))
             return
         self._leave_pass()
-        self.holding.begun(message.pass_id)
+        self.held_stage.begun(message.pass_id)
         self._begun = message.pass_id
         training = message.kind is PassKind.TRAIN
-        self.stint = PassRun(
+        self.pass_run = PassRun(
             me=self.actor,
             coordinator=self.coordinator,
             settings=self.settings,
             stage=stage,
-            buckets=self.holding.buckets,
-            first_round=self.holding.first_round,
-            shared=self.holding.shared,
+            buckets=self.held_stage.buckets,
+            first_round=self.held_stage.first_round,
+            shared=self.held_stage.shared,
             opening=message,
             carry=carry,
             crossings=self._bases.crossings(message.pass_id.step) if training else Crossings(),
-            unreachable=self._reach.unreachable,
-            is_up=self._reach.is_up,
+            unreachable=self._reachability.unreachable,
+            is_up=self._reachability.is_up,
             pace=self._pace,
             slots=self._slots,
             waits=self._waits,
@@ -549,12 +551,12 @@ class PeerCore:
         self._lend(message)
         for sender, kept in self._early.take():
             self._on_message(sender, kept, now)
-        self.stint.reduce_if_sealed(now)
+        self.pass_run.reduce_if_sealed(now)
 
     def _leave_pass(self) -> None:
-        if self.stint is not None:
-            self.stint.leave()
-            self.stint = None
+        if self.pass_run is not None:
+            self.pass_run.leave()
+            self.pass_run = None
 
     def _catch_up(self) -> None:
         if self._applying is None and (order := self._catching_up.advance()) is not None:
@@ -563,7 +565,7 @@ class PeerCore:
 
     def _on_restored(self, event: Assembled) -> None:
         """The sums of a step that was decided without this peer lie in the buffer."""
-        if self._applying is not None or self.holding.version != event.attempt.pass_id.step:
+        if self._applying is not None or self.held_stage.version != event.attempt.pass_id.step:
             return
         order = self._catching_up.restored(event)
         if order is not None:
@@ -578,7 +580,7 @@ class PeerCore:
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
             self._catching_up.clear()
-            self.holding.spoilt()
+            self.held_stage.spoilt()
         elif applying is None:
             self._catching_up.failed(event)
             if reason := self._catching_up.spoilt():
@@ -599,16 +601,21 @@ class PeerCore:
     def _start_again(self, reason: str) -> None:
         """What this peer holds or loads cannot go on: it is told in the next pass what to load."""
         opening, self._opening = self._opening, None
-        self.holding.spoilt()
+        self.held_stage.spoilt()
         if opening is not None:
             self._out.send(self.coordinator, Failed(opening.pass_id, None, f"cannot catch up: {reason}"))
 
     def _apply_if_prepared(self, decision: Decision) -> None:
-        prepared = self.stint.prepared if self.stint is not None else None
-        holding = self.holding
-        if prepared is None or self._applying is not None or holding.version != decision.step or holding.stage is None:
+        prepared = self.pass_run.prepared if self.pass_run is not None else None
+        held_stage = self.held_stage
+        if (
+            prepared is None
+            or self._applying is not None
+            or held_stage.version != decision.step
+            or held_stage.stage is None
+        ):
             return
-        outcome, attempt = decision.outcomes[holding.stage], prepared.attempt
+        outcome, attempt = decision.outcomes[held_stage.stage], prepared.attempt
         if (
             attempt.pass_id.step != decision.step
             or attempt.number != outcome.number
@@ -622,15 +629,15 @@ class PeerCore:
         if self._applying is None or self._applying.step != step:
             return
         self._carry = None
-        if self.stint is not None and self.settings.averages_compressed:
-            self._carry = Carry.of(self.actor, self.stint.walk.table, self._applying)
+        if self.pass_run is not None and self.settings.averages_compressed:
+            self._carry = Carry.of(self.actor, self.pass_run.walk.table, self._applying)
         # nothing builds on what is not finite, or on what others have computed
-        known = self.stint is not None and not self._applying.skip
+        known = self.pass_run is not None and not self._applying.skip
         if not self._applying.skip:
             self._proven = max(self._proven, self._applying.step)
-        crossings = self.stint.walk.crossings if self.stint is not None and known else Crossings()
+        crossings = self.pass_run.walk.crossings if self.pass_run is not None and known else Crossings()
         self._applying = None
-        self.holding.applied(step)
+        self.held_stage.applied(step)
         self._catching_up.applied(step)
         if (settled := self._bases.settle(step, crossings)) is not None:
             self._out.add(settled)
@@ -644,12 +651,12 @@ class PeerCore:
 
     def _save_if_due(self, now: float) -> None:
         """Save the version held now if it is to be a checkpoint; again, if the last order came to nothing for long."""
-        stage, version = self.holding.stage, self.holding.version
+        stage, version = self.held_stage.stage, self.held_stage.version
         if stage is None or version is None or self._applying is not None:
             return
         if not self.settings.saves(version) and version != self._to_save:
             return
-        if self._reporter.newest_saved(stage) >= version:
+        if self._status_reports.newest_saved(stage) >= version:
             return
         before = self._saving
         if before is not None and before[:2] == (stage, version) and now - before[2] < self.settings.step_budget_s:

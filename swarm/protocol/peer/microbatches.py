@@ -94,7 +94,7 @@ class Microbatches:
         self._slots = slots
         self._out = out
         self._asked = InFlight(waits, budget_s)
-        self._retained = FrameCache(out)
+        self._frame_cache = FrameCache(out)
         self._reported: set[Actor] = set()
         self._results: list[Result] = []
         """What was told of this pass, if it is forward-only."""
@@ -326,9 +326,9 @@ class Microbatches:
 
         Returns whether it is yet to be made here.
         """
-        if self._retained.answer(sender, key, via, base) or not self._mine_to_answer(key):
+        if self._frame_cache.answer(sender, key, via, base) or not self._mine_to_answer(key):
             return False
-        self._retained.wanted(sender, key, via, base)
+        self._frame_cache.wanted(sender, key, via, base)
         work = self.work.get(key.microbatch)
         return not self.fenced and work is not None and work.phase is not Phase.RELEASED
 
@@ -343,7 +343,7 @@ class Microbatches:
         work = self.work.get(done.microbatch)
         lineage = self.crossings.forwarded(done.microbatch, done.received, done.sent)
         key = FrameKey(self.pass_id, self.stage + 1, Direction.FORWARD, done.microbatch)
-        self._retained.keep(key, Kept(done.payload, lineage, done.whole))
+        self._frame_cache.keep(key, Kept(done.payload, lineage, done.whole))
         if work is None or work.phase is not Phase.SUBMITTED:
             return
         self._out.emit(MicrobatchForwarded(str(self.pass_id), done.microbatch))
@@ -386,8 +386,8 @@ class Microbatches:
             assert done.payload is not None
             key = FrameKey(self.pass_id, self.stage, Direction.BACKWARD, m)
             if not work.moved:  # a neighbour that lacks the gradient of a moved microbatch asks for it
-                self._retained.wanted(self.tables[self.stage - 1].assignee(m), key, None)
-            self._retained.keep(key, Kept(done.payload, lineage))
+                self._frame_cache.wanted(self.tables[self.stage - 1].assignee(m), key, None)
+            self._frame_cache.keep(key, Kept(done.payload, lineage))
         self._submit()
         self.pull(now)
 

@@ -91,18 +91,18 @@ class StatusReports:
         self.next_at = now
 
     def report(
-        self, holding: HeldStage, stint: PassRun | None, catching_up: CatchUp, pace: ComputeTime, now: float
+        self, held_stage: HeldStage, pass_run: PassRun | None, catching_up: CatchUp, pace: ComputeTime, now: float
     ) -> Join | Status | None:
         """The message that is due now, if one is."""
         due = now >= self.next_at
-        if not due and not self._changed(holding, stint, catching_up) and not self._progressed(stint, now):
+        if not due and not self._changed(held_stage, pass_run, catching_up) and not self._progressed(pass_run, now):
             return None
         self._sequence += 1
-        self._last = self._status(holding, stint, catching_up, pace)
+        self._last = self._status(held_stage, pass_run, catching_up, pace)
         self._last_at = now
         if due:
             self.next_at = now + self._heartbeat_s
-        if holding.stage is None and not holding.standing_by:
+        if held_stage.stage is None and not held_stage.standing_by:
             means = self.means
             return Join(
                 self._me,
@@ -116,31 +116,33 @@ class StatusReports:
             )
         return self._last
 
-    def _status(self, holding: HeldStage, stint: PassRun | None, catching_up: CatchUp, pace: ComputeTime) -> Status:
-        walk = stint.walk if stint is not None else None
-        checkpoint = self.newest_saved(holding.stage)
+    def _status(
+        self, held_stage: HeldStage, pass_run: PassRun | None, catching_up: CatchUp, pace: ComputeTime
+    ) -> Status:
+        walk = pass_run.walk if pass_run is not None else None
+        checkpoint = self.newest_saved(held_stage.stage)
         return Status(
             actor=self._me,
-            stage=holding.stage,
-            version=holding.version,
+            stage=held_stage.stage,
+            version=held_stage.version,
             pass_id=walk.pass_id if walk is not None else None,
             numbers=walk.numbers if walk is not None else (),
             done=walk.done if walk is not None else 0,
-            prepared=stint.prepared if stint is not None else None,
+            prepared=pass_run.prepared if pass_run is not None else None,
             seconds_per_microbatch=pace.seconds_per_microbatch,
             queued=walk.queued if walk is not None else 0,
             fenced=walk is not None and walk.fenced,
             checkpoint_version=checkpoint,
             checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
             sequence=self._sequence,
-            state_term=max(0, holding.state_term),
-            term=max(0, holding.term),
+            state_term=max(0, held_stage.state_term),
+            term=max(0, held_stage.term),
             forwarded=walk.forwarded if walk is not None else 0,
             uplink=self._measured.uplink,
             links=self._measured.links,
             leaving=self._leaving,
             heard=catching_up.heard,
-            loading=holding.loading,
+            loading=held_stage.loading,
             lacks=catching_up.lacks,
             fetched=self._fetched,
             capacity=self.means.capacity,
@@ -148,31 +150,31 @@ class StatusReports:
             offered_uplink=self.means.uplink,
             downlink=self.means.downlink,
             seating=self.means.seating,
-            reduced=stint.reduced if stint is not None else 0,
-            awaited=stint.awaited if stint is not None else (),
-            spoilt=self._spoilt >= 0 and self._spoilt == holding.version,
+            reduced=pass_run.reduced if pass_run is not None else 0,
+            awaited=pass_run.awaited if pass_run is not None else (),
+            spoilt=self._spoilt >= 0 and self._spoilt == held_stage.version,
         )
 
-    def _progressed(self, stint: PassRun | None, now: float) -> bool:
-        if stint is None or now - self._last_at < self._heartbeat_s / 5:
+    def _progressed(self, pass_run: PassRun | None, now: float) -> bool:
+        if pass_run is None or now - self._last_at < self._heartbeat_s / 5:
             return False
-        last, walk = self._last, stint.walk
+        last, walk = self._last, pass_run.walk
         return last is None or last.done != walk.done or last.forwarded != walk.forwarded
 
-    def _changed(self, holding: HeldStage, stint: PassRun | None, catching_up: CatchUp) -> bool:
+    def _changed(self, held_stage: HeldStage, pass_run: PassRun | None, catching_up: CatchUp) -> bool:
         last = self._last
-        if last is None or last.version != holding.version or last.stage != holding.stage:
+        if last is None or last.version != held_stage.version or last.stage != held_stage.stage:
             return True
-        if last.heard != catching_up.heard or last.loading != holding.loading:
+        if last.heard != catching_up.heard or last.loading != held_stage.loading:
             return True
-        if last.checkpoint_version != self.newest_saved(holding.stage):
+        if last.checkpoint_version != self.newest_saved(held_stage.stage):
             return True
-        if stint is None:
+        if pass_run is None:
             return last.pass_id is not None or last.prepared is not None
-        walk = stint.walk
+        walk = pass_run.walk
         return (
             last.pass_id != walk.pass_id
-            or last.prepared != stint.prepared
+            or last.prepared != pass_run.prepared
             or last.numbers != walk.numbers
             or last.fenced != walk.fenced
         )

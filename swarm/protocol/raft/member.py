@@ -117,7 +117,7 @@ class GroupMember:
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
         self._out: list[GroupAction] = []
-        self._steering = ForwardedControls(settings.heartbeat_s, settings.step_budget_s)
+        self._forwarded_controls = ForwardedControls(settings.heartbeat_s, settings.step_budget_s)
 
     # ------------------------------------------------------------ for the driver
 
@@ -204,7 +204,7 @@ class GroupMember:
     def next_wakeup(self) -> float:
         if self._record is None:
             return 0.0
-        due = min(self.record.next_wakeup(), self._steering.next_at)
+        due = min(self.record.next_wakeup(), self._forwarded_controls.next_at)
         return due if self.core is None else min(due, self.core.next_wakeup())
 
     # ------------------------------------------------------------ who leads
@@ -242,7 +242,7 @@ class GroupMember:
             standing.soundness,
             tuple(entry.version for entry in standing.checkpoints),
         )
-        self._steering.again()
+        self._forwarded_controls.again()
         self._pending = None
         self._halting = self._halt_stands = False
         self._emit(LeadershipTaken(str(self.actor), record.ballot, record.reached(now), len(self._group)))
@@ -257,7 +257,7 @@ class GroupMember:
         record = self.record
         fresh_s = _FRESH * self.settings.heartbeat_s
         record.peers = sum(now - at < fresh_s for at, _ in self._reports.values())
-        most = max(record.audience.values(), default=0)
+        most = max(record.listeners.values(), default=0)
         if self.core is None or 2 * record.peers >= most or self.phase is Phase.FINISHED:
             self._unheard_since = None
         elif self._unheard_since is None:
@@ -413,32 +413,32 @@ class GroupMember:
             self._emit(refused(request, str(error)))
             self._out.append(AnswerControl(request.request, error=str(error)))
             return
-        self._steering.ask(request, None, now)
+        self._forwarded_controls.ask(request, None, now)
 
     def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
         match message:
             case Steer(request, command, value, by, why):
                 if self.core is not None:  # else it is told again, to whoever leads then
-                    self._steering.ask(ControlRequested(request, command, value, by, why), sender, now)
+                    self._forwarded_controls.ask(ControlRequested(request, command, value, by, why), sender, now)
             case Steered(request, number, text, error):
                 if sender == self.leader:
                     self._answer(AnswerControl(request, number, text, error))
 
     def _steer(self, now: float) -> None:
         """Tell whoever leads what it is asked, again and again until it answers."""
-        for request in self._steering.due(now):
+        for request in self._forwarded_controls.due(now):
             if self.core is not None:
                 self._tell_core(request, now)
             elif (leader := self.record.leader) is not None:
                 fields = (request.request, request.command, request.value, request.by, request.why)
                 self._out.append(Send(leader, Steer(*fields)))
         reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
-        for request in self._steering.given_up(now):
+        for request in self._forwarded_controls.given_up(now):
             error = f"no coordinator that leads has answered ({reached}); see later with `control status` if it counts"
             self._answer(AnswerControl(request.request, error=error, unsure=True))
 
     def _answer(self, answer: AnswerControl) -> None:
-        asked = self._steering.answered(answer.request)
+        asked = self._forwarded_controls.answered(answer.request)
         if asked is None:
             return
         if asked.origin is None:

@@ -63,7 +63,7 @@ class Raft:
         """Who holds the leader's offer."""
         self.peers = 0
         """For the one who drives this to set: how many peers of the swarm this member hears."""
-        self.audience: dict[Actor, int] = {}
+        self.listeners: dict[Actor, int] = {}
         """How many of them each other member says it hears, while this one leads."""
         self.offered: Offer | None = None
         """What this follower's leader offers."""
@@ -264,7 +264,7 @@ class Raft:
         self.why_not = ""
         self.offer = self.offered = None
         self.holders = set()
-        self.audience = {}
+        self.listeners = {}
         self._durable = self.log.last
         self._matched = dict.fromkeys(self._others, 0)
         self._next = dict.fromkeys(self._others, self.log.last + 1)
@@ -341,7 +341,7 @@ class Raft:
             self._newer(reply.ballot, now, f"{sender} knows ballot {reply.ballot}")
         if not self.leads or reply.ballot != self.ballot or reply.matched > self.log.last:
             return
-        self.audience[sender] = reply.peers
+        self.listeners[sender] = reply.peers
         if self.offer is not None and (reply.held, reply.held_in) == (self.offer.version, self.offer.term):
             self.holders.add(sender)
         if reply.refused:

@@ -227,8 +227,8 @@ class Watch:
         self._passes[peer.pid] = pass_id
         if (kind is PassKind.TRAIN) != (pass_id.index == 0):
             raise Violation("contract", f"{peer.label} begins {pass_id} as {kind.value}")
-        if peer.holding != pass_id.version:
-            raise Violation("atomic", f"{peer.label} begins {pass_id} holding version {peer.holding}")
+        if peer.held_stage != pass_id.version:
+            raise Violation("atomic", f"{peer.label} begins {pass_id} holding version {peer.held_stage}")
 
     def works_on(self, peer: PeerView, pass_id: PassId, what: str) -> None:
         if self._passes.get(peer.pid) != pass_id:
@@ -517,7 +517,9 @@ class Watch:
     def moves_peer(self, event: PeerMoved, core: CoordinatorCore) -> None:
         """A peer is told to move: between passes, one at a time, and never one that its stage cannot do without."""
         self.moves += 1
-        served = core.open_pass.ledger.actors if core.open_pass is not None else []  # that pass may just have opened
+        served = (
+            core.open_pass.pass_state.actors if core.open_pass is not None else []
+        )  # that pass may just have opened
         if any(str(actor) == event.actor for actor in served):
             raise Violation("no zombies", f"{event.actor} is to move, and has a part in the open pass")
         version, decision = core.history.version, core.history.decision

@@ -20,7 +20,7 @@ class PeerView(Protocol):
     actor: Actor
     stage: int | None
     version: int | None
-    holding: int | None
+    held_stage: int | None
     """The version after the applies that are queued."""
     state: int
     disturbed_at: float

@@ -142,7 +142,7 @@ class Stranger(Process):
         core = coordinator.core if coordinator is not None else None
         known = PassId(Term(1), StepNumber(0))
         if core is not None and core.open_pass is not None:
-            known = core.open_pass.ledger.pass_id
+            known = core.open_pass.pass_state.pass_id
         if rng.random() < 0.7:
             return known
         later = StepNumber(known.step + rng.randrange(-1, 3))

@@ -23,7 +23,7 @@ class PeerBody(Process):
         self.slowness = speed
         self.stage: int | None = None
         self.version: int | None = None
-        self.holding: int | None = None
+        self.held_stage: int | None = None
         """The version after the applies that are queued: what the next pass starts from."""
         self.state = 0
         self.accumulator = 0
@@ -69,7 +69,7 @@ class PeerBody(Process):
         lie = self.lie
         if lie is None or lie.about != what:
             return False
-        if lie.shy and len(self.core.stint.walk.table.roster) < self.world.settings.replicas:
+        if lie.shy and len(self.core.pass_run.walk.table.roster) < self.world.settings.replicas:
             return False
         return self.world.random.random() < lie.how_often
 

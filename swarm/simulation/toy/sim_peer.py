@@ -100,8 +100,8 @@ class SimPeer(Lender):
 
     def can_hold(self, version: int) -> bool:
         """Whether it holds this version, or needs only to be told of the last decision."""
-        stint = self.core.stint
-        prepared = stint is not None and stint.prepared is not None
+        pass_run = self.core.pass_run
+        prepared = pass_run is not None and pass_run.prepared is not None
         return self.version == version or (self.version == version - 1 and prepared)
 
     def feed(self, item: Any) -> None:
@@ -273,10 +273,10 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ state
 
     def _apply(self, action: peer_io.Apply) -> None:
-        if self.holding != action.decision.step:
-            raise Violation("atomic", f"{self.label} orders step {action.decision.step} at version {self.holding}")
+        if self.held_stage != action.decision.step:
+            raise Violation("atomic", f"{self.label} orders step {action.decision.step} at version {self.held_stage}")
         self.reduce.sums(action.attempt)
-        self.holding += 1
+        self.held_stage += 1
         self.world.on_phase("applying", self)
         self.queue.add(Priority.CONTROL, action, self._applied, _APPLY_S)
 
@@ -298,7 +298,7 @@ class SimPeer(Lender):
 
     def _load_state(self, action: peer_io.LoadState) -> None:
         self.queue.cancel(lambda of: True)
-        self.stage, self.version, self.holding = action.stage, None, None
+        self.stage, self.version, self.held_stage = action.stage, None, None
         self._bases.clear()
         self.loans.clear()
         self.world.on_phase("joining", self)
@@ -311,7 +311,7 @@ class SimPeer(Lender):
                 peer_io.StateFailed(action.stage, action.version, "the source does not have it or does not answer")
             )
             return
-        self.version, self.holding, self.state = action.version, action.version, state
+        self.version, self.held_stage, self.state = action.version, action.version, state
         self.reduce.clear()
         self.world.watch.holds(self)
         shared = self.reduce.shared(action.stage)
@@ -329,7 +329,7 @@ class SimPeer(Lender):
         """An exception half way: garbage stays behind in the accumulator, or in the parameters."""
         self.fails_next = False
         if isinstance(action, peer_io.Apply):
-            self.state, self.version, self.holding = -1, None, None
+            self.state, self.version, self.held_stage = -1, None, None
             self.feed(peer_io.ComputeFailed(action.attempt.pass_id, None, "out of memory"))
         else:
             self.accumulator += 1 << 3

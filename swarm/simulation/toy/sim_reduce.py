@@ -174,7 +174,7 @@ class SimReduce:
 
     def _is_spoilt(self) -> bool:
         """Whether one of those whose sums these are has added what is not finite."""
-        table = self._peer.core.stint.walk.table
+        table = self._peer.core.pass_run.walk.table
         for actor in table.roster:
             member = self._peer.world.by_actor.get(actor)
             lie = member.lie if isinstance(member, PeerBody) else None

@@ -192,31 +192,31 @@ class Audits:
         trial = inquiry.trial
         return trial if inquiry.search is not None and inquiry.goes_on(wired) else wired
 
-    def gave_up(self, ledger: PassState) -> None:
+    def gave_up(self, pass_state: PassState) -> None:
         """An attempt came to nothing. Whoever had a stage alone, for the sake of the audit, is not tried so again."""
         inquiry = self._inquiry
-        if not self.comparing or inquiry.step != ledger.pass_id.step:
+        if not self.comparing or inquiry.step != pass_state.pass_id.step:
             return
         inquiry.failed += 1
         alone = {
             table.roster[0].peer
-            for stage, table in enumerate(ledger.tables)
+            for stage, table in enumerate(pass_state.tables)
             if len(table.roster) == 1 and len(self._members.of_stage(stage)) > 1
         }
         if alone:
             inquiry.away |= alone
             inquiry.begin_anew()
 
-    def judge(self, ledger: PassState, decision: Decision, without: frozenset[Actor]) -> Ruling:
+    def judge(self, pass_state: PassState, decision: Decision, without: frozenset[Actor]) -> Ruling:
         """`ledger`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
         if not self._settings.audit_every:
             return DECIDE
         inquiry = self._inquiry
         found = CulpritSearch(
-            tuple(ledger.tables),
-            ledger.answers(without),
-            ledger.weights,
-            frozenset(actor.peer for actor in ledger.served),
+            tuple(pass_state.tables),
+            pass_state.answers(without),
+            pass_state.weights,
+            frozenset(actor.peer for actor in pass_state.served),
         )
         tolerance = self._settings.audit_tolerance
         inquiry.attempts.append((found.answers, found.served))

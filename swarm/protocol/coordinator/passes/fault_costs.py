@@ -64,15 +64,15 @@ class FaultCosts:
             self.opened(now)
             self._blame(str(actor), reason)
 
-    def aborted(self, ledger: PassState, reason: str) -> None:
+    def aborted(self, pass_state: PassState, reason: str) -> None:
         """An attempt came to nothing: all that was accumulated in it is void."""
-        self._take(ledger)
-        self._again += sum(ledger.accumulated(stage) for stage in range(len(ledger.tables)))
+        self._take(pass_state)
+        self._again += sum(pass_state.accumulated(stage) for stage in range(len(pass_state.tables)))
         self._reasons.setdefault("", reason)
 
-    def audited(self, ledger: PassState) -> None:
+    def audited(self, pass_state: PassState) -> None:
         """An attempt is done again by others, to compare."""
-        self._take(ledger)
+        self._take(pass_state)
         self._twice = True
 
     def expelled(self, actor: Actor, reason: str) -> None:
@@ -84,16 +84,16 @@ class FaultCosts:
         self._again += steps * self._settings.microbatches * self._settings.stages
         self._reasons.setdefault("", reason)
 
-    def decided(self, ledger: PassState, without: frozenset[Actor], now: float) -> FaultCosted | None:
+    def decided(self, pass_state: PassState, without: frozenset[Actor], now: float) -> FaultCosted | None:
         """A step is. None: nothing went wrong in it."""
         for actor in sorted(without):
             self._blame(str(actor), "lost after all others were prepared")
-        self._take(ledger)
-        return self._told(ledger, now)
+        self._take(pass_state)
+        return self._told(pass_state, now)
 
-    def given_up(self, ledger: PassState, now: float) -> FaultCosted | None:
+    def given_up(self, pass_state: PassState, now: float) -> FaultCosted | None:
         """What was `aborted` is not tried again."""
-        return self._told(ledger, now)
+        return self._told(pass_state, now)
 
     def take_over(self, other: FaultCosts) -> None:
         """What `other` has begun is not finished: what went wrong in it counts here."""
@@ -112,16 +112,16 @@ class FaultCosts:
         self._again = self._steps_again = 0
         self._twice = False
 
-    def _told(self, ledger: PassState, now: float) -> FaultCosted | None:
-        took = now - (ledger.opened_at if self._since is None else self._since)
+    def _told(self, pass_state: PassState, now: float) -> FaultCosted | None:
+        took = now - (pass_state.opened_at if self._since is None else self._since)
         usual = self.usual_s
         step_s = usual if self._step_s is None else self._step_s()
         costed = None
         if self._reasons:
             lost = 0.0 if not usual else max(0.0, took - usual) + self._steps_again * usual
             costed = FaultCosted(
-                pass_id=str(ledger.pass_id),
-                step=ledger.pass_id.step,
+                pass_id=str(pass_state.pass_id),
+                step=pass_state.pass_id.step,
                 actors=list(self._actors),
                 microbatches=self._again,
                 seconds=lost,
@@ -134,10 +134,10 @@ class FaultCosts:
         self.forget()
         return costed
 
-    def _take(self, ledger: PassState) -> None:
-        for actor, reason in ledger.disturbers.items():
+    def _take(self, pass_state: PassState) -> None:
+        for actor, reason in pass_state.disturbers.items():
             self._blame(str(actor), reason)
-        self._again += ledger.done_again
+        self._again += pass_state.done_again
 
     def _blame(self, actor: str, reason: str) -> None:
         if actor not in self._reasons:

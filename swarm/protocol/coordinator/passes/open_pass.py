@@ -85,10 +85,10 @@ class OpenPass:
 
     def __init__(
         self,
-        ledger: PassState,
+        pass_state: PassState,
         members: Members,
         settings: Settings,
-        experience: FailureHistory,
+        failure_history: FailureHistory,
         tables_told: TablesReport,
         out: Outbox,
         now: float,
@@ -96,52 +96,52 @@ class OpenPass:
         told: bool = True,
     ) -> None:
         """`told`: the log tells that it opens; of a sample's passes only the first is."""
-        self.ledger = ledger
+        self.pass_state = pass_state
         self.outcome: Outcome | None = None
         self._members = members
         self._settings = settings
-        self._experience = experience
+        self._failure_history = failure_history
         self._out = out
-        self.entering = Promotion(ledger, members, settings, out)
-        self._mending = Repair(ledger, members, settings, out, self.entering, tables_told)
-        for stage in range(len(ledger.tables)):
-            tables_told.tell(ledger, stage, f"{ledger.kind.value} {ledger.pass_id} opens")
+        self.promotion = Promotion(pass_state, members, settings, out)
+        self._repair = Repair(pass_state, members, settings, out, self.promotion, tables_told)
+        for stage in range(len(pass_state.tables)):
+            tables_told.tell(pass_state, stage, f"{pass_state.kind.value} {pass_state.pass_id} opens")
         if told:
-            replicas = [len(table.roster) for table in ledger.tables]
-            microbatches = len(ledger.tables[0].assignment)
-            out.emit(PassOpened(str(ledger.pass_id), ledger.kind.value, replicas, microbatches))
-        for actor in (*ledger.actors, *(listener.actor for listener in ledger.listeners)):
-            self._mending.tell(actor, now)
-        for actor in ledger.tables[0].roster:
-            for m in unasked(ledger.tables[0], actor):
-                self._feed(actor, FrameKey(ledger.pass_id, StageIndex(0), Direction.FORWARD, m))
+            replicas = [len(table.roster) for table in pass_state.tables]
+            microbatches = len(pass_state.tables[0].assignment)
+            out.emit(PassOpened(str(pass_state.pass_id), pass_state.kind.value, replicas, microbatches))
+        for actor in (*pass_state.actors, *(listener.actor for listener in pass_state.listeners)):
+            self._repair.tell(actor, now)
+        for actor in pass_state.tables[0].roster:
+            for m in unasked(pass_state.tables[0], actor):
+                self._feed(actor, FrameKey(pass_state.pass_id, StageIndex(0), Direction.FORWARD, m))
 
     # ------------------------------------------------------------ entry
 
     def hear(self, sender: Actor, message: PassMessage, now: float) -> None:
-        if self.outcome is not None or self.ledger.stage_of(sender) is None:
+        if self.outcome is not None or self.pass_state.stage_of(sender) is None:
             return  # who has no part in the pass has nothing to say of it
         match message:
             case Want():
                 self._on_want(sender, message)
             case Prepared():
                 self._on_prepared(sender, message)
-            case _ if message.pass_id != self.ledger.pass_id:
+            case _ if message.pass_id != self.pass_state.pass_id:
                 pass
             case Result():
                 self._on_result(sender, message)
             case Released(_, number, microbatches):
-                self._mending.released(sender, number, microbatches, now)
+                self._repair.released(sender, number, microbatches, now)
             case Failed():
                 self._on_failed(sender, message, now)
 
     def on_status(self, status: Status, now: float) -> None:
         """The newest status of an actor: what it did in this pass, and whether it is still in it."""
-        if self.outcome is not None or self.ledger.stage_of(status.actor) is None:
+        if self.outcome is not None or self.pass_state.stage_of(status.actor) is None:
             return
-        if status.pass_id != self.ledger.pass_id:
+        if status.pass_id != self.pass_state.pass_id:
             return
-        self.ledger.on_status(status, now)
+        self.pass_state.on_status(status, now)
         if status.fenced:
             self._on_failed(status.actor, Failed(status.pass_id, None, "it fenced itself"), now)
         elif status.prepared is not None:
@@ -149,72 +149,74 @@ class OpenPass:
 
     def includes(self, *actors: Actor) -> bool:
         """Whether all of them have a part in this pass."""
-        return all(self.ledger.stage_of(actor) is not None for actor in actors)
+        return all(self.pass_state.stage_of(actor) is not None for actor in actors)
 
     def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
         """Who listens has changed: tell those who come to it, and those who are to keep something for them."""
-        before = {(each.actor, each.stage) for each in self.ledger.listeners}
-        self.ledger.listen(listeners)
+        before = {(each.actor, each.stage) for each in self.pass_state.listeners}
+        self.pass_state.listen(listeners)
         new = [each for each in listeners if (each.actor, each.stage) not in before]
-        donors = [actor for stage in {each.stage for each in new} for actor in self.ledger.tables[stage].roster]
+        donors = [actor for stage in {each.stage for each in new} for actor in self.pass_state.tables[stage].roster]
         for actor in (*donors, *(each.actor for each in new)):
-            self._mending.tell(actor, now)
+            self._repair.tell(actor, now)
 
     @property
     def closed(self) -> list[int]:
         """Stages whose sums may be on their way already: nobody new can count on having them."""
-        ledger = self.ledger
-        if ledger.kind is not PassKind.TRAIN:
+        pass_state = self.pass_state
+        if pass_state.kind is not PassKind.TRAIN:
             return []
-        return [stage for stage in range(len(ledger.tables)) if ledger.sealed_since(stage) is not None]
+        return [stage for stage in range(len(pass_state.tables)) if pass_state.sealed_since(stage) is not None]
 
     def exclude(self, actor: Actor, reason: str) -> None:
         """Decide without an actor if all others are prepared; else fence it and have its microbatches done again."""
-        if self.outcome is not None or self.ledger.stage_of(actor) is None:
+        if self.outcome is not None or self.pass_state.stage_of(actor) is None:
             return
-        if self.ledger.kind is PassKind.TRAIN:
+        if self.pass_state.kind is PassKind.TRAIN:
             self._decide_if_prepared(frozenset((actor,)))
         if self.outcome is None:
-            self.outcome = self._mending.fence(actor, reason)
+            self.outcome = self._repair.fence(actor, reason)
 
-    def tick(self, silence: FailureDetector, now: float) -> None:
+    def tick(self, failure_detector: FailureDetector, now: float) -> None:
         """Once a heartbeat."""
         if self.outcome is None:
-            for actor in silence.back:
-                self.ledger.is_back(actor, now)
-            self._resolve(self._mending.tick(self._experience, silence.waited_for, now))
+            for actor in failure_detector.back:
+                self.pass_state.is_back(actor, now)
+            self._resolve(self._repair.tick(self._failure_history, failure_detector.waited_for, now))
         self.drain(now)
 
     def drain(self, now: float) -> None:
         """Take from members that are leaving what they have not begun."""
         if self.outcome is None:
-            self._resolve(self._mending.drain(now))
+            self._resolve(self._repair.drain(now))
 
     # ------------------------------------------------------------ feeding
 
     def _on_want(self, sender: Actor, want: Want) -> None:
         for key in want.keys:
-            if isinstance(key, FrameKey) and key.pass_id == self.ledger.pass_id:
+            if isinstance(key, FrameKey) and key.pass_id == self.pass_state.pass_id:
                 self._feed(sender, key)
 
     def _feed(self, actor: Actor, key: FrameKey) -> None:
-        if self.ledger.feed(actor, key):
-            self._out.add(Feed(actor, key, self.ledger.kind))
+        if self.pass_state.feed(actor, key):
+            self._out.add(Feed(actor, key, self.pass_state.kind))
 
     # ------------------------------------------------------------ ending
 
     def _on_result(self, sender: Actor, result: Result) -> None:
-        ledger, results = self.ledger, self.ledger.results
-        if ledger.kind is PassKind.TRAIN or not ledger.is_assigned(sender, len(ledger.tables) - 1, result.microbatch):
+        pass_state, results = self.pass_state, self.pass_state.results
+        if pass_state.kind is PassKind.TRAIN or not pass_state.is_assigned(
+            sender, len(pass_state.tables) - 1, result.microbatch
+        ):
             return
         if not math.isfinite(result.loss_sum):
             self._refuse(sender, f"it finds the loss {result.loss_sum} for microbatch {result.microbatch}")
             return
-        if ledger.kind is PassKind.GENERATE and not 0 <= result.token < self._settings.vocabulary:
+        if pass_state.kind is PassKind.GENERATE and not 0 <= result.token < self._settings.vocabulary:
             self._refuse(sender, f"it finds the token {result.token} of {self._settings.vocabulary}")
             return
         results.setdefault(result.microbatch, result)
-        if len(results) < len(ledger.tables[0].assignment):
+        if len(results) < len(pass_state.tables[0].assignment):
             return
         loss_sum = 0.0
         for m in sorted(results):  # in order: the same sum whoever computed it
@@ -223,54 +225,54 @@ class OpenPass:
 
     def _refuse(self, sender: Actor, reason: str) -> None:
         """A result that is none: a sibling may find another."""
-        self._experience.idled(sender.peer)
+        self._failure_history.idled(sender.peer)
         self.exclude(sender, reason)
 
     def _on_prepared(self, sender: Actor, prepared: Prepared) -> None:
-        ledger, attempt = self.ledger, prepared.attempt
-        if ledger.kind is not PassKind.TRAIN or attempt.pass_id != ledger.pass_id:
+        pass_state, attempt = self.pass_state, prepared.attempt
+        if pass_state.kind is not PassKind.TRAIN or attempt.pass_id != pass_state.pass_id:
             return
-        if not 0 <= attempt.stage < len(ledger.tables):
+        if not 0 <= attempt.stage < len(pass_state.tables):
             return
-        if attempt != ledger.attempt(attempt.stage) or ledger.stage_of(sender) != attempt.stage:
+        if attempt != pass_state.attempt(attempt.stage) or pass_state.stage_of(sender) != attempt.stage:
             return
         if prepared.squared_norm < 0.0:
             return  # no gradient has such a norm: the sender counts as not prepared
-        if not ledger.prepare(sender, attempt.stage, prepared):
+        if not pass_state.prepare(sender, attempt.stage, prepared):
             return  # as every status says again
         self._decide_if_prepared(frozenset())
-        if self.outcome is None and (stage := ledger.disagreeing()) is not None:
-            self._resolve(self._mending.digests_differ(stage))
+        if self.outcome is None and (stage := pass_state.disagreeing()) is not None:
+            self._resolve(self._repair.digests_differ(stage))
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
         """Decide when every stage is prepared. Without: actors that died when all others were."""
         targets, update = (
             self._settings.targets_per_step,
-            self._settings.update(self.ledger.pass_id.step, self.ledger.rate),
+            self._settings.update(self.pass_state.pass_id.step, self.pass_state.rate),
         )
-        decision = self.ledger.decide(targets, self._settings.optimizer.clip_norm, update, without)
+        decision = self.pass_state.decide(targets, self._settings.optimizer.clip_norm, update, without)
         if decision is None:
             return
-        if drifts := self.ledger.drifts(without, self._members.standing):
+        if drifts := self.pass_state.drifts(without, self._members.standing):
             self.outcome = Drifted(drifts)
             return
-        if (boundary := self.ledger.mixed_copies(without)) is not None:
+        if (boundary := self.pass_state.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
-        stages = self.ledger.spoilt(without)
-        if stages and self._experience.nonfinite:
+        stages = self.pass_state.spoilt(without)
+        if stages and self._failure_history.nonfinite:
             names = ", ".join(map(str, stages))
-            step = self.ledger.pass_id.step - 1
+            step = self.pass_state.pass_id.step - 1
             self.outcome = Spoilt(f"parameters or moments of stage {names} are not finite after step {step}")
             return
-        rosters = [[a for a in table.roster if a not in without] for table in self.ledger.tables]
+        rosters = [[a for a in table.roster if a not in without] for table in self.pass_state.tables]
         audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
-        if decision.skip and not audited and self._experience.leaves_half_out(rosters, decision.step):
-            self._experience.not_finite()
+        if decision.skip and not audited and self._failure_history.leaves_half_out(rosters, decision.step):
+            self._failure_history.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
             return
-        if (decision.skip or stages) and self._experience.nonfinite == 0:
-            self._experience.not_finite()
+        if (decision.skip or stages) and self._failure_history.nonfinite == 0:
+            self._failure_history.not_finite()
             self.outcome = GiveUp(
                 f"{'parameters are' if stages else 'a gradient is'} not finite: run again with other replicas"
             )
@@ -279,15 +281,15 @@ class OpenPass:
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
         """A sibling takes over. That it failed is its word alone: it accuses the sender, and who sent it the input."""
-        if self.ledger.kind is not PassKind.TRAIN:
+        if self.pass_state.kind is not PassKind.TRAIN:
             if failed.microbatch is not None:
-                self._experience.idled(sender.peer)
+                self._failure_history.idled(sender.peer)
             self.exclude(sender, f"it failed: {failed.reason}")
             return
-        accusations = self._experience.accusations
+        accusations = self._failure_history.accusations
         failure = self._failure(sender, failed)
         accusations.note(failure)
-        m, again = failure.microbatch, self._experience.turns > 0
+        m, again = failure.microbatch, self._failure_history.turns > 0
         if failure.nonfinite and m is not None and self._irreplaceable(accusations.common(failure.stage, m)):
             self._not_finite(failure)
             return
@@ -302,27 +304,27 @@ class OpenPass:
 
     def _failure(self, sender: Actor, failed: Failed) -> Failure:
         """What it says, as far as it may: of a microbatch that is its own."""
-        stage = self.ledger.stage_of(sender)
+        stage = self.pass_state.stage_of(sender)
         assert stage is not None
         m = failed.microbatch
-        if m is None or not self.ledger.is_assigned(sender, stage, m):
+        if m is None or not self.pass_state.is_assigned(sender, stage, m):
             return Failure(stage, None, sender.peer, frozenset(), failed.reason)
-        there = self.ledger.senders(sender, m)
+        there = self.pass_state.senders(sender, m)
         senders = frozenset(actor.peer for actor in there) - {sender.peer}
-        near = frozenset(at for actor in there if (at := self.ledger.stage_of(actor)) is not None)
-        nonfinite = failed.nonfinite and self._experience.nonfinite == 0
+        near = frozenset(at for actor in there if (at := self.pass_state.stage_of(actor)) is not None)
+        nonfinite = failed.nonfinite and self._failure_history.nonfinite == 0
         return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite, near)
 
     def _not_finite(self, failure: Failure) -> None:
         """Whoever has computed it, and whoever has sent what it is made from: nobody else is left to try it with."""
-        self._experience.not_finite()
-        what = f"microbatch {failure.microbatch} of step {self.ledger.pass_id.step}"
+        self._failure_history.not_finite()
+        what = f"microbatch {failure.microbatch} of step {self.pass_state.pass_id.step}"
         self.outcome = GiveUp(f"{what} is not finite: run again to be skipped if that is so. {failure.reason}")
 
     def _irreplaceable(self, peers: frozenset[str]) -> bool:
         """Whether there is nobody among these whose place another one could take."""
-        version = self.ledger.pass_id.version
-        for stage in range(len(self.ledger.tables)):
+        version = self.pass_state.pass_id.version
+        for stage in range(len(self.pass_state.tables)):
             holders = {
                 m.actor.peer for m in self._members.of_stage(stage) if m.lost_at is None and m.version == version
             }
@@ -332,24 +334,24 @@ class OpenPass:
 
     def _neighbours(self, actor: Actor, failure: Failure) -> list[Actor]:
         """Who has a part in the pass, and is accused beside the one that failed."""
-        return [a for a in self.ledger.actors if a != actor and a.peer in failure.senders]
+        return [a for a in self.pass_state.actors if a != actor and a.peer in failure.senders]
 
     def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
         """Whether more fail on what it sent than on what a sibling did, which could take its place.
 
         More than one; or one, if it was at fault more often of late than that one.
         """
-        stage, against = self.ledger.stage_of(actor), self._experience.accusations.against
-        strikes = self._experience.probation.strikes
+        stage, against = self.pass_state.stage_of(actor), self._failure_history.accusations.against
+        strikes = self._failure_history.probation.strikes
         if stage is None or (against(actor.peer) < 2 and strikes(actor.peer) <= strikes(victim.peer)):
             return False
-        return any(against(other.peer) < against(actor.peer) for other in self.ledger.tables[stage].roster)
+        return any(against(other.peer) < against(actor.peer) for other in self.pass_state.tables[stage].roster)
 
     def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
         """Go on without it. A step that must be run again for that reason is so later and later, or with others."""
         self.exclude(actor, reason)
-        if isinstance(self.outcome, GiveUp) and self.ledger.kind is PassKind.TRAIN:
-            self._experience.attempt_failed(self.outcome.reason, now)
+        if isinstance(self.outcome, GiveUp) and self.pass_state.kind is PassKind.TRAIN:
+            self._failure_history.attempt_failed(self.outcome.reason, now)
 
     def _resolve(self, found: Suspect | GiveUp | TooLong | None) -> None:
         """Act on what mending cannot do alone."""
@@ -368,16 +370,16 @@ class OpenPass:
                 self.outcome = found
 
     def _strike(self, actor: Actor, strikes: int = 1) -> None:
-        if self.ledger.kind is PassKind.TRAIN:
-            self._experience.probation.strike(actor.peer, self.ledger.pass_id, strikes)
+        if self.pass_state.kind is PassKind.TRAIN:
+            self._failure_history.probation.strike(actor.peer, self.pass_state.pass_id, strikes)
         else:
-            self._experience.idled(actor.peer)
+            self._failure_history.idled(actor.peer)
 
     # ------------------------------------------------------------ afterwards
 
     def report(self, decided: Decided, now: float) -> None:
         """The decision is on disk: say what was decided, and how fast."""
-        ledger, decision = self.ledger, decided.decision
+        pass_state, decision = self.pass_state, decided.decision
         self._out.emit(
             StepDecided(
                 term=decision.term,
@@ -390,19 +392,19 @@ class OpenPass:
                 without=sorted(str(actor) for actor in decided.without),
                 key_frames=[f"{bits:x}" for bits in decision.key_frames],
                 rate=decision.rate,
-                assignments=[list(table.assignment) for table in ledger.tables],
+                assignments=[list(table.assignment) for table in pass_state.tables],
             )
         )
-        seconds = max(now - ledger.opened_at, 1e-9)
+        seconds = max(now - pass_state.opened_at, 1e-9)
         busy = 0.0
-        for actor in ledger.actors:
-            busy += len(ledger.assigned_to(actor)) * (self._members.seconds_per_microbatch(actor) or 0.0)
+        for actor in pass_state.actors:
+            busy += len(pass_state.assigned_to(actor)) * (self._members.seconds_per_microbatch(actor) or 0.0)
         self._out.emit(
             StepMeasured(
                 step=decision.step,
                 seconds=seconds,
                 tokens_per_second=self._settings.tokens_per_step / seconds,
-                efficiency=min(1.0, busy / (seconds * max(1, len(ledger.actors)))),
-                replicas=[len(table.roster) for table in ledger.tables],
+                efficiency=min(1.0, busy / (seconds * max(1, len(pass_state.actors)))),
+                replicas=[len(table.roster) for table in pass_state.tables],
             )
         )

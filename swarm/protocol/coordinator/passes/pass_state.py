@@ -117,7 +117,7 @@ class PassState:
         """As in Open: who they are may change while the pass is open (`listen`)."""
         self._listens: dict[Actor, frozenset[int]] = {}
         """By listener, the stages whose tables concern it."""
-        self.entering: frozenset[Actor] = frozenset()
+        self.promotion: frozenset[Actor] = frozenset()
         """Of the rosters: who has caught up, but for the last decision, and was a listener before."""
         self.opened_at = now
         self._entered_at: dict[Actor, float] = {}

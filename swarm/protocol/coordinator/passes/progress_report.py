@@ -21,18 +21,18 @@ class ProgressReport:
         self._last: PassProgress | None = None
         self._beats = 0
 
-    def tell(self, ledger: PassState, peers: int) -> None:
+    def tell(self, pass_state: PassState, peers: int) -> None:
         """Once a heartbeat. `peers`: in the swarm."""
         self._beats += 1
         if peers > MOST_PEERS and self._beats % SELDOM:
             return
         stages: list[list[int]] = []
         members: list[list[list[int]]] = []
-        for table in ledger.tables:
-            those = [[*ledger.progress_of(actor), len(ledger.assigned_to(actor))] for actor in table.roster]
+        for table in pass_state.tables:
+            those = [[*pass_state.progress_of(actor), len(pass_state.assigned_to(actor))] for actor in table.roster]
             stages.append([sum(column) for column in zip(*those, strict=True)] or [0, 0, 0])
             members.append(those)
-        told = PassProgress(str(ledger.pass_id), stages, members if peers <= MOST_PEERS else [])
+        told = PassProgress(str(pass_state.pass_id), stages, members if peers <= MOST_PEERS else [])
         if told != self._last:
             self._last = told
             self._out.emit(told)

@@ -20,8 +20,8 @@ from swarm.protocol.settings import Settings
 class Promotion:
     """Of one pass."""
 
-    def __init__(self, ledger: PassState, members: Members, settings: Settings, out: Outbox) -> None:
-        self._ledger = ledger
+    def __init__(self, pass_state: PassState, members: Members, settings: Settings, out: Outbox) -> None:
+        self._pass_state = pass_state
         self._members = members
         self._settings = settings
         self._out = out
@@ -30,12 +30,16 @@ class Promotion:
 
     def lets_in(self, member: Member) -> bool:
         """Whether somebody who had no part so far listens, has caught up with this step, and stays."""
-        ledger = self._ledger
-        if ledger.kind is not PassKind.TRAIN or member.actor in ledger.served or member.leaving_since is not None:
+        pass_state = self._pass_state
+        if (
+            pass_state.kind is not PassKind.TRAIN
+            or member.actor in pass_state.served
+            or member.leaving_since is not None
+        ):
             return False
-        if member.version != ledger.pass_id.version or not member.has_heard(ledger.pass_id):
+        if member.version != pass_state.pass_id.version or not member.has_heard(pass_state.pass_id):
             return False
-        return any(each.actor == member.actor and each.stage == member.stage for each in ledger.listeners)
+        return any(each.actor == member.actor and each.stage == member.stage for each in pass_state.listeners)
 
     def has_room(self, stage: int, now: float) -> bool:
         """Whether a stage may take somebody in.
@@ -43,39 +47,39 @@ class Promotion:
         Only while nobody there is done: who is, reduces, and would have to begin anew. One at a time, and seldom: the
         stage and its neighbours hear of each.
         """
-        ledger = self._ledger
+        pass_state = self._pass_state
         if now - self._asked_at.get(stage, -math.inf) < self._settings.heartbeat_s:
             return False
-        if any(actor in ledger.releasing for actor in ledger.tables[stage].roster):
+        if any(actor in pass_state.releasing for actor in pass_state.tables[stage].roster):
             return False
-        rosters = [ledger.tables[s].roster for s in ledger.reduces_with(stage)]
-        return all(ledger.unfinished(a) for roster in rosters for a in roster if ledger.has_work(a))
+        rosters = [pass_state.tables[s].roster for s in pass_state.reduces_with(stage)]
+        return all(pass_state.unfinished(a) for roster in rosters for a in roster if pass_state.has_work(a))
 
     def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
         """Ask the sibling that has most left for what `entrant` is to do, if that is at least one microbatch.
 
         As much as lets all end together, and no more than is not begun.
         """
-        ledger = self._ledger
-        table = ledger.tables[stage]
-        left = {a: unfinished for a in table.roster if (unfinished := ledger.unfinished(a))}
-        giver = max(left, key=lambda a: len(left[a]) / ledger.weights[a])
-        share = shares([*(ledger.weights[a] for a in left), weight], sum(map(len, left.values())))[-1]
-        spared = ledger.unbegun(giver)[-share:] if share else []
+        pass_state = self._pass_state
+        table = pass_state.tables[stage]
+        left = {a: unfinished for a in table.roster if (unfinished := pass_state.unfinished(a))}
+        giver = max(left, key=lambda a: len(left[a]) / pass_state.weights[a])
+        share = shares([*(pass_state.weights[a] for a in left), weight], sum(map(len, left.values())))[-1]
+        spared = pass_state.unbegun(giver)[-share:] if share else []
         if len(spared) == len(left[giver]):
             del spared[:1]
         if not spared:
             return
         self._asked_at[stage] = now
-        ledger.weights[entrant] = weight
-        ledger.entrants[giver] = entrant
-        ledger.releasing[giver] = tuple(spared)
-        self._out.send(giver, Release(ledger.pass_id, table.number, tuple(spared)))
+        pass_state.weights[entrant] = weight
+        pass_state.entrants[giver] = entrant
+        pass_state.releasing[giver] = tuple(spared)
+        self._out.send(giver, Release(pass_state.pass_id, table.number, tuple(spared)))
 
     def who_asked(self, giver: Actor) -> Actor | None:
         """For whom `giver` was asked, if that one may still come in. Only its next answer is for it."""
-        entrant = self._ledger.entrants.pop(giver, None)
+        entrant = self._pass_state.entrants.pop(giver, None)
         member = self._members.get(entrant) if entrant is not None else None
-        if member is None or member.stage != self._ledger.stage_of(giver) or not self.lets_in(member):
+        if member is None or member.stage != self._pass_state.stage_of(giver) or not self.lets_in(member):
             return None
         return entrant

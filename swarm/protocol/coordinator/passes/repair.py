@@ -56,20 +56,20 @@ class Repair:
 
     def __init__(
         self,
-        ledger: PassState,
+        pass_state: PassState,
         members: Members,
         settings: Settings,
         out: Outbox,
-        entering: Promotion,
+        promotion: Promotion,
         tables_told: TablesReport,
     ) -> None:
-        self._ledger = ledger
+        self._pass_state = pass_state
         self._tables_told = tables_told
-        self._entering = entering
+        self._promotion = promotion
         self._members = members
         self._settings = settings
         self._out = out
-        self._suspicion = Stragglers(settings)
+        self._stragglers = Stragglers(settings)
         self._openings: dict[frozenset[int], Open] = {}
         """By the stages whose tables concern them, what peers are told while the tables stay as they are."""
 
@@ -77,44 +77,44 @@ class Repair:
 
     def fence(self, actor: Actor, reason: str) -> GiveUp | None:
         """Take an actor of the pass out of its stage for good; what it did in this pass is void."""
-        ledger = self._ledger
-        stage = ledger.stage_of(actor)
+        pass_state = self._pass_state
+        stage = pass_state.stage_of(actor)
         assert stage is not None
-        table = ledger.tables[stage]
-        mine = ledger.assigned_to(actor)
-        unfinished = ledger.unfinished(actor)
+        table = pass_state.tables[stage]
+        mine = pass_state.assigned_to(actor)
+        unfinished = pass_state.unfinished(actor)
         finished = [m for m in mine if m not in unfinished]
-        ledger.disturbers[actor] = reason
+        pass_state.disturbers[actor] = reason
         self._out.emit(
             PeerFenced(
                 actor=str(actor),
                 stage=stage,
-                pass_id=str(ledger.pass_id),
+                pass_id=str(pass_state.pass_id),
                 finished=list(finished),
                 unfinished=list(unfinished),
                 reason=reason,
             )
         )
-        self._out.send(actor, Fenced(ledger.pass_id, reason))
+        self._out.send(actor, Fenced(pass_state.pass_id, reason))
         if len(table.roster) == 1:
             return GiveUp(f"stage {stage} lost its last replica {actor}: {reason}")
-        ledger.fences += 1
-        ledger.done_again += len(finished)
-        table = amend(table, [actor], mine, ledger.weights, self._spared())
+        pass_state.fences += 1
+        pass_state.done_again += len(finished)
+        table = amend(table, [actor], mine, pass_state.weights, self._spared())
         self._publish(stage, table, f"{actor} is fenced: {reason}")
         return None
 
     def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
         """Give a stage a new table, in which `entrant` is new, and tell all whom it concerns."""
-        ledger = self._ledger
-        moved = ledger.amend(stage, table)
+        pass_state = self._pass_state
+        moved = pass_state.amend(stage, table)
         self._openings.clear()
         new = None if entrant is None else str(entrant)
-        self._out.emit(StageAmended(str(ledger.pass_id), stage, table.number, list(moved), reason, new))
-        self._tables_told.tell(ledger, stage, reason)
-        for near in ledger.concerned(stage):
-            for actor in ledger.tables[near].roster:
-                self._out.send(actor, Amend(ledger.pass_id, StageIndex(stage), table, reason))
+        self._out.emit(StageAmended(str(pass_state.pass_id), stage, table.number, list(moved), reason, new))
+        self._tables_told.tell(pass_state, stage, reason)
+        for near in pass_state.concerned(stage):
+            for actor in pass_state.tables[near].roster:
+                self._out.send(actor, Amend(pass_state.pass_id, StageIndex(stage), table, reason))
 
     # ------------------------------------------------------------ the slow
 
@@ -124,45 +124,45 @@ class Repair:
         A new table voids what siblings answer under the old one. So those that were asked too are waited for, until the
         next heartbeat.
         """
-        ledger = self._ledger
-        stage = ledger.stage_of(sender)
-        if stage is None or number != ledger.tables[stage].number or sender not in ledger.releasing:
+        pass_state = self._pass_state
+        stage = pass_state.stage_of(sender)
+        if stage is None or number != pass_state.tables[stage].number or sender not in pass_state.releasing:
             return
-        ledger.given[sender] = tuple(m for m in given if m in ledger.assigned_to(sender))
-        if all(a in ledger.given for a in ledger.tables[stage].roster if a in ledger.releasing):
+        pass_state.given[sender] = tuple(m for m in given if m in pass_state.assigned_to(sender))
+        if all(a in pass_state.given for a in pass_state.tables[stage].roster if a in pass_state.releasing):
             self._hand_on(stage, now)
 
     def _hand_on(self, stage: int, now: float) -> None:
         """Give what peers of a stage have released to others."""
-        ledger = self._ledger
-        table, leaving = ledger.tables[stage], self._members.leaving()
-        given = {actor: ledger.given.pop(actor) for actor in table.roster if actor in ledger.given}
+        pass_state = self._pass_state
+        table, leaving = pass_state.tables[stage], self._members.leaving()
+        given = {actor: pass_state.given.pop(actor) for actor in table.roster if actor in pass_state.given}
         slow: dict[Actor, tuple[Microbatch, ...]] = {}
         spared = self._spared().union(given)
         reasons: list[str] = []
         new: Actor | None = None
         for giver, moved in given.items():
-            del ledger.releasing[giver]
-            entrant = self._entering.who_asked(giver)
+            del pass_state.releasing[giver]
+            entrant = self._promotion.who_asked(giver)
             if not moved:
                 continue
-            self._out.emit(MicrobatchesReleased(str(ledger.pass_id), str(giver), list(moved)))
+            self._out.emit(MicrobatchesReleased(str(pass_state.pass_id), str(giver), list(moved)))
             if entrant is not None:
-                ledger.enter(entrant, now)
+                pass_state.enter(entrant, now)
                 new = entrant
-                table = amend(enlarge(table, entrant), [], moved, ledger.weights, spared, [entrant])
+                table = amend(enlarge(table, entrant), [], moved, pass_state.weights, spared, [entrant])
                 reasons.append(f"{entrant} has caught up, and takes over {len(moved)} microbatches of {giver}")
             elif giver in leaving:
-                table = amend(table, [], moved, ledger.weights, spared)
+                table = amend(table, [], moved, pass_state.weights, spared)
                 reasons.append(f"{giver} is leaving and hands on {len(moved)} microbatches")
             else:
                 slow[giver] = moved
-                ledger.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
+                pass_state.disturbers.setdefault(giver, f"it was slow and released {len(moved)} microbatches")
         if slow:
             every = [m for moved in slow.values() for m in moved]
-            ledger.released[stage].update(every)
-            takers = self._suspicion.takers(self._members, ledger, stage, slow, len(every), now)
-            table = amend(table, [], every, ledger.weights, spared, takers)
+            pass_state.released[stage].update(every)
+            takers = self._stragglers.takers(self._members, pass_state, stage, slow, len(every), now)
+            table = amend(table, [], every, pass_state.weights, spared, takers)
             who = f"{next(iter(slow))} is" if len(slow) == 1 else f"{len(slow)} peers are"
             reasons.append(f"{who} slow and released {len(every)} microbatches")
         if reasons:
@@ -172,7 +172,7 @@ class Repair:
 
     def _spared(self) -> frozenset[Actor]:
         """Who is given nothing more as long as a sibling is there: who leaves, and who is only tried."""
-        return self._ledger.probed.union(self._members.leaving())
+        return self._pass_state.probed.union(self._members.leaving())
 
     # ------------------------------------------------------------ those who leave
 
@@ -181,12 +181,12 @@ class Repair:
 
         Who has accumulated something stays until the step is decided: without it, that would be done again.
         """
-        ledger, leaving = self._ledger, self._members.leaving()
-        for actor in [a for a in ledger.actors if a in leaving]:
-            stage, member = ledger.stage_of(actor), self._members.get(actor)
+        pass_state, leaving = self._pass_state, self._members.leaving()
+        for actor in [a for a in pass_state.actors if a in leaving]:
+            stage, member = pass_state.stage_of(actor), self._members.get(actor)
             if stage is None or member is None or member.leaving_since is None:
                 continue
-            table = ledger.tables[stage]
+            table = pass_state.tables[stage]
             left = member.leaving_since + self._settings.leave_s - now
             too_long = self._least_rest_s() > left
             if all(a in leaving for a in table.roster):
@@ -194,35 +194,35 @@ class Repair:
                 if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
                     return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
             elif not table.assigned_to(actor):
-                if stage not in ledger.sealed_at:  # else its stage is reducing, and would have to begin anew
-                    table = amend(table, [actor], [], ledger.weights, leaving)
+                if stage not in pass_state.sealed_at:  # else its stage is reducing, and would have to begin anew
+                    table = amend(table, [actor], [], pass_state.weights, leaving)
                     self._publish(stage, table, f"{actor} is leaving and has begun nothing")
             elif too_long:
                 return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
-            elif (unfinished := tuple(ledger.unfinished(actor))) and ledger.releasing.get(actor) != unfinished:
-                ledger.releasing[actor] = unfinished
-                self._out.send(actor, Release(ledger.pass_id, table.number, unfinished))
+            elif (unfinished := tuple(pass_state.unfinished(actor))) and pass_state.releasing.get(actor) != unfinished:
+                pass_state.releasing[actor] = unfinished
+                self._out.send(actor, Release(pass_state.pass_id, table.number, unfinished))
         return None
 
     def _least_rest_s(self) -> float:
         """So long the pass takes at least: computing alone, with all of a stage's replicas at work all the time."""
         longest = 0.0
-        for table in self._ledger.tables:
+        for table in self._pass_state.tables:
             rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
             if len(rates) == len(table.roster):
-                longest = max(longest, sum(len(self._ledger.unfinished(a)) for a in table.roster) / sum(rates))
+                longest = max(longest, sum(len(self._pass_state.unfinished(a)) for a in table.roster) / sum(rates))
         return longest
 
     # ------------------------------------------------------------ those who disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
         """One new attempt; if they differ again, whose answer was seen least in both (of two, the later) must go."""
-        ledger, table = self._ledger, self._ledger.tables[stage]
-        held = ledger.prepared[stage]
-        ledger.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
+        pass_state, table = self._pass_state, self._pass_state.tables[stage]
+        held = pass_state.prepared[stage]
+        pass_state.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
         if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
             return None
-        rarest = min(reversed(table.roster), key=lambda a: ledger.digest_votes[stage, held[a].answer])
+        rarest = min(reversed(table.roster), key=lambda a: pass_state.digest_votes[stage, held[a].answer])
         return Suspect(rarest, "its reduced bytes differ from its siblings' twice")
 
     def _reduce_stuck(self, stage: int) -> Suspect | None:
@@ -231,16 +231,16 @@ class Repair:
         return self._without_who_holds_up(stage, "the reduce does not finish with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        actor = self._suspicion.holds_up(self._members, self._ledger, stage)
+        actor = self._stragglers.holds_up(self._members, self._pass_state, stage)
         if actor is None:
             return None
-        return Suspect(actor, reason, accused=self._suspicion.kept_waiting_by(self._members, self._ledger, actor))
+        return Suspect(actor, reason, accused=self._stragglers.kept_waiting_by(self._members, self._pass_state, actor))
 
     def _try_again(self, stage: int, reason: str) -> bool:
         """Have a stage reduce once more, under another number. False when it already has."""
-        ledger, table = self._ledger, self._ledger.tables[stage]
-        ledger.digest_retries[stage] = ledger.digest_retries.get(stage, 0) + 1
-        if ledger.digest_retries[stage] > 1:
+        pass_state, table = self._pass_state, self._pass_state.tables[stage]
+        pass_state.digest_retries[stage] = pass_state.digest_retries.get(stage, 0) + 1
+        if pass_state.digest_retries[stage] > 1:
             return False
         self._publish(stage, replace(table, number=table.number + 1), reason)
         return True
@@ -248,48 +248,48 @@ class Repair:
     # ------------------------------------------------------------ once a heartbeat
 
     def tick(
-        self, experience: FailureHistory, unheard: frozenset[Actor], now: float
+        self, failure_history: FailureHistory, unheard: frozenset[Actor], now: float
     ) -> Suspect | GiveUp | TooLong | None:
         """Repeat what was not heard, take work from the slow, name who is stuck.
 
         `unheard`: of whom nothing has been heard, perhaps by our own fault.
         """
-        ledger = self._ledger
-        trains = ledger.kind is PassKind.TRAIN
-        for actor in ledger.actors:
+        pass_state = self._pass_state
+        trains = pass_state.kind is PassKind.TRAIN
+        for actor in pass_state.actors:
             if self._members.get(actor) is None:
                 return Suspect(actor, "it is gone", at_fault=False)
-            numbers = self._opening(ledger.stages_near(actor)).numbers
+            numbers = self._opening(pass_state.stages_near(actor)).numbers
             self._tell_if_behind(actor, numbers, now)
-        for listener in ledger.listeners:
+        for listener in pass_state.listeners:
             member = self._members.get(listener.actor)
             if member is not None and member.lost_at is None and not self._listens(member):
                 self._tell_again(member, now)
         if (late := self._too_late()) is not None:
-            late.came_late(ledger.pass_id.version)
+            late.came_late(pass_state.pass_id.version)
             return Suspect(
                 late.actor, "it has not caught up, and its siblings have nothing left to do", at_fault=trains
             )
-        if trains and self._suspicion.overrun(ledger, experience.aborts, now):
-            return GiveUp(f"not complete after {now - ledger.opened_at:.1f} s")
-        if not trains and (reason := self._suspicion.outlasts(ledger, now)):
-            return TooLong(reason, tuple(self._suspicion.dawdlers(self._members, ledger, unheard, now)))
-        for stage in sorted({at for actor in ledger.given if (at := ledger.stage_of(actor)) is not None}):
+        if trains and self._stragglers.overrun(pass_state, failure_history.aborts, now):
+            return GiveUp(f"not complete after {now - pass_state.opened_at:.1f} s")
+        if not trains and (reason := self._stragglers.outlasts(pass_state, now)):
+            return TooLong(reason, tuple(self._stragglers.dawdlers(self._members, pass_state, unheard, now)))
+        for stage in sorted({at for actor in pass_state.given if (at := pass_state.stage_of(actor)) is not None}):
             self._hand_on(stage, now)
-        for actor, microbatches in self._suspicion.to_release(self._members, ledger, unheard, now):
-            ledger.releasing[actor] = microbatches
-        for actor, microbatches in ledger.releasing.items():
-            if (at := ledger.stage_of(actor)) is not None:
-                self._out.send(actor, Release(ledger.pass_id, ledger.tables[at].number, microbatches))
-        strikes = experience.probation.strikes if trains else experience.idle_strikes
-        for actor, reason in self._suspicion.stalled(self._members, ledger, strikes, unheard, now):
+        for actor, microbatches in self._stragglers.to_release(self._members, pass_state, unheard, now):
+            pass_state.releasing[actor] = microbatches
+        for actor, microbatches in pass_state.releasing.items():
+            if (at := pass_state.stage_of(actor)) is not None:
+                self._out.send(actor, Release(pass_state.pass_id, pass_state.tables[at].number, microbatches))
+        strikes = failure_history.probation.strikes if trains else failure_history.idle_strikes
+        for actor, reason in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
             return Suspect(actor, reason)
         if unheard or not trains:
             return None  # reduces that would wait for them could have got on
-        for stage in self._suspicion.stuck_reduces(ledger, now):
+        for stage in self._stragglers.stuck_reduces(pass_state, now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
-        for stage, seconds in self._suspicion.endless_reduces(ledger, now):
+        for stage, seconds in self._stragglers.endless_reduces(pass_state, now):
             reason = f"its stage waits for it, and has been reducing for {seconds}"
             if (found := self._without_who_holds_up(stage, reason)) is not None:
                 return found
@@ -298,14 +298,14 @@ class Repair:
     def _listens(self, member: Member) -> bool:
         """Whether it says that it was told to listen, and not that it has a part in the pass: it may have had one."""
         status = member.status
-        takes_part = status is not None and status.pass_id == self._ledger.pass_id and not status.fenced
-        return member.has_heard(self._ledger.pass_id) and not takes_part
+        takes_part = status is not None and status.pass_id == self._pass_state.pass_id and not status.fenced
+        return member.has_heard(self._pass_state.pass_id) and not takes_part
 
     def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
         """`numbers`: of the tables that it is told, as they are."""
         member = self._members.get(actor)
         status = member.status if member is not None else None
-        if status is not None and status.pass_id == self._ledger.pass_id and status.numbers == numbers:
+        if status is not None and status.pass_id == self._pass_state.pass_id and status.numbers == numbers:
             return
         if member is not None:
             self._tell_again(member, now)
@@ -316,42 +316,42 @@ class Repair:
 
     def _too_late(self) -> Member | None:
         """Who came into the roster while it lacked a decision, and lacks it still when all its siblings are done."""
-        ledger = self._ledger
-        for table in ledger.tables:
-            for actor in ledger.entering.intersection(table.roster):
+        pass_state = self._pass_state
+        for table in pass_state.tables:
+            for actor in pass_state.promotion.intersection(table.roster):
                 member = self._members.get(actor)
                 status = member.status if member is not None else None
-                begun = status is not None and status.pass_id == ledger.pass_id
-                siblings = [a for a in table.roster if a not in ledger.entering]
-                done = siblings and not any(ledger.unfinished(a) for a in siblings)
+                begun = status is not None and status.pass_id == pass_state.pass_id
+                siblings = [a for a in table.roster if a not in pass_state.promotion]
+                done = siblings and not any(pass_state.unfinished(a) for a in siblings)
                 if member is not None and done and not begun:
                     return member
         return None
 
     def tell(self, actor: Actor, now: float) -> None:
         """Say (again) that the pass is open, with the tables as they are now."""
-        ledger = self._ledger
+        pass_state = self._pass_state
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
-        self._out.send(actor, self._opening(ledger.stages_near(actor)))
+        self._out.send(actor, self._opening(pass_state.stages_near(actor)))
 
     def _opening(self, stages: frozenset[int]) -> Open:
         """What is told to those whom these stages' tables concern."""
-        ledger = self._ledger
+        pass_state = self._pass_state
         opening = self._openings.get(stages)
-        if opening is None or opening.listeners is not ledger.listeners:
+        if opening is None or opening.listeners is not pass_state.listeners:
             opening = Open(
-                ledger.pass_id,
-                ledger.kind,
-                ledger.told(stages),
-                ledger.decision,
-                ledger.codecs,
-                ledger.nonfinite,
-                ledger.listeners,
-                ledger.rolled_back_in,
-                ledger.step_s,
-                ledger.save,
-                ledger.steps,
+                pass_state.pass_id,
+                pass_state.kind,
+                pass_state.told(stages),
+                pass_state.decision,
+                pass_state.codecs,
+                pass_state.nonfinite,
+                pass_state.listeners,
+                pass_state.rolled_back_in,
+                pass_state.step_s,
+                pass_state.save,
+                pass_state.steps,
             )
             self._openings[stages] = opening
         return opening

@@ -30,32 +30,32 @@ class _Told:
 class TablesReport:
     """One for a life of the coordinator: at its beginning nothing is told."""
 
-    def __init__(self, members: Members, capacities: StageCosts, out: Outbox) -> None:
+    def __init__(self, members: Members, stage_costs: StageCosts, out: Outbox) -> None:
         self._members = members
-        self._capacities = capacities
+        self._stage_costs = stage_costs
         self._out = out
         self._told: dict[int, _Told] = {}
 
-    def tell(self, ledger: PassState, stage: int, reason: str) -> None:
+    def tell(self, pass_state: PassState, stage: int, reason: str) -> None:
         """A pass opens, or `stage` has a new table."""
-        table = ledger.tables[stage]
-        weights, rates = weights_of(ledger, stage), self._rates(table.roster, stage)
+        table = pass_state.tables[stage]
+        weights, rates = weights_of(pass_state, stage), self._rates(table.roster, stage)
         now = _Told(table.roster, weights, rates)
         before = self._told.get(stage)
         if before is not None and before.says(now):
             return
         self._told[stage] = now
         roster = [str(actor) for actor in table.roster]
-        self._out.emit(TableChanged(str(ledger.pass_id), stage, table.number, roster, weights, rates, reason))
+        self._out.emit(TableChanged(str(pass_state.pass_id), stage, table.number, roster, weights, rates, reason))
 
     def _rates(self, roster: tuple[Actor, ...], stage: int) -> list[float]:
         members = [self._members.get(actor) for actor in roster]
-        return [0.0 if m is None else _rounded(self._capacities.rate(m, stage), 3) for m in members]
+        return [0.0 if m is None else _rounded(self._stage_costs.rate(m, stage), 3) for m in members]
 
 
-def weights_of(ledger: PassState, stage: int) -> list[float]:
+def weights_of(pass_state: PassState, stage: int) -> list[float]:
     """By member of the roster of a stage, as they are told."""
-    return [_rounded(ledger.weights.get(actor, 0.0), 4) for actor in ledger.tables[stage].roster]
+    return [_rounded(pass_state.weights.get(actor, 0.0), 4) for actor in pass_state.tables[stage].roster]
 
 
 def _rounded(value: float, digits: int) -> float:

@@ -40,8 +40,8 @@ have been busy with something else. A peer 30 times as slow is tried every 23 st
 class Weights:
     """`of` before a training pass, `dealt` with its tables."""
 
-    def __init__(self, capacities: StageCosts, members: Members, out: Outbox) -> None:
-        self._capacities = capacities
+    def __init__(self, stage_costs: StageCosts, members: Members, out: Outbox) -> None:
+        self._stage_costs = stage_costs
         self._members = members
         self._out = out
         self._used: dict[Actor, float] = {}
@@ -54,15 +54,15 @@ class Weights:
         """Relative speeds of the replicas of a stage: of computing, or of sending where that is slower."""
         there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
         measured = [member.speed for member in there.values() if member.speed is not None]
-        sent = self._capacities.sent(stage)
+        sent = self._stage_costs.sent(stage)
         speeds = {}
         for actor in roster:
             member = there.get(actor)
-            speed = 1.0 if member is None else self._capacities.speed(member)
+            speed = 1.0 if member is None else self._stage_costs.speed(member)
             if measured and (member is None or member.speed is None):
                 speed = min(speed, median(measured))  # what it says of itself is not believed that far
             if member is not None and sent:
-                speed = min(speed, self._capacities.uplink(member) / sent)
+                speed = min(speed, self._stage_costs.uplink(member) / sent)
             speeds[actor] = self._steady(actor, speed)
         usual = median(speeds.values())
         return {
@@ -75,7 +75,7 @@ class Weights:
         rates = []
         for actor in roster:
             member = self._members.get(actor)
-            up = math.inf if member is None else self._capacities.uplink(member)
+            up = math.inf if member is None else self._stage_costs.uplink(member)
             down = member.downlink if member is not None else None
             rates.append(up if down is None else min(up, down))
         return lines_of(rates)

@@ -39,7 +39,7 @@ class Survey:
 
     rosters: list[list[Actor]]
     """By stage: who holds the version, then who can apply the last decision, then who is `entering`."""
-    entering: set[Actor] = field(default_factory=set)
+    promotion: set[Actor] = field(default_factory=set)
     """Listeners who lack nothing but the last decision: the sums of its step are kept for them."""
     ready: bool = True
     """The next pass can open over these rosters."""
@@ -63,7 +63,7 @@ class Placement:
         members: Members,
         rebalancing: Rebalancing,
         seats: Seats,
-        experience: FailureHistory,
+        failure_history: FailureHistory,
         out: Outbox,
     ) -> None:
         self.since = 0.0
@@ -75,7 +75,7 @@ class Placement:
         self._out = out
         self.rebalancing = rebalancing
         self._seats = seats
-        self._experience = experience
+        self._failure_history = failure_history
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
             self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
@@ -153,14 +153,14 @@ class Placement:
         where it came out not finite (`halves`).
         """
         history = self._history
-        probation, in_vain = self._experience.probation, self._experience.aborts > 0
+        probation, in_vain = self._failure_history.probation, self._failure_history.aborts > 0
         for stage in range(self._settings.stages):
             crew = [m for m in self._members.of_stage(stage) if m.lost_at is None]
             late = {m.actor for m in crew if probation.is_benched(m.actor.peer, history.version) and not in_vain}
             there = [m for m in crew if self._has(m)]
-            against = {m.actor: self._experience.accusations.against(m.actor.peer) for m in crew}
+            against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
-            late.update(m.actor for m in crew if m.actor.peer in self._experience.halves.left_out)
+            late.update(m.actor for m in crew if m.actor.peer in self._failure_history.halves.left_out)
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             for member in crew:
                 member.bench(spared and member.actor in late)
@@ -194,9 +194,9 @@ class Placement:
                 needy = [m for m in needy if not self._may_be_further(m, now)]
                 found.ready = False
                 self._ask_to_apply(unheard, now)
-            entering: list[Member] = []
+            promotion: list[Member] = []
             if staying:
-                entering = [m for m in needy if self._enters(m)]
+                promotion = [m for m in needy if self._enters(m)]
                 needy = [m for m in needy if not self._listens(m)]
             needy = self._wanted(needy, len(staying))
             self._supply(stage, needy, holders, coming, now)
@@ -205,8 +205,8 @@ class Placement:
                     found.ready = False
             if crew < self._settings.replicas and self._may_wait_for_replicas(now):
                 found.wait(f"stage {stage} has {crew} of {self._settings.replicas} replicas")
-            found.rosters.append([m.actor for m in (*staying, *entering)])
-            found.entering.update(m.actor for m in entering)
+            found.rosters.append([m.actor for m in (*staying, *promotion)])
+            found.promotion.update(m.actor for m in promotion)
         if found.new_term is None and self._members.are_beyond(history.term):
             self._out.emit(RecordOutdated(history.term, self._members.next_term(history.term)))
             found.new_term = NewTerm()

@@ -33,13 +33,13 @@ class Rebalancing:
     """`claim` for who has no stage, `consider` between passes. Told of passes by `opened` and `decided`."""
 
     def __init__(
-        self, settings: Settings, history: History, members: Members, capacities: StageCosts, out: Outbox
+        self, settings: Settings, history: History, members: Members, stage_costs: StageCosts, out: Outbox
     ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._out = out
-        self._capacities = capacities
+        self._stage_costs = stage_costs
         self._churn = Churn()
         self._steps = Observed()
         self._reduces = Observed()
@@ -75,7 +75,7 @@ class Rebalancing:
         self._steps.add(step_s)
         if reduce_s is not None:
             self._reduces.add(reduce_s)
-        self._capacities.learn(self._members)
+        self._stage_costs.learn(self._members)
         self._due = True
         self._warn()
 
@@ -150,7 +150,7 @@ class Rebalancing:
 
         But who was loading a state when it was lost goes on with that. None: it is to stand by.
         """
-        settings, barred = self._settings, self._capacities.barred(self._members, member)
+        settings, barred = self._settings, self._stage_costs.barred(self._members, member)
         wanted = member.preferred
         if wanted is not None and 0 <= wanted < settings.stages and wanted not in barred:
             held = len(self._members.crew(wanted))
@@ -159,12 +159,12 @@ class Rebalancing:
         begun = member.interrupted
         if begun is not None and begun not in barred and len(self._members.crew(begun)) < self.most:
             return Claim(begun, f"it has some of the state of stage {begun} already")
-        lineup = self._capacities.newcomers_lineup(self._members, settings.replicas, self.most)
-        return claim(lineup, self._capacities.speed(member), self._capacities.uplink(member), barred)
+        lineup = self._stage_costs.newcomers_lineup(self._members, settings.replicas, self.most)
+        return claim(lineup, self._stage_costs.speed(member), self._stage_costs.uplink(member), barred)
 
     def why_not(self, member: Member) -> str:
         """Why there is no stage for a member that is to stand by."""
-        needs, barred = self._settings.stage_memory, self._capacities.barred(self._members, member)
+        needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
         others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
         lacking = [needs[s] for s in free if s in barred and s not in others and needs]
@@ -192,7 +192,7 @@ class Rebalancing:
         def movable(member: Member) -> bool:
             return member.has_worked and now - member.placed_at >= dwell_s and self._is_ready(member)
 
-        lineup = self._capacities.lineup(self._members, self._settings.replicas, self.most, self._is_ready, movable)
+        lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready, movable)
         found = plan_move(lineup, self.arrival_s, self.horizon_s, self._hysteresis.barred(now, dwell_s))
         self._told.tell(lineup, found)
         if isinstance(found, Move):
@@ -202,7 +202,7 @@ class Rebalancing:
 
     def recruit(self, stage: StageIndex, now: float) -> Move | None:
         """Nobody stands by for a stage without peers: a replica that another stage can spare goes there."""
-        lineup = self._capacities.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
+        lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
         found = recruit(lineup, stage)
         if found is not None:
             self._carry_out(found, now)

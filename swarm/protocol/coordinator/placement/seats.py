@@ -35,12 +35,12 @@ class _Order:
 
 class Seats:
     def __init__(
-        self, settings: Settings, history: History, members: Members, capacities: StageCosts, out: Outbox
+        self, settings: Settings, history: History, members: Members, stage_costs: StageCosts, out: Outbox
     ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
-        self._capacities = capacities
+        self._stage_costs = stage_costs
         self._out = out
         self._orders: dict[Actor, _Order] = {}
         """By who was asked."""
@@ -85,10 +85,10 @@ class Seats:
                 len(machine) >= MAX_SEATS
                 or any(m.leaving_since is not None for m in machine)  # how many there are is about to change
                 or stage in held
-                or not self._capacities.has_room(member.memory, machine, stage)
+                or not self._stage_costs.has_room(member.memory, machine, stage)
             ):
                 continue
-            load = (len(machine) + 1) / sum(self._capacities.speed(m) for m in machine)
+            load = (len(machine) + 1) / sum(self._stage_costs.speed(m) for m in machine)
             worth = (load, not any(abs(stage - other) == 1 for other in held), member.actor)
             if best is None or worth < best:
                 best, chosen = worth, member
