@@ -31,7 +31,7 @@ SLOW = (
     "dashboard/test_stream.py",
     "models/test_building.py",
     "net",
-    "protocol/test_consensus.py",
+    "protocol/test_raft.py",
     "protocol/test_imported_start.py",
     "protocol/test_teeth.py",
     "protocol/test_told.py",

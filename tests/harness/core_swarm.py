@@ -301,7 +301,7 @@ class Swarm:
         self._queue.append((COORDINATOR, io.Tick()))
 
     def kill(self, actor: Actor, *, back: bool = False, shutdown: bool = False) -> None:
-        """`farewell`: the coordinator hears of it at once."""
+        """`shutdown`: the coordinator hears of it at once."""
         dead = self.peers.pop(actor)
         if dead.engine is not None:
             dead.engine.close()

@@ -1,7 +1,7 @@
 """The coordinator's core: hears peers, keeps the history of terms and decisions, and opens one pass after another.
 
 It holds no parameters. The decision record, written durably before anyone is told, is the commit point of a step; peers
-are never polled for outcomes. Between passes `placement` gets every stage held and `agenda` says what comes next; an
+are never polled for outcomes. Between passes `placement` gets every stage held and `scheduler` says what comes next; an
 `open_pass` runs by itself until it has an outcome.
 """
 

@@ -24,7 +24,7 @@ LATE_WEIGHT = 0.5
 
 
 class Scheduler:
-    """`due` says what to open, `ledger` opens it, and the other methods tick it off."""
+    """`due` says what to open, `pass_state` opens it, and the other methods tick it off."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Scheduler:
     ) -> PassState:
         """A new pass of `kind` over these replicas, by stage: named and wired.
 
-        `entering`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
+        `promotion`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
         """
         version, failure_history = self._history.version, self._failure_history
         weights: dict[Actor, float] = {}

@@ -1,7 +1,7 @@
 """The peer's core: joins, holds a stage at a version, takes part in passes, applies decisions, gets out of the way.
 
-Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. What it holds is in `holding`, its
-share in the pass that is open in `stint`, what it says of itself in `reporter`; here is who is listened to, and when
+Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. What it holds is in `held_stage`, its
+share in the pass that is open in `pass_run`, what it says of itself in `status_reports`; here is who is listened to, and when
 one pass ends and the next begins.
 """
 

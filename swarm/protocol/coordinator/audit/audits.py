@@ -208,7 +208,7 @@ class Audits:
             inquiry.begin_anew()
 
     def judge(self, pass_state: PassState, decision: Decision, without: frozenset[Actor]) -> Ruling:
-        """`ledger`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
+        """`pass_state`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
         if not self._settings.audit_every:
             return DECIDE
         inquiry = self._inquiry

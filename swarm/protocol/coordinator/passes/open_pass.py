@@ -1,7 +1,7 @@
 """The coordinator's side of one open pass: tells who takes part, feeds it, hears what comes of it, and how it ends.
 
 A training pass ends with a decision, a forward-only pass with a result, and either may be given up. What is done when
-somebody in it dies, dawdles or disagrees is in `mending`.
+somebody in it dies, dawdles or disagrees is in `repair`.
 """
 
 from __future__ import annotations

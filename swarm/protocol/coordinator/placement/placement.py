@@ -38,7 +38,7 @@ class Survey:
     """How the stages stand."""
 
     rosters: list[list[Actor]]
-    """By stage: who holds the version, then who can apply the last decision, then who is `entering`."""
+    """By stage: who holds the version, then who can apply the last decision, then who is in `promotion`."""
     promotion: set[Actor] = field(default_factory=set)
     """Listeners who lack nothing but the last decision: the sums of its step are kept for them."""
     ready: bool = True
