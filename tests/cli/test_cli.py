@@ -47,7 +47,16 @@ def test_help_imports_neither_torch_nor_hivemind():
 
 def test_the_light_modules_stay_light():
     """What `status`, `events`, `demo` and the dashboard stand on must not wait seconds for torch."""
-    modules = ["progress", "metrics", "fold", "home", "dry_run", "run_toml", "resolved_run", "options"]
+    modules = [
+        "report.progress",
+        "report.metrics",
+        "fold",
+        "run.home",
+        "run.dry_run",
+        "run.run_toml",
+        "run.resolved_run",
+        "options",
+    ]
     code = (
         "import sys, importlib\n"
         f"for name in {modules!r}: importlib.import_module(f'peers.{{name}}')\n"

@@ -1,8 +1,8 @@
 """The peer's core: joins, holds a stage at a version, takes part in passes, applies decisions, gets out of the way.
 
-Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. `held_stage` is what the peer holds,
-`pass_run` its share of the open pass, `status_reports` what it says of itself. This file decides which coordinator it
-obeys, and when one pass ends and the next begins.
+Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. `held_stage` is what the peer
+holds, `pass_run` its share of the open pass, `status_reports` what it says of itself. This file decides which
+coordinator it obeys, and when one pass ends and the next begins.
 """
 
 from __future__ import annotations
