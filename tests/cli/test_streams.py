@@ -18,7 +18,7 @@ _ENDED = "import sys\nopen(sys.argv[1], 'w').write('worked to the end')\n"
 
 def lasting(body: str) -> list[str]:
     """A program that prints with `body`, and then leaves a note in the file it is given."""
-    begin = "import os, sys, time\nfrom peers import streams\nstreams.mend()\nstreams.outlive_reader()\n"
+    begin = "import os, sys, time\nfrom peers.runtime import streams\nstreams.mend()\nstreams.outlive_reader()\n"
     return [sys.executable, "-c", f"{begin}{body}\n{_ENDED}"]
 
 
