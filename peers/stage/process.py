@@ -121,6 +121,8 @@ class PeerProcess:
         self._coordinator = named if named in group else group[0]
         self._loop = asyncio.get_running_loop()
         self._offer: MachineOffer | None = None
+        shapes = [parameter_shapes(manifest.model, stage) for stage in range(manifest.model.stages)]
+        self._largest_state = HEADER_BYTES + max(map(shard_limit, shapes))
         self._twins: set[int] = set()
         """Incarnations of processes with our key that we were told of."""
         self._near: set[Actor] = set()
@@ -151,14 +153,14 @@ class PeerProcess:
         )
         self._arm_faults()
         self.driver = StageDriver(self.core, log, self._retention, options.machine.more, options.faults)
-        self._network = self._connected(signed, addresses_by_peer(invite.addresses))
+        known = addresses_by_peer(invite.addresses)
+        self._network = self._connected(signed, known)
         machine = options.machine
         traits = machine_traits(options.device, options.threads, machine.budgets.memory, machine.process)
         self.reports = self.driver.reports = Reports(
             self.core, self._network, self._meter, Usage(options.device), traits, log
         )
         self.driver.attach(self._network, self._keeper)
-        known = addresses_by_peer(invite.addresses)
         given = {member: known[member.peer] for member in group if member.peer in known}
         self._directory = Directory(host, self._network, manifest.hash, Role.PEER, self._described, given)
         self._directory.need(group)
@@ -264,8 +266,7 @@ class PeerProcess:
     # ------------------------------------------------------------ states of others
 
     async def _fetch(self, source: Actor, request: bytes) -> AsyncGenerator[bytes, None]:
-        shapes = [parameter_shapes(self._manifest.model, stage) for stage in range(self._manifest.model.stages)]
-        transfer = await self._network.fetch(source, request, HEADER_BYTES + max(map(shard_limit, shapes)))
+        transfer = await self._network.fetch(source, request, self._largest_state)
         async with aclosing(transfer.chunks):
             async for chunk in transfer.chunks:
                 yield bytes(chunk)

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("add-a-*.md"))
-COPIED = ("swarm", "benchmarks", "tests/codecs", "tests/harness", "tests/conftest.py", "pyproject.toml")
+COPIED = ("swarm", "benchmarks", "tests", "pyproject.toml")
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
