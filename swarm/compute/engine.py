@@ -1,7 +1,8 @@
 """The engine: one compute thread that owns the device and carries out the core's compute actions.
 
 The driver submits actions from any thread; what comes of them is posted as inputs of the core. Reduce and apply go
-first, then backward, then forward. An exception is posted as ComputeFailed and the thread lives on.
+first, then backward, then forward, then the weights' gradients that a backward has left due. An exception is posted as
+ComputeFailed and the thread lives on.
 """
 
 from __future__ import annotations
@@ -52,12 +53,15 @@ from swarm.protocol.peer.io import (
     SettleBases,
     StoreSum,
     SumBucket,
+    Weights,
+    WeightsDone,
 )
 
 ComputeAction = (
     Begin
     | Forward
     | Backward
+    | Weights
     | Discard
     | EncodePart
     | SumBucket
@@ -70,7 +74,7 @@ ComputeAction = (
 
 _JOIN_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
-_Action = TypeVar("_Action", Forward, Backward)
+_Action = TypeVar("_Action", Forward, Backward, Weights)
 _log = logging.getLogger(__name__)
 
 
@@ -79,7 +83,8 @@ class StageEngine:
 
     `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
     backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
-    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed.
+    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `splits`: backwards leave the
+    weights' gradients due within the same budget; they are computed when there is nothing else to do.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class StageEngine:
         graph_budget_bytes: int = 1 << 30,
         turns: Turns | None = None,
         updates_on_cpu: bool = False,
+        splits: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
@@ -101,6 +107,7 @@ class StageEngine:
         self._graph_budget_bytes = graph_budget_bytes
         self._turns = turns
         self._updates_on_cpu = updates_on_cpu
+        self._splits = splits
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -218,7 +225,9 @@ class StageEngine:
 
         `whole`: they are what `written` gave of sums that are compressed otherwise.
         """
-        self._backlog.drop(lambda task: isinstance(task, Forward | Backward) and task.pass_id <= attempt.pass_id)
+        self._backlog.drop(
+            lambda task: isinstance(task, Forward | Backward | Weights) and task.pass_id <= attempt.pass_id
+        )
         if whole:
             self._call(lambda: self._held().reduction.restore(attempt, sums)).add_done_callback(
                 lambda done: self._restored(attempt, done.exception())
@@ -263,7 +272,7 @@ class StageEngine:
                 self._begin(action)
                 self._backlog.drop(lambda task: not isinstance(task, _Call) and self._stale(task))
             case Discard():
-                self._backlog.drop(lambda task: _forwards(task, action))
+                self._backlog.drop(lambda task: _given_up(task, action))
             case CancelReduce():
                 self._backlog.drop(lambda task: _is_void(task, action.attempt))
         if self._stale(action):
@@ -273,6 +282,8 @@ class StageEngine:
                 self._backlog.push(Urgency.FORWARD, action.microbatch, action)
             case Backward():
                 self._backlog.push(Urgency.BACKWARD, action.microbatch, action)
+            case Weights():
+                self._backlog.push(Urgency.WEIGHTS, action.microbatch, action)
             case _:
                 self._backlog.push(Urgency.REDUCE, 0, action)
 
@@ -300,6 +311,7 @@ class StageEngine:
             graph_budget_bytes=self._graph_budget_bytes,
             initialised=initialised,
             updates_on_cpu=self._updates_on_cpu,
+            splits=self._splits,
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
@@ -359,15 +371,28 @@ class StageEngine:
                 task.carry_out()
                 self.meter.end()
                 continue
-            self._waited_s = 0.0
-            self.meter.begin(*_metered(task))
-            done = self._done(task)
-            self.meter.end(self._waited_s, 0.0 if self._stage is None else self._stage.turned_at)
-            if done is not None:
-                try:
-                    self._post(done)
-                except Exception:
-                    _log.exception("posting %s failed", type(done).__name__)
+            if isinstance(task, Forward):
+                self._make_room()
+            self._work_on(task)
+
+    def _work_on(self, task: ComputeAction) -> None:
+        self._waited_s = 0.0
+        self.meter.begin(*_metered(task))
+        done = self._done(task)
+        self.meter.end(self._waited_s, 0.0 if self._stage is None else self._stage.turned_at)
+        if done is not None:
+            try:
+                self._post(done)
+            except Exception:
+                _log.exception("posting %s failed", type(done).__name__)
+
+    def _make_room(self) -> None:
+        """Compute due weights' gradients whose memory the graph of a forward needs: to recompute that costs more."""
+        while self._stage is not None and self._stage.is_crowded:
+            task = self._backlog.take(Urgency.WEIGHTS)
+            if not isinstance(task, Weights):
+                return
+            self._work_on(task)
 
     def _done(self, task: ComputeAction) -> PeerInput | None:
         """What comes of it. Where there was no memory for it, it is done again with less, once in an engine's life."""
@@ -410,7 +435,7 @@ class StageEngine:
     def _void(self, task: ComputeAction) -> bool:
         """Whether half of it may be done: then this peer has no part in the pass any more, or loads its state anew."""
         match task:
-            case Forward() | Backward():
+            case Forward() | Backward() | Weights():
                 return self._stage is None or not self._stage.intact
             case EncodePart() | SumBucket() | StoreSum() | Assemble():
                 return self._manifest.sums.compresses  # what that loses is remembered on the way
@@ -431,6 +456,8 @@ class StageEngine:
                 return self._timed(stage.forward, action)
             case Backward():
                 return self._timed(stage.backward, action)
+            case Weights():
+                return self._timed(stage.weights, action)
             case EncodePart():
                 return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action))
             case SumBucket():
@@ -452,7 +479,7 @@ class StageEngine:
     def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         start = time.perf_counter()
         done = self._compute(run, action)
-        if isinstance(done, ForwardDone | BackwardDone):
+        if isinstance(done, ForwardDone | BackwardDone | WeightsDone):
             return replace(done, seconds=time.perf_counter() - start)
         return done
 
@@ -523,7 +550,7 @@ def _metered(task: ComputeAction) -> tuple[int, int]:
     match task:
         case Forward():
             return FORWARD, task.microbatch
-        case Backward():
+        case Backward() | Weights():
             return BACKWARD, task.microbatch
         case EncodePart() | SumBucket() | StoreSum() | Assemble() | CancelReduce():
             return REDUCING, -1
@@ -539,8 +566,10 @@ def failure(action: ComputeAction, error: Exception) -> ComputeFailed:
     )
 
 
-def _forwards(task: object, given_up: Discard) -> bool:
-    return isinstance(task, Forward) and (task.pass_id, task.microbatch) == (given_up.pass_id, given_up.microbatch)
+def _given_up(task: object, order: Discard) -> bool:
+    """Whether a task is of the microbatch that is to be discarded."""
+    of = (order.pass_id, order.microbatch)
+    return isinstance(task, Forward | Weights) and (task.pass_id, task.microbatch) == of
 
 
 def _is_void(task: object, cancelled: Attempt) -> bool:
@@ -551,7 +580,7 @@ def _is_void(task: object, cancelled: Attempt) -> bool:
 
 
 def _subject(action: ComputeAction) -> tuple[PassId, Microbatch | None]:
-    if isinstance(action, Forward | Backward | Discard):
+    if isinstance(action, Forward | Backward | Weights | Discard):
         return action.pass_id, action.microbatch
     if isinstance(action, Begin):
         return action.pass_id, None

@@ -6,6 +6,7 @@ computed again in backward. Both run the same operations in the same grad mode, 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,15 +20,28 @@ from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
 from swarm.compute.body import BodyFormat, ForwardBody
 from swarm.compute.digest import first_chain
+from swarm.compute.due_weights import Due, DueWeights
 from swarm.compute.graph import autocast, saved_bytes
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
+from swarm.models.split_backward import Kept, SplitBackward
 from swarm.models.stage_module import StageModule
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
-from swarm.protocol.peer.io import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
+from swarm.protocol.peer.io import (
+    AppliedStep,
+    Apply,
+    Backward,
+    BackwardDone,
+    Discard,
+    Forward,
+    ForwardDone,
+    ResultDone,
+    Weights,
+    WeightsDone,
+)
 
 _FAR_TOO_LARGE = 1e38
 """Finite in fp32; sums of products with it are not."""
@@ -45,12 +59,18 @@ class Stage:
         graph_budget_bytes: int,
         initialised: bool,
         updates_on_cpu: bool = False,
+        splits: bool = False,
     ) -> None:
+        """`splits`: a backward leaves the weights' gradients due, while there is memory for what they are made of."""
         self._index = index
         self._device = torch.device(device)
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
         self.parameters = dict(self._module.named_parameters())
+        self._split = SplitBackward() if splits else None
+        if self._split is not None:
+            self._split.attach(self._module)
+        self._due = DueWeights()
         layout = Layout.of(self.parameters, with_loss=self._module.last, shared=self._module.shared)
         self._accumulator = Accumulator(layout, manifest.sums, device)
         self._graphs = _GraphStash(graph_budget_bytes)
@@ -83,6 +103,7 @@ class Stage:
         self._accumulator.zero()
         self._adding = False
         self._graphs.clear()
+        self._due.clear()
         self._received.clear()
         self.sent.clear()
         self.bases.begin()
@@ -94,9 +115,15 @@ class Stage:
     def relieve(self) -> tuple[int, int]:
         """No memory is left: give up all graphs, whose forwards are computed again, and keep half as many from now on.
 
-        Returns how many were, and may be, kept.
+        Returns how many were, and may be, kept. No backward leaves anything due any more.
         """
+        self._split = None
         return self._graphs.halve()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether due weights' gradients leave no room for the graph of one more microbatch."""
+        return bool(self._due) and not self._graphs.has_room(self._due.nbytes)
 
     @property
     def intact(self) -> bool:
@@ -106,6 +133,7 @@ class Stage:
     def discard(self, action: Discard) -> None:
         microbatch = action.microbatch
         self._graphs.pop(microbatch)
+        self._due.drop(microbatch)
         self._received.pop(microbatch, None)
         self.sent.pop(microbatch, None)
         self.bases.discard(action.pass_id.step, microbatch)
@@ -124,13 +152,16 @@ class Stage:
             return self._train_last(action, body)
         graph, nbytes = self._graphs.measured(lambda: self._run(body), self.parameters.values())
         done = self._sent(action, body, graph.output.detach())
-        kept = self._graphs.keep(action.microbatch, graph, nbytes, action)
+        kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
         if self._format.needs_forward:
             self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
         return replace(done, kept=kept)
 
     def backward(self, action: Backward) -> BackwardDone:
-        """Add a forwarded microbatch to the sums. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
+        """Add a forwarded microbatch to the sums, or leave its weights' gradients due.
+
+        Raises FrameError, codecs.CodecError, SumOverflow, LookupError.
+        """
         kept = self._graphs.get(action.microbatch)
         if kept is None:
             raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
@@ -142,6 +173,12 @@ class Stage:
         self._graphs.pop(action.microbatch)
         self.sent.pop(action.microbatch, None)
         return done
+
+    def weights(self, action: Weights) -> WeightsDone:
+        """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
+        self._add(self._due.of(action.microbatch), action)
+        self._due.drop(action.microbatch)
+        return WeightsDone(action.pass_id, action.microbatch)
 
     def apply(self, action: Apply) -> AppliedStep:
         """Raises ValueError when the reduced sums or the version are not those of the decision."""
@@ -209,17 +246,29 @@ class Stage:
         self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: float | None
     ) -> BackwardDone:
         sources = () if graph.source is None else (graph.source,)
-        gradients = torch.autograd.grad(graph.output, (*sources, *self.parameters.values()), gradient)
+        of, split = (*sources, *self.parameters.values()), self._split
+        kept: list[Kept] = []
+        with contextlib.nullcontext(kept) if split is None else split.splitting() as kept:
+            gradients = torch.autograd.grad(graph.output, of, gradient, allow_unused=split is not None)
         if self.overflows and sources:
             gradients = (torch.sign(gradients[0]) * _FAR_TOO_LARGE, *gradients[1:])
         received = self._received.get(action.microbatch)
         payload = self._format.pack_backward(self._index, gradients[0], received) if sources else None
-        self._adding = True
-        self._accumulator.add(gradients[len(sources) :], loss, step=action.pass_id.step)
-        self._adding = False
+        due = Due(gradients[len(sources) :], kept, loss)
+        waits = bool(kept) and self._graphs.fits(self._due.nbytes + (nbytes := due.nbytes))
+        if waits:
+            self._due.keep(action.microbatch, due, nbytes)
+        else:
+            self._add(due, action)
         self._received.pop(action.microbatch, None)
         crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
-        return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed)
+        return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
+
+    def _add(self, due: Due, action: Forward | Backward | Weights) -> None:
+        gradients = due.computed(tuple(self.parameters.values()))
+        self._adding = True
+        self._accumulator.add(gradients, due.loss, step=action.pass_id.step)
+        self._adding = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +306,18 @@ class _GraphStash:
         graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, parameters)
         return graph, self._graph_bytes
 
-    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> bool:
-        """Whether there is room for the graph."""
+    def fits(self, beside: int) -> bool:
+        """Whether so many bytes have room beside the graphs that are kept."""
+        return self._count * (self._graph_bytes or 0) + beside <= self.budget_bytes
+
+    def has_room(self, beside: int) -> bool:
+        """Whether one more graph has, beside so many other bytes."""
+        return self.fits(beside + (self._graph_bytes or 0))
+
+    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward, beside: int) -> bool:
+        """Whether there is room for the graph, beside so many other bytes."""
         graphs = self._count
-        fits = (graphs + 1) * nbytes <= self.budget_bytes and (self._most is None or graphs < self._most)
+        fits = self.fits(beside + nbytes) and (self._most is None or graphs < self._most)
         self._kept[microbatch] = _Kept(action, graph if fits else None)
         self._usual = max(self._usual, graphs + fits)
         return fits
