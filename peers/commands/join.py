@@ -17,6 +17,7 @@ from peers.options import (
     Json,
     MaxMemory,
     MaxRate,
+    Schedule,
     Threads,
     parse_bytes,
     parse_pace,
@@ -49,6 +50,14 @@ def command(
             help="Memory for work in hand; beyond it forwards are computed again. Default: half of --max-memory.",
         ),
     ] = None,
+    schedule: Annotated[
+        Schedule,
+        typer.Option(
+            "--schedule",
+            help="When gradients of weights are computed: zero-bubble, when no other stage waits for anything, within "
+            "--graph-budget; synchronous, with each backward. The result is the same.",
+        ),
+    ] = Schedule.ZERO_BUBBLE,
     delta_cache: Annotated[
         int | None,
         typer.Option(
@@ -159,6 +168,7 @@ def command(
         faults=tuple(Fault.parse(text) for text in fault or ()),
         accept=accept,
         pace=pace,
+        splits=schedule is Schedule.ZERO_BUBBLE,
     )
 
     def of_seat(number: int) -> JoinOptions:

@@ -244,6 +244,7 @@ class PeerProcess:
             threads=options.threads,
             graph_budget_bytes=self._seat.graphs,
             turns=Turns(options.threads) if options.device == "cpu" else None,
+            splits=options.splits,
             **elsewhere,
         )
 
