@@ -1,4 +1,4 @@
-"""Runs whose peers split their backwards, real cores and real compute in one process: the same states, whatever dies."""
+"""Runs whose peers split backwards, real cores and real compute in one process: the same states, whatever dies."""
 
 from collections.abc import Callable, Iterator
 
