@@ -57,7 +57,7 @@ class EmulatedEngine(StageEngine):
 
 class _EmulatedStage(Stage):
     def __init__(self, manifest: RunManifest, index: int, parameters: int, forward_s: float, backward_s: float) -> None:
-        self._weights = parameters
+        self._count = parameters
         self._forward_s = forward_s
         self._backward_s = backward_s
         super().__init__(manifest, index, device="cpu", graph_budget_bytes=0, initialised=True)
@@ -101,11 +101,11 @@ class _EmulatedStage(Stage):
 
     def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
         # it computes nothing: what is asked of a stage's module here is which parameters it has
-        return cast(StageModule, _Weights(self._weights, last=self._index == manifest.model.stages - 1))
+        return cast(StageModule, _Weights(self._count, last=self._index == manifest.model.stages - 1))
 
     def _activation(self, body: ForwardBody) -> bytes:
         if body.kind is BodyKind.PROMPT:
-            return self._frame(body, torch.zeros(*body.inputs.shape, self._width))
+            return self._frame(body, torch.zeros(*body.inputs.shape, self._width))()
         return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
 
     def _add(self, action: Forward | Backward, loss: float | None) -> BackwardDone:
@@ -115,6 +115,9 @@ class _EmulatedStage(Stage):
 
 class _Weights(nn.Module):
     """Stands in for a stage's parameters."""
+
+    def matrices(self) -> list[str]:
+        return []
 
     def __init__(self, count: int, *, last: bool) -> None:
         super().__init__()

@@ -45,9 +45,10 @@ from benchmarks.results import write_results
 from peers.run.dry_run import dry_run
 from swarm.compute.averaging import buckets_of, reduction_of
 from swarm.compute.body import BodyFormat, BodyKind
-from swarm.compute.graph import autocast, graph_bytes
+from swarm.compute.graph import graph_bytes
 from swarm.compute.low_rank import orthonormal, product
 from swarm.compute.optimizer import KINDS, StageOptimizer
+from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator, Layout
 from swarm.events import CheckpointArchived, CheckpointWritten, PassOpened, PeerFenced, PeerJoined, StepDecided
@@ -670,7 +671,7 @@ def _compiled(lab: Lab, manifest: RunManifest, dtype: torch.dtype) -> float:
     compiled = torch.compile(module)
 
     def run() -> None:
-        with autocast(lab.device):  # norms come out in fp32
+        with Precision.usual(lab.device).autocast(lab.device):  # norms come out in fp32
             output = compiled(x, tokens)
         torch.autograd.grad(output, (x, *module.parameters()), torch.ones_like(output))
 

@@ -26,7 +26,6 @@ from swarm.compute.sums import Layout, combine, squared_norm
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
-from swarm.models.stage_module import StageModule
 from swarm.protocol.clipping import step_scale
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.update import update_of
@@ -203,15 +202,19 @@ class ReferenceModel:
         return reduced
 
     def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
-        return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded, microbatch), tokens[:, 1:])
+        inputs, labels = tokens[:, :-1], tokens[:, 1:]
+        entered = self._entered(inputs, coded, microbatch)
+        last = self._modules[-1]
+        if microbatch is None:
+            return last.loss_sum(last(entered, inputs), labels)
+        return last.train_loss(entered, inputs, labels)
 
-    def _logits(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
-        """`microbatch`: of the training step that has begun."""
-        module: StageModule
+    def _entered(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
+        """What enters the last stage. `microbatch`: of the training step that has begun."""
         x = tokens
-        for boundary, module in enumerate(self._modules, 1):
+        for boundary, module in enumerate(self._modules[:-1], 1):
             x = module(x, tokens)
-            if not coded or module.last:
+            if not coded:
                 continue
             forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:

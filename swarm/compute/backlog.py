@@ -38,12 +38,12 @@ class Backlog(Generic[Task]):
             self._changed.notify()
             return True
 
-    def pop(self) -> Task | None:
-        """The most urgent task, waiting for one; None once closed."""
+    def pop(self, wait: bool = True) -> Task | None:
+        """What is most urgent. Waits for work if asked to; None once closed, or when there is nothing to wait for."""
         with self._changed:
-            while not self._heap and not self._closed:
+            while wait and not self._heap and not self._closed:
                 self._changed.wait()
-            return None if self._closed else heapq.heappop(self._heap)[3]
+            return None if self._closed or not self._heap else heapq.heappop(self._heap)[3]
 
     def drop(self, unwanted: Callable[[Task], bool]) -> None:
         with self._changed:

@@ -2,6 +2,8 @@
 
 The driver submits actions from any thread; what comes of them is posted as inputs of the core. Reduce and apply go
 first, then backward, then forward. An exception is posted as ComputeFailed and the thread lives on.
+
+A GPU has two microbatches to work on: while it computes one, the thread packs and posts what came of the one before.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -23,9 +25,11 @@ from swarm.codecs import CodecError, Reason, UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, FrameError
+from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, REDUCING, Meter
 from swarm.compute.optimizer import StageState
+from swarm.compute.precision import Precision
 from swarm.compute.reduction import Buckets
 from swarm.compute.shortage import out_of_memory
 from swarm.compute.stage import Stage
@@ -79,7 +83,8 @@ class StageEngine:
 
     `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
     backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
-    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed.
+    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `precision` None: what is
+    usual on the device. `compiled`: layers are compiled by torch before anything is computed.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class StageEngine:
         graph_budget_bytes: int = 1 << 30,
         turns: Turns | None = None,
         updates_on_cpu: bool = False,
+        precision: Precision | None = None,
+        compiled: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
@@ -101,6 +108,9 @@ class StageEngine:
         self._graph_budget_bytes = graph_budget_bytes
         self._turns = turns
         self._updates_on_cpu = updates_on_cpu
+        self._precision = precision
+        self._compiled = compiled
+        self._clock = DeviceClock(torch.device(device))
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -115,6 +125,10 @@ class StageEngine:
         self._holds = Holds()
         self._coming: Stage | None = None
         """Tensors for a state that is on its way."""
+        self._ahead = self._clock.asynchronous and type(self)._compute is StageEngine._compute
+        """Whether the device is given a microbatch before it has done the one before."""
+        self._free_at = 0.0
+        """When the device was done with what it was given last."""
         self.meter = Meter()
         """What the compute thread does."""
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
@@ -300,6 +314,9 @@ class StageEngine:
             graph_budget_bytes=self._graph_budget_bytes,
             initialised=initialised,
             updates_on_cpu=self._updates_on_cpu,
+            precision=self._precision,
+            clock=self._clock,
+            compiled=self._compiled,
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
@@ -353,23 +370,62 @@ class StageEngine:
             self._work_off()
 
     def _work_off(self) -> None:
-        while (task := self._backlog.pop()) is not None:
-            if isinstance(task, _Call):
-                self.meter.begin(APPLYING)
-                task.carry_out()
-                self.meter.end()
-                continue
-            self._waited_s = 0.0
-            self.meter.begin(*_metered(task))
-            done = self._done(task)
-            self.meter.end(self._waited_s, 0.0 if self._stage is None else self._stage.turned_at)
-            if done is not None:
-                try:
-                    self._post(done)
-                except Exception:
-                    _log.exception("posting %s failed", type(done).__name__)
+        launched: _Launched | None = None
+        """What the device is doing."""
+        while True:
+            task = self._backlog.pop(wait=launched is None)
+            if launched is not None and not isinstance(task, Forward | Backward):
+                self._finish(launched)
+                self.meter.rest()
+                launched = None
+            elif task is None:
+                return
+            if task is not None:
+                launched, before = self._begin_task(task), launched
+                if before is not None:
+                    self._finish(before)
 
-    def _done(self, task: ComputeAction) -> PeerInput | None:
+    def _begin_task(self, task: ComputeAction | _Call) -> _Launched | None:
+        """Do it, or let the device begin with it."""
+        if isinstance(task, _Call):
+            self.meter.begin(APPLYING)
+            task.carry_out()
+            self.meter.end()
+            return None
+        self._waited_s = 0.0
+        self.meter.begin(*_metered(task))
+        done = self._done(task)
+        if isinstance(done, _Launched):
+            return done
+        turned = 0.0 if self._stage is None else self._clock.passed(self._stage.turned)
+        self.meter.end(self._waited_s, turned)
+        self._tell(done)
+        return None
+
+    def _finish(self, launched: _Launched) -> None:
+        """Wait until the device has done it, and tell what came of it."""
+        done: PeerInput
+        try:
+            end = self._clock.passed(launched.end)
+            begun = max(self._free_at, self._clock.passed(launched.begun))
+            answer = launched.finish()
+            done = replace(answer, seconds=end - begun) if isinstance(answer, ForwardDone | BackwardDone) else answer
+            turned = 0.0 if launched.turned is None else self._clock.passed(launched.turned)
+            self._free_at = end
+            self.meter.add(*_metered(launched.task), begun, end, turned)
+        except Exception as error:
+            self._warn(launched.task, error)
+            done = failure(launched.task, error.with_traceback(None))
+        self._tell(done)
+
+    def _tell(self, done: PeerInput | None) -> None:
+        if done is not None:
+            try:
+                self._post(done)
+            except Exception:
+                _log.exception("posting %s failed", type(done).__name__)
+
+    def _done(self, task: ComputeAction) -> PeerInput | _Launched | None:
         """What comes of it. Where there was no memory for it, it is done again with less, once in an engine's life."""
         done, error = self._attempt(task)
         if error is not None and out_of_memory(error):
@@ -380,19 +436,23 @@ class StageEngine:
                     self._relieve(task, error)
         return done if error is None else failure(task, error)
 
-    def _attempt(self, task: ComputeAction) -> tuple[PeerInput | None, Exception | None]:
+    def _attempt(self, task: ComputeAction) -> tuple[PeerInput | _Launched | None, Exception | None]:
         """What came of it, or why nothing did: without the frames of before, which hold on to memory."""
         try:
             return self._carry_out(task), None
-        except CodecError as error:  # the numbers are at fault, not the program
-            _log.warning("%s failed: %s", type(task).__name__, error)
-            return None, error.with_traceback(None)
         except Exception as error:
-            if out_of_memory(error):
-                _log.warning("%s failed: %s", type(task).__name__, _first_line(error))
-            else:
-                _log.exception("%s failed", type(task).__name__)
+            self._warn(task, error)
             return None, error.with_traceback(None)
+
+    def _warn(self, task: ComputeAction, error: Exception) -> None:
+        """Inside an except clause."""
+        name = type(task).__name__
+        if isinstance(error, CodecError):  # the numbers are at fault, not the program
+            _log.warning("%s failed: %s", name, error)
+        elif out_of_memory(error):
+            _log.warning("%s failed: %s", name, _first_line(error))
+        else:
+            _log.exception("%s failed", name)
 
     def _relieve(self, task: ComputeAction, error: Exception) -> bool:
         """Give up what can be. Whether this is the first time."""
@@ -417,20 +477,21 @@ class StageEngine:
             case _:
                 return True
 
-    def _carry_out(self, action: ComputeAction) -> PeerInput | None:
+    def _carry_out(self, action: ComputeAction) -> PeerInput | _Launched | None:
         stage = self._held()
         if self._starved and isinstance(action, Forward | Backward):
             self._starved -= 1
             raise MemoryError("a rehearsal: no memory is left")
         match action:
             case Begin():
+                self._clock.set()
                 stage.begin(action.codecs, action.nonfinite)
             case Discard():
                 stage.discard(action)
             case Forward():
-                return self._timed(stage.forward, action)
+                return self._launched(stage.launch_forward, action) or self._timed(stage.forward, action)
             case Backward():
-                return self._timed(stage.backward, action)
+                return self._launched(stage.launch_backward, action) or self._timed(stage.backward, action)
             case EncodePart():
                 return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action))
             case SumBucket():
@@ -449,6 +510,16 @@ class StageEngine:
                 stage.bases.settle(action)
         return None
 
+    def _launched(self, launch: Callable[[_Action], Callable[[], PeerInput]], action: _Action) -> _Launched | None:
+        """None where the thread has to wait for what it computes: it computes by itself, or at a pace."""
+        if not self._ahead:
+            return None
+        stage, begun = self._held(), self._clock.mark()
+        before = stage.turned
+        finish = launch(action)
+        turned = stage.turned if stage.turned is not before else None
+        return _Launched(action, finish, begun, self._clock.mark(), turned)
+
     def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         start = time.perf_counter()
         done = self._compute(run, action)
@@ -464,15 +535,21 @@ class StageEngine:
     def _initialise(self) -> None:
         self._holds.settle()
         self._stage = self._coming = None  # two copies need not fit
-        self._stage = self._build(initialised=True)
+        self._stage = self._warm(self._build(initialised=True))
 
     def _prepare(self) -> Stage:
         """Tensors to load a state into: those of the one that is held, else new ones."""
         if self._stage is not None:
             return self._stage
         if self._coming is None:
-            self._coming = self._build(initialised=False)
+            self._coming = self._warm(self._build(initialised=False))
         return self._coming
+
+    def _warm(self, stage: Stage) -> Stage:
+        """Ready to compute."""
+        if self._compiled:
+            stage.warm_up(self._manifest)
+        return stage
 
     def _load(self, state: StageState) -> None:
         stage = self._prepare()
@@ -482,10 +559,23 @@ class StageEngine:
         finally:
             if stage.optimizer.torn:
                 self._stage = self._coming = None
+        stage.loaded()
         stage.begin()
         stage.bases.clear()
         stage.reduction.forget()
         self._stage, self._coming = stage, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A microbatch that the device computes; `finish` is for the time when it has passed `end`."""
+
+    task: Forward | Backward
+    finish: Callable[[], PeerInput]
+    begun: Mark
+    end: Mark
+    turned: Mark | None
+    """Where the last stage went from forward to backward, if it did."""
 
 
 class _Call:

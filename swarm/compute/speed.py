@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from swarm.compute.graph import autocast, saved_bytes
+from swarm.compute.graph import saved_bytes
+from swarm.compute.precision import Precision
 from swarm.manifest import ModelSection, RunManifest
 from swarm.models.cuts import flop_costs, stage_costs
 from swarm.models.kinds import build_stage
@@ -150,7 +151,7 @@ class _Layer:
         x = torch.randn(rows, self._length, self._width, device=self._device, requires_grad=True)
         self._wait()
         start = time.perf_counter()
-        with autocast(self._device):
+        with Precision.usual(self._device).autocast(self._device):
             out = self._module(x, tokens)
         self._wait()
         middle = time.perf_counter()
