@@ -6,10 +6,11 @@ shape, length and checksum agree.
 
 A frame is a fixed 15-byte header (little-endian) and a payload:
 
-    codec id u8 | codec version u8 | 16 · source dtype + ndim u8 | dims u64 | crc32 u32
+    codec id u8 | codec version u8 | 16 · source dtype + ndim u8 | dims u64 | checksum u32
 
 Each of the n dims has 64 // n bits, the first one the lowest. How long the payload is, the transport says. The
-checksum covers header and payload. It finds accidents; authenticity is the transport's duty.
+checksum covers header and payload: the first four bytes of their BLAKE3, which is three times as fast as zlib's crc32.
+It finds accidents; authenticity is the transport's duty.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import abc
 import enum
 import math
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
+from blake3 import blake3
 
 from swarm.buffer import Buffer
 
@@ -30,7 +31,7 @@ HEADER_BYTES = 15
 MAX_DIMS = 4
 
 _FIELDS = struct.Struct("<BBBQ")
-_CHECKSUM = struct.Struct("<I")
+_CHECKSUM_BYTES = 4
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _MAX_PAYLOAD = 2**32 - 1
 _DIMS_BITS = 64
@@ -98,24 +99,24 @@ class Codec(abc.ABC):
         """
         if tensor.device.type != "cpu":
             raise self._unsupported(tensor, "on the CPU")
-        self._check_supported(tensor)
-        return self._frame(tensor, self.pack(_plain(tensor)) if tensor.numel() else ())
+        return b"".join(self._encoded(tensor))
 
-    def begin(self, tensor: torch.Tensor) -> Callable[[], bytes]:
+    def begin(self, tensor: torch.Tensor) -> Callable[[], Sequence[Buffer]]:
         """Start to encode a tensor, as `encode`, on the device where it lies. Nothing waits for the device.
 
-        The result gives the frame and raises CodecError. Call it once the device has done what it was given until now.
+        The result gives the frame in parts, which nobody changes, and raises CodecError. Call it once the device has
+        done what it was given until now.
         """
         if tensor.device.type == "cpu":
-            frame = self.encode(tensor)
-            return lambda: frame
+            parts = self._encoded(tensor)
+            return lambda: parts
         self._check_supported(tensor)
         packed = self.pack_on_device(_plain(tensor)) if tensor.numel() else None
         host = to_host(tensor.detach() if packed is None else packed)
         if packed is None:
-            return lambda: self.encode(host)
+            return lambda: self._encoded(host)
 
-        def finish() -> bytes:
+        def finish() -> Sequence[Buffer]:
             if host[0]:
                 raise CodecError(Reason.NOT_FINITE, "some values are NaN or infinite")
             return self._frame(tensor, (raw_bytes(host)[1:],))
@@ -206,14 +207,15 @@ class Codec(abc.ABC):
             f"codec {self.name} takes fp32 or bf16 with at most {MAX_DIMS} dimensions {where}".rstrip(),
         )
 
-    def _frame(self, tensor: torch.Tensor, payload: Sequence[Buffer]) -> bytes:
+    def _encoded(self, tensor: torch.Tensor) -> Sequence[Buffer]:
+        """The frame of a CPU tensor, in parts."""
+        self._check_supported(tensor)
+        return self._frame(tensor, self.pack(_plain(tensor)) if tensor.numel() else ())
+
+    def _frame(self, tensor: torch.Tensor, payload: Sequence[Buffer]) -> Sequence[Buffer]:
         """Of a tensor and its payload, in parts."""
         fields = self._fields(tensor.shape, _DTYPES[tensor.dtype])
-        views = [memoryview(part).cast("B") for part in payload]
-        checksum = zlib.crc32(fields)
-        for view in views:
-            checksum = zlib.crc32(view, checksum)
-        return b"".join((fields, _CHECKSUM.pack(checksum), *views))
+        return fields, _checksum(fields, *payload), *payload
 
     def _fields(self, shape: Sequence[int], dtype: int) -> bytes:
         dims = _packed(shape)
@@ -240,11 +242,18 @@ class Codec(abc.ABC):
             raise CodecError(
                 Reason.OVERSIZED, f"payload of {len(payload)} bytes, {shape} has at most {most - HEADER_BYTES}"
             )
-        (claimed,) = _CHECKSUM.unpack_from(view, _FIELDS.size)
-        actual = zlib.crc32(payload, zlib.crc32(view[: _FIELDS.size]))
+        claimed = view[_FIELDS.size : HEADER_BYTES]
+        actual = _checksum(view[: _FIELDS.size], payload)
         if claimed != actual:
-            raise CodecError(Reason.BAD_CHECKSUM, f"crc32 is {actual:08x}, the header says {claimed:08x}")
+            raise CodecError(Reason.BAD_CHECKSUM, f"it is {actual.hex()}, the header says {claimed.hex()}")
         return payload
+
+
+def _checksum(*parts: Buffer) -> bytes:
+    found = blake3()
+    for part in parts:
+        found.update(memoryview(part).cast("B"))
+    return found.digest(_CHECKSUM_BYTES)
 
 
 def _packed(shape: Sequence[int]) -> int | None:

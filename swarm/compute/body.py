@@ -140,7 +140,7 @@ class BodyFormat:
     ) -> Packing:
         """`pack_forward` of an activation on any device. Nothing waits for the device."""
         encoding = self._begin(self._changing(boundary, base), hidden)
-        return lambda: self.pack_encoded(kind, tokens, encoding())
+        return lambda: self._pack(kind, tokens.numpy(), *encoding())
 
     def pack_encoded(self, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
         """The body of boundary > 0 whose activation is encoded already."""
@@ -153,7 +153,7 @@ class BodyFormat:
     def begin_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> Packing:
         """`pack_backward` of a gradient on any device. Nothing waits for the device."""
         encoding = self._begin(self._beside(boundary, forward), gradient)
-        return lambda: self._pack(BodyKind.GRADIENT, None, encoding())
+        return lambda: self._pack(BodyKind.GRADIENT, None, *encoding())
 
     def unpack_forward(
         self,
@@ -283,13 +283,13 @@ class BodyFormat:
         ids = HEADER_BYTES + math.prod(self._batch_columns) * self._ids.itemsize
         return codec.beside(memoryview(forward).cast("B")[ids:])
 
-    def _begin(self, codec: codecs.Codec, tensor: Tensor) -> Packing:
+    def _begin(self, codec: codecs.Codec, tensor: Tensor) -> Callable[[], Sequence[Buffer]]:
         try:
             encoding = codec.begin(tensor)
         except codecs.CodecError as error:
             return self._unsent(error)
 
-        def finish() -> bytes:
+        def finish() -> Sequence[Buffer]:
             try:
                 return encoding()
             except codecs.CodecError as error:
@@ -297,10 +297,10 @@ class BodyFormat:
 
         return finish
 
-    def _unsent(self, error: codecs.CodecError) -> Packing:
+    def _unsent(self, error: codecs.CodecError) -> Callable[[], Sequence[Buffer]]:
         """What stands for a tensor that cannot be encoded, in a pass where that is expected. Else raises `error`."""
         if self._nonfinite and error.reason is codecs.Reason.NOT_FINITE:
-            return lambda: NOT_FINITE
+            return lambda: (NOT_FINITE,)
         raise error
 
     def _decode(self, codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -315,10 +315,10 @@ class BodyFormat:
     def _kind(self, kind: PassKind) -> BodyKind:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
 
-    def _pack(self, kind: BodyKind, ids: np.ndarray | None, encoded: bytes) -> bytes:
+    def _pack(self, kind: BodyKind, ids: np.ndarray | None, *encoded: Buffer) -> bytes:
         header = bytes((kind << 4 | self._ids.itemsize,))
         columns = _COLUMNS.pack(ids.shape[1]) if kind is BodyKind.PROMPT and ids is not None else b""
-        return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), encoded))
+        return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), *encoded))
 
     def _gradient(self, buffer: Buffer) -> memoryview:
         """The encoded gradient in a body. Raises FrameError."""
