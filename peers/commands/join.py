@@ -12,11 +12,13 @@ from rich.console import Console
 from peers.options import (
     Announce,
     Bootstrap,
+    Compile,
     Dashboard,
     Device,
     Json,
     MaxMemory,
     MaxRate,
+    Precision,
     Threads,
     parse_bytes,
     parse_pace,
@@ -31,6 +33,8 @@ def command(
     invite: Annotated[str, typer.Argument(metavar="INVITE|ADDRESS", help="What the organiser gave you.")],
     home: HomeOption = PEER_HOME,
     device: Device = "auto",
+    precision: Precision = "auto",
+    compiled: Compile = False,
     max_memory: MaxMemory = None,
     max_rate: MaxRate = None,
     threads: Threads = 1,
@@ -130,8 +134,10 @@ def command(
     console = Console(highlight=False)
     where = parse(invite)
     place = None if dashboard is None else Place.parse(dashboard)
-    picked = pick_device(device)
-    budget = memory_budget(max_memory, picked)
+    picked = pick_device(device, precision, compiled)
+    if picked.why:
+        console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
+    budget = memory_budget(max_memory, picked.name)
 
     def accept(signed: SignedManifest) -> bool:
         fingerprint = key_fingerprint(signed.public_key)
@@ -146,7 +152,9 @@ def command(
     changes = budget // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
         Machine(Budgets(budget, budget // 4, graph_budget, changes), max_rate),
-        device=picked,
+        device=picked.name,
+        precision=picked.precision,
+        compiled=compiled,
         threads=threads,
         capacity=capacity,
         means_file=Home(home).means,
