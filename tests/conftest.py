@@ -53,6 +53,10 @@ SLOW = (
 NOT_SLOW = ("net/test_wire.py", "net/test_handshake.py", "net/test_invite.py", "net/test_links.py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and scan seeds for mutants")
+
+
 def pytest_configure() -> None:
     """A shell that starts this in the background makes it ignore Ctrl-C; what tests start must not inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -60,7 +64,12 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long") is not None]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item.get_closest_marker("long") is None]
     tests = Path(__file__).parent
     slow, not_slow = ([tests / name for name in names] for names in (SLOW, NOT_SLOW))
     if missing := [path for path in (*slow, *not_slow) if not path.exists()]:
