@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from one_stage import ONE, STAGE, THREE, TWO, Run, sent, settings
+from one_stage import ME, ONE, STAGE, THREE, TWO, Run, sent, settings
 
 from swarm.events import RunDiverged, RunPaused, StageDoubted
 from swarm.manifest import DivergenceSection
 from swarm.protocol import messages as m
+from swarm.protocol.controls import Controls
+from swarm.protocol.coordinator.divergence import Divergence
 from swarm.protocol.coordinator.io import CommandWritten, TermWritten, WriteRecord, WriteTerm
 from swarm.protocol.coordinator.membership.doubts import REMEMBERED, Doubted, Doubts, is_confirmed
-from swarm.protocol.ids import Actor, Attempt
+from swarm.protocol.coordinator.membership.history import History
+from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.passes.repair import GiveUp
+from swarm.protocol.ids import Actor, Attempt, PassId, StepNumber, Term
 from swarm.protocol.io import Emit
+from swarm.protocol.outbox import Outbox
+from swarm.protocol.soundness import Soundness
 
 
 @pytest.mark.parametrize(
@@ -123,3 +132,42 @@ def test_another_peer_takes_the_place_of_who_is_left_out() -> None:
     run.heartbeats(1.0)
     assert run.core.open_pass is not None
     assert run.core.open_pass.pass_state.tables[0].roster == (THREE,)
+
+
+@pytest.mark.parametrize(
+    ("not_finite", "unusable", "skipped", "retreats", "expected"),
+    [
+        ([0, 1], [0, 1], 2, 1, None),
+        ([0, 1], [], 1, 1, None),
+        ([0, 1], [], 2, 0, None),
+        ([0, 1], [], 2, 1, GiveUp),
+        ([0, 1], [1], 2, 1, GiveUp),
+        ([1], [], 2, 0, Doubted),
+        ([1], [1], 2, 0, Doubted),
+    ],
+    ids=[
+        "two stages say so of themselves",
+        "it is not the last one",
+        "it may go back by itself",
+        "nobody knows who made it so",
+        "one alone says so of itself",
+        "the others are finite",
+        "the others are finite, and it says so of itself",
+    ],
+)
+def test_when_a_step_that_would_be_skipped_is_not(
+    not_finite: list[int], unusable: list[int], skipped: int, retreats: int, expected: type | None
+) -> None:
+    of = replace(settings(steps=9), stages=2, divergence=DivergenceSection(skips=3, action="go_back", times=1))
+    doubts = Doubts()
+    history = History(Term(1), None, None, controls=Controls(retreats=retreats), soundness=Soundness(0, skipped))
+    divergence = Divergence(of, history, Members(), doubts, cast(Any, None), Outbox(ME))
+    for stage in not_finite:
+        doubts.say(stage, (ONE, TWO))
+    found = SimpleNamespace(
+        not_finite=lambda without: not_finite, unusable=lambda without: unusable, pass_id=PassId(Term(1), StepNumber(4))
+    )
+    objection = divergence.objection(cast(Any, found), frozenset())
+    assert (None if objection is None else type(objection)) == expected
+    if isinstance(objection, Doubted):
+        assert (objection.stage, objection.who) == (1, (ONE, TWO))

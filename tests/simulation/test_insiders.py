@@ -26,7 +26,7 @@ from swarm.manifest import DivergenceSection
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.coordinator.passes.stragglers import WORTH_BEATS
 from swarm.simulation.faults.lie import DISTURBANCES, About, Disturbance, Lie
-from swarm.simulation.runs.runner import Run
+from swarm.simulation.runs.runner import Run, run_seed
 from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
 from swarm.simulation.toy.sim_peer import SimPeer
 
@@ -212,3 +212,9 @@ def test_who_sends_nothing_finite_makes_a_run_of_single_replicas_wait_and_say_wh
     assert not disturbed.of(RunDiverged) and not disturbed.of(StageDoubted) and not world.watch.decisions
     waits = disturbed.of(RunPaused)[-1].reason
     assert "It is not skipped" in waits and "one peer may have caused that" in waits
+
+
+@pytest.mark.parametrize("seed", [*range(16), 136, 340])
+def test_a_stage_that_is_not_believed_is_taken_by_others_and_the_answer_is_that_of_one_machine(seed: int) -> None:
+    outcome = run_seed("alone", seed)
+    assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
