@@ -500,7 +500,7 @@ class StageEngine:
                 stage.reduction.store(action.attempt, action.bucket, action.payload)
             case Assemble():
                 done = stage.reduction.assemble(action.attempt)
-                return replace(done, state=stage.optimizer.checksum(), spoilt=stage.optimizer.spoilt())
+                return replace(done, state=stage.optimizer.checksum(), **stage.optimizer.condition()._asdict())
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)
             case Apply():

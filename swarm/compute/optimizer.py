@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
-from swarm.compute.finite import all_finite
+from swarm.compute.finite import all_finite, magnitude
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
@@ -25,6 +26,19 @@ from swarm.models.retraction import retract
 from swarm.protocol.update import Update
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
+
+
+MOST_USABLE = 2.0**42
+"""The product of three larger numbers, as in a gated layer, is beyond fp32. No parameter that trains is as large."""
+
+
+class Condition(NamedTuple):
+    """Of parameters and moments."""
+
+    spoilt: bool
+    """Some are not finite: nothing can be learned from there."""
+    unusable: bool
+    """Some are not finite, or parameters are so large that nothing finite can be computed with them."""
 
 
 class OptimizerError(ValueError):
@@ -119,9 +133,12 @@ class StageOptimizer:
         """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
         return checksum(self._live().values())
 
-    def spoilt(self) -> bool:
-        """Whether some parameter or moment is not finite: nothing can be learned from there."""
-        return not all_finite(self._live().values())
+    def condition(self) -> Condition:
+        """Whether the parameters and moments are of use. Reads each once."""
+        moments = (tensor for tensors in self._moments.values() for tensor in tensors.values())
+        largest = magnitude(parameter.detach() for parameter in self._parameters.values())
+        spoilt = not (math.isfinite(largest) and all_finite(moments))
+        return Condition(spoilt, spoilt or largest >= MOST_USABLE)
 
     def state(self) -> StageState:
         """A consistent copy on the CPU."""
