@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from core_swarm import Hook, Swarm, manifest, runs
 from torch import Tensor
 
@@ -43,10 +44,12 @@ def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: floa
         add(self, [g * factor for g in gradients] if at["liar"] else gradients, *arguments, **named)  # type: ignore[arg-type]
 
     def sum_lie(self: Reduction, action: object) -> memoryview:
-        if at["liar"]:
-            where = self._buckets.slice(action.bucket)  # type: ignore[attr-defined]
-            self._accumulator.flat[where] *= factor
-        return total(self, action)  # type: ignore[arg-type]
+        if not at["liar"]:
+            return total(self, action)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patched:
+            honest = self._accumulator.numbers
+            patched.setattr(self._accumulator, "numbers", lambda where: (honest(where) * factor).to(torch.int64))
+            return total(self, action)  # type: ignore[arg-type]
 
     def frame_lie(self: Stage, body: object, hidden: Tensor, *arguments: object) -> bytes:
         return frame(self, body, hidden * factor if at["liar"] else hidden, *arguments)  # type: ignore[arg-type]

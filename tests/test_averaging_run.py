@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from core_swarm import Corpus, Swarm, killing, killing_stage_one, manifest, once, runs
 
 from peers.run import averaged_sums
@@ -164,7 +165,8 @@ def test_a_gradient_that_is_not_finite_reaches_everyone_is_skipped_and_leaves_no
         if (action.attempt.pass_id.step, action.attempt.stage) == (2, 0):
             engine = swarm.peers[actor].engine
             assert engine is not None and engine._stage is not None
-            engine._stage._accumulator.flat[-1] = math.inf
+            sums = engine._stage._accumulator
+            sums.add_one(0, torch.full(sums.layout.shapes[0], math.inf))
 
     swarm = run(averaged(averaging), hook=hook)
     assert [decision.skip for decision in swarm.decisions.values()] == [False, False, True, False, False, False]

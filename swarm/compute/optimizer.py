@@ -99,19 +99,21 @@ class StageOptimizer:
             for kind in ("exp_avg", "exp_avg_sq")
         }
 
-    def apply(self, reduced: Tensor, scale: float, update: Update) -> None:
-        """One step from the reduced sums (layout.length,). Scale 0 skips: only version and chain move.
+    def apply(
+        self, reduced: Tensor, scale: float, update: Update, *, unit: float = 1.0, digest: str | None = None
+    ) -> None:
+        """One step from the reduced sums (layout.length,) in their `unit`, a power of two. `digest`: theirs, if known.
 
-        An exception leaves the state void. Raises RankError.
+        Scale 0 skips: only version and chain move. An exception leaves the state void. Raises RankError.
         """
-        chain = next_chain(self.chain, reduced_digest(reduced), scale, update)
+        chain = next_chain(self.chain, digest or reduced_digest(reduced), scale, update)
         if scale != 0.0:
             decaying = Factors.of(self._section, update, self._section.weight_decay)
             others = Factors.of(self._section, update, 0.0)
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
                 state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
                 p, first, second = there = [self._where(tensor) for tensor in state]
-                step(p, reduced[part], first, second, decaying if _decays(name, parameter) else others, scale)
+                step(p, reduced[part], first, second, decaying if _decays(name, parameter) else others, scale * unit)
                 if is_projector(name):
                     p.copy_(retract(p))
                 for tensor, computed in zip(state, there, strict=True):

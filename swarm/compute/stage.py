@@ -199,7 +199,8 @@ class Stage:
         if action.decision.step != self.optimizer.version:
             raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
         decision = action.decision
-        self.optimizer.apply(self.reduction.reduced(action.attempt), decision.scale, decision.update)
+        reduced, digest = self.reduction.reduced(action.attempt), self.reduction.digest(action.attempt)
+        self.optimizer.apply(reduced, decision.scale, decision.update, unit=self.reduction.unit, digest=digest)
         self.reduction.applied(action.attempt, skipped=action.decision.skip)
         self._weights.refresh()
         return AppliedStep(action.decision.step, self.optimizer.chain)

@@ -1,0 +1,65 @@
+"""The squared norm of reduced gradients: part of what replicas must agree about, so it is defined bit by bit.
+
+Per tensor in fp64, then added in layout order. Within a tensor: blocks of 16384 squares are added elementwise, one
+after another; then the block is folded in half until one number is left. Elementwise operations only, so neither
+threads nor vector units decide a bit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from swarm.compute.sums import NOT_FINITE, Layout
+
+_BLOCK = 1 << 14  # elements: part of the definition, never change it
+_AT_ONCE = 1 << 8
+"""Blocks whose squares are made in one go on a device that is no CPU."""
+
+
+@torch.no_grad()
+def squared_norm(flat: Tensor, layout: Layout, unit: float = 1.0) -> float:
+    """Sum of squares of what counts of `flat`, (layout.length,), in its unit: a power of two. NaN where not finite.
+
+    `flat`: floats, or int64 with NOT_FINITE. Waits for the device once.
+    """
+    lanes = {index: _lanes(flat[part]) for index, part in enumerate(layout.counted)}
+    alike: dict[int, list[int]] = defaultdict(list)
+    for index, each in lanes.items():
+        alike[len(each)].append(index)
+    folded = {length: _folded(torch.stack([lanes[index] for index in found])) for length, found in alike.items()}
+    order = [index for found in alike.values() for index in found]
+    values = torch.cat(list(folded.values())).tolist() if folded else []
+    of_tensor = dict(zip(order, values, strict=True))
+    total = 0.0
+    for index in range(len(lanes)):
+        total += of_tensor[index] * unit * unit
+    return total
+
+
+def _lanes(values: Tensor) -> Tensor:
+    """(at most _BLOCK,) fp64: the squares of every block, added one block after another."""
+    lanes = torch.zeros(min(len(values), _BLOCK), dtype=torch.float64, device=values.device)
+    at_once = _BLOCK * (1 if values.device.type == "cpu" else _AT_ONCE)
+    for part in values.split(at_once):
+        numbers = part.to(torch.float64)
+        if not values.is_floating_point():
+            numbers.masked_fill_(part == NOT_FINITE, torch.nan)
+        squares = numbers * numbers  # by itself: an operation that adds too would round once
+        for each in squares.split(_BLOCK):
+            lanes[: len(each)] += each
+    return lanes
+
+
+def _folded(lanes: Tensor) -> Tensor:
+    """lanes: (tensors, count), overwritten. One number for each tensor."""
+    count = lanes.shape[1]
+    if not count:
+        return lanes.sum(1)
+    while count > 1:
+        half = (count + 1) // 2
+        lanes[:, : count - half] += lanes[:, half:count].clone()
+        count = half
+    return lanes[:, 0]
