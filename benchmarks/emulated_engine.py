@@ -15,13 +15,24 @@ from torch import nn
 
 from swarm.compute.body import BodyKind, ForwardBody
 from swarm.compute.engine import StageEngine
+from swarm.compute.least_pace import wait
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Layout
 from swarm.manifest import RunManifest
 from swarm.models.stage_module import StageModule
-from swarm.protocol.ids import PassKind
+from swarm.protocol.ids import Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
-from swarm.protocol.peer.io import Backward, BackwardDone, Forward, ForwardDone, PeerInput, ResultDone
+from swarm.protocol.peer.io import (
+    Backward,
+    BackwardDone,
+    Discard,
+    Forward,
+    ForwardDone,
+    PeerInput,
+    ResultDone,
+    Weights,
+    WeightsDone,
+)
 
 GRADIENT = 1.0
 """Root mean square of a microbatch's gradient."""
@@ -30,7 +41,8 @@ GRADIENT = 1.0
 class EmulatedEngine(StageEngine):
     """`StageEngine` with the given seconds for the forward and backward of a microbatch.
 
-    `parameters`: length of the gradient that is reduced, and of the optimizer step that is really done.
+    `parameters`: length of the gradient that is reduced, and of the optimizer step that is really done. `splits`: of a
+    step, whether half of each backward is left due in it.
     """
 
     def __init__(
@@ -42,7 +54,9 @@ class EmulatedEngine(StageEngine):
         forward_s: float,
         backward_s: float,
         parameters: int = 1 << 16,
+        splits: Callable[[int], bool] = lambda step: False,
     ) -> None:
+        self._splits_in = splits
         self._parameters = parameters
         self._seconds = (forward_s, backward_s)
         super().__init__(manifest, stage, post=post, graph_budget_bytes=0)
@@ -52,12 +66,23 @@ class EmulatedEngine(StageEngine):
         return Layout.of(dict(module.named_parameters()), with_loss=module.last)
 
     def _build(self, initialised: bool) -> Stage:
-        return _EmulatedStage(self._manifest, self._index, self._parameters, *self._seconds)
+        return _EmulatedStage(self._manifest, self._index, self._parameters, *self._seconds, self._splits_in)
 
 
 class _EmulatedStage(Stage):
-    def __init__(self, manifest: RunManifest, index: int, parameters: int, forward_s: float, backward_s: float) -> None:
+    def __init__(
+        self,
+        manifest: RunManifest,
+        index: int,
+        parameters: int,
+        forward_s: float,
+        backward_s: float,
+        splits: Callable[[int], bool],
+    ) -> None:
         self._count = parameters
+        self._splits = splits
+        self._halves: set[Microbatch] = set()
+        """Microbatches of which half of the backward is due."""
         self._forward_s = forward_s
         self._backward_s = backward_s
         super().__init__(manifest, index, device="cpu", graph_budget_bytes=0, initialised=True)
@@ -73,6 +98,7 @@ class _EmulatedStage(Stage):
 
     def begin(self, chosen: Sequence[CodecPair] = (), nonfinite: bool = False) -> None:
         super().begin(chosen, nonfinite)
+        self._halves.clear()
         if chosen == self._coded_for or (self._auto and not chosen):
             return
         self._coded_for = chosen
@@ -84,20 +110,34 @@ class _EmulatedStage(Stage):
             received = self._format.pack_forward(index, BodyKind.BATCH, self._tokens, self._hidden)
             self._gradient = self._format.pack_backward(index, self._hidden, received)
 
+    def discard(self, action: Discard) -> None:
+        super().discard(action)
+        self._halves.discard(action.microbatch)
+
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
+        began = time.perf_counter()
         body = self._format.unpack_forward(self._index, action.payload, action.kind)  # type: ignore[arg-type]
         train = action.kind is PassKind.TRAIN
-        time.sleep(self._forward_s + (self._backward_s if train and self._module.last else 0.0))
+        if train and self._module.last:
+            return self._back(action, began, self._forward_s)
+        _last_until(began, self._forward_s)
         if not self._module.last:
             return ForwardDone(action.pass_id, action.microbatch, self._activation(body))
-        if not train:
-            return ResultDone(action.pass_id, action.microbatch, 1.0, 0 if action.kind is PassKind.GENERATE else -1)
-        return self._add(action, 1.0)
+        return ResultDone(action.pass_id, action.microbatch, 1.0, 0 if action.kind is PassKind.GENERATE else -1)
 
     def backward(self, action: Backward) -> BackwardDone:
+        began = time.perf_counter()
         self._format.unpack_backward(self._index + 1, action.payload, self._body)  # type: ignore[arg-type]
-        time.sleep(self._backward_s)
-        return self._add(action, None)
+        return self._back(action, began, 0.0)
+
+    def weights(self, action: Weights) -> WeightsDone:
+        began = time.perf_counter()
+        if action.microbatch not in self._halves:
+            raise LookupError(f"no half of microbatch {action.microbatch} is due")
+        self._halves.remove(action.microbatch)
+        self._accumulate_emulated(action)
+        _last_until(began, self._backward_s / 2)
+        return WeightsDone(action.pass_id, action.microbatch)
 
     def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
         # it computes nothing: what is asked of a stage's module here is which parameters it has
@@ -108,9 +148,24 @@ class _EmulatedStage(Stage):
             return self._frame(body, torch.zeros(*body.inputs.shape, self._width))()
         return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
 
-    def _add(self, action: Forward | Backward, loss: float | None) -> BackwardDone:
+    def _back(self, action: Forward | Backward, began: float, before_s: float) -> BackwardDone:
+        """`before_s`: of the forward that is done in one with it."""
+        splits = self._splits(action.pass_id.step)
+        if splits:
+            self._halves.add(action.microbatch)
+        else:
+            self._accumulate_emulated(action)
+        _last_until(began, before_s + (self._backward_s / 2 if splits else self._backward_s))
+        return BackwardDone(action.pass_id, action.microbatch, self._gradient, weights_due=splits)
+
+    def _accumulate_emulated(self, action: Forward | Backward | Weights) -> None:
+        loss = 1.0 if self._module.last else None
         self._accumulator.add([self._of_weights], loss, step=action.pass_id.step)
-        return BackwardDone(action.pass_id, action.microbatch, self._gradient)
+
+
+def _last_until(began: float, seconds: float) -> None:
+    """Sleep for what is left of so many seconds since `began` (perf_counter)."""
+    wait(seconds - (time.perf_counter() - began))
 
 
 class _Weights(nn.Module):

@@ -1,6 +1,6 @@
 """A peer whose compute is a calibrated sleep: `emulated_peer.py FORWARD_S BACKWARD_S PARAMETERS INVITE --home HOME`.
 
-`--max-rate` as that of `swarm-peer join`.
+`--max-rate` as that of `swarm-peer join`. `--zero-bubble`: half of each backward waits, in all steps or in every other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ if __name__ == "__main__":
     parser.add_argument("invite")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--max-rate", type=parse_rate)
+    parser.add_argument("--zero-bubble", choices=("never", "always", "odd-steps"), default="never")
     options = parser.parse_args()
+    splits: Callable[[int], bool] = {
+        "never": lambda step: False,
+        "always": lambda step: True,
+        "odd-steps": lambda step: step % 2 == 1,
+    }[options.zero_bubble]
 
     def engine(
         manifest: RunManifest, stage: int, *, post: Callable[[PeerInput], None], **_ignored: Any
@@ -42,6 +48,7 @@ if __name__ == "__main__":
             forward_s=options.forward_s,
             backward_s=options.backward_s,
             parameters=options.parameters,
+            splits=splits,
         )
 
     with Home.open(options.home) as home:

@@ -107,11 +107,15 @@ class LocalSwarm:
 
     def step_seconds(self, steps: int, first: int = 1) -> float:
         """From opening to decision, the median of the steps from `first` on. Every one of `steps` was run once."""
+        return statistics.median(self.seconds_by_step(steps)[first:])
+
+    def seconds_by_step(self, steps: int) -> list[float]:
+        """Of each step, from opening to decision. Every one of `steps` was run once."""
         events = self.events()
         opened = [at for at, event in events if isinstance(event, PassOpened) and event.pass_kind == "train"]
         decided = [at for at, event in events if isinstance(event, StepDecided)]
         assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
-        return statistics.median(b - a for a, b in zip(opened[first:], decided[first:], strict=True))
+        return [b - a for a, b in zip(opened, decided, strict=True)]
 
     def _start(self, command: Sequence[str], name: str, namespace: str | None) -> subprocess.Popen[bytes]:
         move = None if namespace is None else functools.partial(enter, namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +47,13 @@ def parse_pace(text: str) -> LeastPace:
             f"{text!r} is not a pace: write the seconds of a microbatch's forward and backward, such as 0.1,0.2; at "
             f"most {MOST_S:g} each"
         ) from None
+
+
+class Schedule(enum.StrEnum):
+    """When a peer computes the gradients of its weights."""
+
+    ZERO_BUBBLE = "zero-bubble"
+    SYNCHRONOUS = "synchronous"
 
 
 def parse_precision(text: str) -> str:

@@ -19,6 +19,7 @@ from peers.options import (
     MaxMemory,
     MaxRate,
     Precision,
+    Schedule,
     Threads,
     parse_bytes,
     parse_pace,
@@ -51,6 +52,15 @@ def command(
             parser=parse_bytes,
             metavar="SIZE",
             help="Memory for work in hand; beyond it forwards are computed again. Default: half of --max-memory.",
+        ),
+    ] = None,
+    schedule: Annotated[
+        Schedule | None,
+        typer.Option(
+            "--schedule",
+            help="When gradients of weights are computed: zero-bubble, when no other stage waits for anything, within "
+            "--graph-budget; synchronous, with each backward. The result is the same. Default: zero-bubble, with "
+            "--compile synchronous.",
         ),
     ] = None,
     delta_cache: Annotated[
@@ -134,6 +144,10 @@ def command(
     console = Console(highlight=False)
     where = parse(invite)
     place = None if dashboard is None else Place.parse(dashboard)
+    if compiled and schedule is Schedule.ZERO_BUBBLE:
+        raise typer.BadParameter(
+            "compiled layers give all gradients at once: leave out --compile or --schedule zero-bubble"
+        )
     picked = pick_device(device, precision, compiled)
     if picked.why:
         console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
@@ -167,6 +181,7 @@ def command(
         faults=tuple(Fault.parse(text) for text in fault or ()),
         accept=accept,
         pace=pace,
+        splits=schedule is not Schedule.SYNCHRONOUS and not compiled,
     )
 
     def of_seat(number: int) -> JoinOptions:

@@ -31,7 +31,7 @@ from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.ids import PassKind
 from swarm.protocol.io import Send
 from swarm.protocol.messages import Payload, Prepared, Status
-from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket
+from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket, Weights
 
 KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
 COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
@@ -136,7 +136,7 @@ class Fault:
     def _ignores(self, action: object) -> bool:
         if self._does == "mute":
             return isinstance(action, Forward) and action.kind is not PassKind.TRAIN
-        return self._does == "swallow" and isinstance(action, Forward | Backward | EncodePart | SumBucket)
+        return self._does == "swallow" and isinstance(action, Forward | Backward | Weights | EncodePart | SumBucket)
 
     def _hit(self, what: object) -> bool:
         if type(what).__name__ != self.moment or self.count == 0:

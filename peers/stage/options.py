@@ -51,5 +51,7 @@ class JoinOptions:
     """Asked when the invite was a bare address: is this the organiser you mean?"""
     pace: LeastPace | None = None
     """To compute no faster than; it stands for the machine's speed, which is not measured then."""
+    splits: bool = True
+    """Backwards leave the weights' gradients due, to be computed when there is nothing else to do."""
     engine: Callable[..., StageEngine] = StageEngine
     """What computes; the benchmarks put an emulated one here."""

@@ -250,6 +250,7 @@ class PeerProcess:
             threads=options.threads,
             graph_budget_bytes=self._seat.graphs,
             turns=Turns(options.threads) if options.device == "cpu" else None,
+            splits=options.splits,
             **further,
         )
 

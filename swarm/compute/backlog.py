@@ -13,11 +13,20 @@ Task = TypeVar("Task")
 
 
 class Urgency(enum.IntEnum):
-    """Lower is sooner. All replicas wait for a reduce; a backward frees a graph, a forward takes one."""
+    """Lower is sooner. All replicas wait for a reduce; the stage before waits for a backward, and the stage behind for
+    a forward. Nobody waits for the weights' gradients of a backward until the reduce.
+    """
 
     REDUCE = 0
     BACKWARD = 1
     FORWARD = 2
+    WEIGHTS = 3
+
+
+BACKWARDS_IN_A_ROW = 4
+"""After so many backwards in a row, due weights' gradients go first. The coordinator hears of a microbatch when it is
+forwarded and when it is in the sums, and takes whoever reports neither for stalled (protocol/timeouts.py).
+"""
 
 
 class Backlog(Generic[Task]):
@@ -28,6 +37,8 @@ class Backlog(Generic[Task]):
         self._arrivals = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
+        self._backwards = 0
+        """In a row, of those that were popped last."""
 
     def push(self, urgency: Urgency, microbatch: int, task: Task) -> bool:
         """False, and nothing queued, once closed."""
@@ -43,7 +54,33 @@ class Backlog(Generic[Task]):
         with self._changed:
             while wait and not self._heap and not self._closed:
                 self._changed.wait()
-            return None if self._closed or not self._heap else heapq.heappop(self._heap)[3]
+            if self._closed or not self._heap:
+                return None
+            urgency = self._heap[0][0]
+            if urgency is Urgency.BACKWARD and self._backwards >= BACKWARDS_IN_A_ROW and self._first(Urgency.WEIGHTS):
+                urgency = Urgency.WEIGHTS
+            if urgency is Urgency.BACKWARD:
+                self._backwards += 1
+            elif urgency is not Urgency.REDUCE:
+                self._backwards = 0
+            return self._take(urgency)
+
+    def take(self, urgency: Urgency) -> Task | None:
+        """The first task of this urgency, if there is one now."""
+        with self._changed:
+            return self._take(urgency)
+
+    def _take(self, urgency: Urgency) -> Task | None:
+        if self._heap and self._heap[0][0] is urgency:
+            return heapq.heappop(self._heap)[3]
+        if (entry := self._first(urgency)) is None:
+            return None
+        self._heap.remove(entry)
+        heapq.heapify(self._heap)
+        return entry[3]
+
+    def _first(self, urgency: Urgency) -> tuple[Urgency, int, int, Task] | None:
+        return min((entry for entry in self._heap if entry[0] is urgency), key=lambda entry: entry[1:3], default=None)
 
     def drop(self, unwanted: Callable[[Task], bool]) -> None:
         with self._changed:

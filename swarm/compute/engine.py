@@ -1,7 +1,8 @@
 """The engine: one compute thread that owns the device and carries out the core's compute actions.
 
 The driver submits actions from any thread; what comes of them is posted as inputs of the core. Reduce and apply go
-first, then backward, then forward. An exception is posted as ComputeFailed and the thread lives on.
+first, then backward, then forward, then the weights' gradients that a backward has left due. An exception is posted as
+ComputeFailed and the thread lives on.
 
 A GPU has two microbatches to work on: while it computes one, the thread packs and posts what came of the one before.
 """
@@ -56,12 +57,15 @@ from swarm.protocol.peer.io import (
     SettleBases,
     StoreSum,
     SumBucket,
+    Weights,
+    WeightsDone,
 )
 
 ComputeAction = (
     Begin
     | Forward
     | Backward
+    | Weights
     | Discard
     | EncodePart
     | SumBucket
@@ -74,7 +78,8 @@ ComputeAction = (
 
 _JOIN_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
-_Action = TypeVar("_Action", Forward, Backward)
+_Action = TypeVar("_Action", Forward, Backward, Weights)
+_TIMED = (ForwardDone, BackwardDone, WeightsDone)
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +89,8 @@ class StageEngine:
     `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
     backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
     `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `precision` None: what is
-    usual on the device. `compiled`: layers are compiled by torch before anything is computed.
+    usual on the device. `compiled`: layers are compiled by torch before anything is computed. `splits`: backwards leave
+    the weights' gradients due within the same budget; they are computed when there is nothing else to do.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class StageEngine:
         updates_on_cpu: bool = False,
         precision: Precision | None = None,
         compiled: bool = False,
+        splits: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
@@ -111,6 +118,7 @@ class StageEngine:
         self._precision = precision
         self._compiled = compiled
         self._clock = DeviceClock(torch.device(device))
+        self._splits = splits
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -127,6 +135,8 @@ class StageEngine:
         """Tensors for a state that is on its way."""
         self._ahead = self._clock.asynchronous and type(self)._compute is StageEngine._compute
         """Whether the device is given a microbatch before it has done the one before."""
+        self._launched: _Launched | None = None
+        """What the device is doing."""
         self._free_at = 0.0
         """When the device was done with what it was given last."""
         self.meter = Meter()
@@ -232,7 +242,9 @@ class StageEngine:
 
         `whole`: they are what `written` gave of sums that are compressed otherwise.
         """
-        self._backlog.drop(lambda task: isinstance(task, Forward | Backward) and task.pass_id <= attempt.pass_id)
+        self._backlog.drop(
+            lambda task: isinstance(task, Forward | Backward | Weights) and task.pass_id <= attempt.pass_id
+        )
         if whole:
             self._call(lambda: self._held().reduction.restore(attempt, sums)).add_done_callback(
                 lambda done: self._restored(attempt, done.exception())
@@ -277,7 +289,7 @@ class StageEngine:
                 self._begin(action)
                 self._backlog.drop(lambda task: not isinstance(task, _Call) and self._stale(task))
             case Discard():
-                self._backlog.drop(lambda task: _forwards(task, action))
+                self._backlog.drop(lambda task: _given_up(task, action))
             case CancelReduce():
                 self._backlog.drop(lambda task: _is_void(task, action.attempt))
         if self._stale(action):
@@ -287,6 +299,8 @@ class StageEngine:
                 self._backlog.push(Urgency.FORWARD, action.microbatch, action)
             case Backward():
                 self._backlog.push(Urgency.BACKWARD, action.microbatch, action)
+            case Weights():
+                self._backlog.push(Urgency.WEIGHTS, action.microbatch, action)
             case _:
                 self._backlog.push(Urgency.REDUCE, 0, action)
 
@@ -317,6 +331,7 @@ class StageEngine:
             precision=self._precision,
             clock=self._clock,
             compiled=self._compiled,
+            splits=self._splits,
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
@@ -370,20 +385,38 @@ class StageEngine:
             self._work_off()
 
     def _work_off(self) -> None:
-        launched: _Launched | None = None
-        """What the device is doing."""
         while True:
-            task = self._backlog.pop(wait=launched is None)
-            if launched is not None and not isinstance(task, Forward | Backward):
-                self._finish(launched)
-                self.meter.rest()
-                launched = None
-            elif task is None:
-                return
+            task = self._backlog.pop(wait=self._launched is None)
+            if not isinstance(task, Forward | Backward | Weights):
+                if self._launched is not None:
+                    self._land()
+                elif task is None:
+                    return
+            if isinstance(task, Forward):
+                self._make_room()
             if task is not None:
-                launched, before = self._begin_task(task), launched
-                if before is not None:
-                    self._finish(before)
+                self._work_on(task)
+
+    def _work_on(self, task: ComputeAction | _Call) -> None:
+        """Do it; or let the device begin with it, and then see what came of the one before."""
+        before, self._launched = self._launched, self._begin_task(task)
+        if before is not None:
+            self._finish(before)
+
+    def _land(self) -> None:
+        """Wait for what the device is doing."""
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            self._finish(launched)
+            self.meter.rest()
+
+    def _make_room(self) -> None:
+        """Compute due weights' gradients whose memory the graph of a forward needs: to recompute that costs more."""
+        while self._stage is not None and self._stage.is_crowded:
+            task = self._backlog.take(Urgency.WEIGHTS)
+            if not isinstance(task, Weights):
+                return
+            self._work_on(task)
 
     def _begin_task(self, task: ComputeAction | _Call) -> _Launched | None:
         """Do it, or let the device begin with it."""
@@ -409,7 +442,7 @@ class StageEngine:
             end = self._clock.passed(launched.end)
             begun = max(self._free_at, self._clock.passed(launched.begun))
             answer = launched.finish()
-            done = replace(answer, seconds=end - begun) if isinstance(answer, ForwardDone | BackwardDone) else answer
+            done = replace(answer, seconds=end - begun) if isinstance(answer, _TIMED) else answer
             turned = 0.0 if launched.turned is None else self._clock.passed(launched.turned)
             self._free_at = end
             self.meter.add(*_metered(launched.task), begun, end, turned)
@@ -470,7 +503,7 @@ class StageEngine:
     def _void(self, task: ComputeAction) -> bool:
         """Whether half of it may be done: then this peer has no part in the pass any more, or loads its state anew."""
         match task:
-            case Forward() | Backward():
+            case Forward() | Backward() | Weights():
                 return self._stage is None or not self._stage.intact
             case EncodePart() | SumBucket() | StoreSum() | Assemble():
                 return self._manifest.sums.compresses  # what that loses is remembered on the way
@@ -489,9 +522,11 @@ class StageEngine:
             case Discard():
                 stage.discard(action)
             case Forward():
-                return self._launched(stage.launch_forward, action) or self._timed(stage.forward, action)
+                return self._launched_by(stage.launch_forward, action) or self._timed(stage.forward, action)
             case Backward():
-                return self._launched(stage.launch_backward, action) or self._timed(stage.backward, action)
+                return self._launched_by(stage.launch_backward, action) or self._timed(stage.backward, action)
+            case Weights():
+                return self._launched_by(stage.launch_weights, action) or self._timed(stage.weights, action)
             case EncodePart():
                 return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action))
             case SumBucket():
@@ -510,7 +545,7 @@ class StageEngine:
                 stage.bases.settle(action)
         return None
 
-    def _launched(self, launch: Callable[[_Action], Callable[[], PeerInput]], action: _Action) -> _Launched | None:
+    def _launched_by(self, launch: Callable[[_Action], Callable[[], PeerInput]], action: _Action) -> _Launched | None:
         """None where the thread has to wait for what it computes: it computes by itself, or at a pace."""
         if not self._ahead:
             return None
@@ -523,7 +558,7 @@ class StageEngine:
     def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         start = time.perf_counter()
         done = self._compute(run, action)
-        if isinstance(done, ForwardDone | BackwardDone):
+        if isinstance(done, _TIMED):
             return replace(done, seconds=time.perf_counter() - start)
         return done
 
@@ -570,7 +605,7 @@ class StageEngine:
 class _Launched:
     """A microbatch that the device computes; `finish` is for the time when it has passed `end`."""
 
-    task: Forward | Backward
+    task: Forward | Backward | Weights
     finish: Callable[[], PeerInput]
     begun: Mark
     end: Mark
@@ -613,7 +648,7 @@ def _metered(task: ComputeAction) -> tuple[int, int]:
     match task:
         case Forward():
             return FORWARD, task.microbatch
-        case Backward():
+        case Backward() | Weights():
             return BACKWARD, task.microbatch
         case EncodePart() | SumBucket() | StoreSum() | Assemble() | CancelReduce():
             return REDUCING, -1
@@ -629,8 +664,10 @@ def failure(action: ComputeAction, error: Exception) -> ComputeFailed:
     )
 
 
-def _forwards(task: object, given_up: Discard) -> bool:
-    return isinstance(task, Forward) and (task.pass_id, task.microbatch) == (given_up.pass_id, given_up.microbatch)
+def _given_up(task: object, order: Discard) -> bool:
+    """Whether a task is of the microbatch that is to be discarded."""
+    of = (order.pass_id, order.microbatch)
+    return isinstance(task, Forward | Weights) and (task.pass_id, task.microbatch) == of
 
 
 def _is_void(task: object, cancelled: Attempt) -> bool:
@@ -641,7 +678,7 @@ def _is_void(task: object, cancelled: Attempt) -> bool:
 
 
 def _subject(action: ComputeAction) -> tuple[PassId, Microbatch | None]:
-    if isinstance(action, Forward | Backward | Discard):
+    if isinstance(action, Forward | Backward | Weights | Discard):
         return action.pass_id, action.microbatch
     if isinstance(action, Begin):
         return action.pass_id, None

@@ -13,9 +13,9 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace, wait
 from swarm.manifest import RunManifest
 from swarm.protocol.ids import PassKind
-from swarm.protocol.peer.io import Backward, Forward, PeerInput
+from swarm.protocol.peer.io import Backward, BackwardDone, Forward, PeerInput, Weights
 
-_Action = TypeVar("_Action", Forward, Backward)
+_Action = TypeVar("_Action", Forward, Backward, Weights)
 
 
 class PacedEngine(StageEngine):
@@ -30,11 +30,14 @@ class PacedEngine(StageEngine):
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         began = time.perf_counter()
         done = super()._compute(run, action)
-        wait(self._seconds(action) - (time.perf_counter() - began))
+        split = isinstance(done, BackwardDone) and done.weights_due
+        wait(self._seconds(action, split) - (time.perf_counter() - began))
         return done
 
-    def _seconds(self, action: Forward | Backward) -> float:
-        if isinstance(action, Backward):
-            return self._pace.backward_s
+    def _seconds(self, action: Forward | Backward | Weights, split: bool) -> float:
+        """`split`: half of the backward is yet to be done."""
+        backward_s = self._pace.backward_s / 2 if split or isinstance(action, Weights) else self._pace.backward_s
+        if not isinstance(action, Forward):
+            return backward_s
         both = self._last and action.kind is PassKind.TRAIN  # the last stage goes back at once
-        return self._pace.forward_s + (self._pace.backward_s if both else 0.0)
+        return self._pace.forward_s + (backward_s if both else 0.0)

@@ -25,17 +25,31 @@ from swarm.compute.bases import BaseStore
 from swarm.compute.body import BodyFormat, BodyKind, ForwardBody, Packing
 from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.digest import first_chain
+from swarm.compute.due_weights import Due, DueWeights
 from swarm.compute.graph import saved_bytes
+from swarm.compute.host_copy import HostCopy
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.precision import Precision
 from swarm.compute.sums import Accumulator, Layout
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
+from swarm.models.split_backward import Kept, SplitBackward
 from swarm.models.stage_module import StageModule
 from swarm.protocol.ids import BaseKey, End, Microbatch, PassKind
 from swarm.protocol.messages import CodecPair
-from swarm.protocol.peer.io import AppliedStep, Apply, Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
+from swarm.protocol.peer.io import (
+    AppliedStep,
+    Apply,
+    Backward,
+    BackwardDone,
+    Discard,
+    Forward,
+    ForwardDone,
+    ResultDone,
+    Weights,
+    WeightsDone,
+)
 
 _Value = TypeVar("_Value")
 _FAR_TOO_LARGE = 1e38
@@ -57,11 +71,14 @@ class Stage:
         precision: Precision | None = None,
         clock: DeviceClock | None = None,
         compiled: bool = False,
+        splits: bool = False,
     ) -> None:
         """`precision` None: what is usual on the device. `clock`: that of `device`.
 
-        `compiled`: torch compiles the layers.
+        `compiled`: torch compiles the layers. `splits`: a backward leaves the weights' gradients due, while there is
+        memory for what they are made of; compiled layers cannot.
         """
+        assert not (compiled and splits), "compiled layers give all gradients at once"
         self._index = index
         self._device = torch.device(device)
         self._precision = precision or Precision.usual(self._device)
@@ -74,6 +91,10 @@ class Stage:
             for layer in self._module.layers():
                 layer.compile(dynamic=False)
         self.parameters = self._weights.masters
+        self._split = SplitBackward() if splits else None
+        if self._split is not None:
+            self._split.attach(self._module)
+        self._due = DueWeights()
         layout = Layout.of(self.parameters, with_loss=self._module.last, shared=self._module.shared)
         self._accumulator = Accumulator(layout, manifest.sums, device)
         self._graphs = _GraphStash(graph_budget_bytes)
@@ -106,6 +127,7 @@ class Stage:
         self._accumulator.zero()
         self._adding = False
         self._graphs.clear()
+        self._due.clear()
         self._received.clear()
         self.sent.clear()
         self.bases.begin()
@@ -117,9 +139,15 @@ class Stage:
     def relieve(self) -> tuple[int, int]:
         """No memory is left: give up all graphs, whose forwards are computed again, and keep half as many from now on.
 
-        Returns how many were, and may be, kept.
+        Returns how many were, and may be, kept. No backward leaves anything due any more.
         """
+        self._split = None
         return self._graphs.halve()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether due weights' gradients leave no room for the graph of one more microbatch."""
+        return bool(self._due) and not self._graphs.has_room(self._due.nbytes)
 
     @property
     def intact(self) -> bool:
@@ -129,6 +157,7 @@ class Stage:
     def discard(self, action: Discard) -> None:
         microbatch = action.microbatch
         self._graphs.pop(microbatch)
+        self._due.drop(microbatch)
         self._received.pop(microbatch, None)
         self.sent.pop(microbatch, None)
         self.bases.discard(action.pass_id.step, microbatch)
@@ -142,8 +171,15 @@ class Stage:
         return self._waited(self.launch_forward(action))
 
     def backward(self, action: Backward) -> BackwardDone:
-        """Add a forwarded microbatch to the sums. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
+        """Add a forwarded microbatch to the sums, or leave its weights' gradients due.
+
+        Raises FrameError, codecs.CodecError, SumOverflow, LookupError.
+        """
         return self._waited(self.launch_backward(action))
+
+    def weights(self, action: Weights) -> WeightsDone:
+        """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
+        return self._waited(self.launch_weights(action))
 
     def warm_up(self, manifest: RunManifest) -> None:
         """Compute a microbatch for nothing: layers are compiled when they are first needed, which takes a while."""
@@ -169,7 +205,7 @@ class Stage:
             return self._train_last(action, body)
         graph, nbytes = self._graphs.measured(lambda: self._run(body), self._weights.leaves.values())
         sent = self._sent(action, body, graph.output.detach())
-        kept = self._graphs.keep(action.microbatch, graph, nbytes, action)
+        kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
 
         def finish() -> ForwardDone:
             done = sent()
@@ -192,6 +228,17 @@ class Stage:
         finish = self._accumulate(action, graph, gradient, None)
         self._graphs.pop(action.microbatch)
         self.sent.pop(action.microbatch, None)
+        return finish
+
+    def launch_weights(self, action: Weights) -> Callable[[], WeightsDone]:
+        """`weights`, of which the device may do its part later."""
+        added = self._add(self._due.of(action.microbatch), action)
+        self._due.drop(action.microbatch)
+
+        def finish() -> WeightsDone:
+            added()
+            return WeightsDone(action.pass_id, action.microbatch)
+
         return finish
 
     def apply(self, action: Apply) -> AppliedStep:
@@ -274,32 +321,56 @@ class Stage:
         self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: Tensor | None
     ) -> Callable[[], BackwardDone]:
         sources = () if graph.source is None else (graph.source,)
-        gradients = self._gradients(graph, sources, gradient)
-        if self.overflows and sources:
-            gradients = (torch.sign(gradients[0]) * _FAR_TOO_LARGE, *gradients[1:])
-        received = self._received.get(action.microbatch)
-        packing = self._format.begin_backward(self._index, gradients[0], received) if sources else None
-        self._adding = True
-        self._accumulator.add(
-            gradients[len(sources) :], None if loss is None else loss.item(), step=action.pass_id.step
-        )
-        self._adding = False
+        of, split = (*sources, *self._weights.leaves.values()), self._split
+        scale, kept = self._precision.gradient_scale, list[Kept]()
+        if scale != 1.0:
+            gradient = scale * (torch.ones_like(graph.output) if gradient is None else gradient)
+        with contextlib.nullcontext(kept) if split is None else split.splitting() as kept:
+            gradients = torch.autograd.grad(graph.output, of, gradient, allow_unused=split is not None)
+        packing = None
+        if sources:
+            of_source = gradients[0] if scale == 1.0 else gradients[0] / scale
+            if self.overflows:
+                of_source = torch.sign(of_source) * _FAR_TOO_LARGE
+            received = self._received.get(action.microbatch)
+            packing = self._format.begin_backward(self._index, of_source, received)
+        due = Due(gradients[len(sources) :], kept, None if loss is None else HostCopy(loss))
+        waits = bool(kept) and self._graphs.fits(self._due.nbytes + (nbytes := due.nbytes))
+        if waits:
+            self._due.keep(action.microbatch, due, nbytes)
+        added = None if waits else self._add(due, action)
         self._received.pop(action.microbatch, None)
         crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
-        return lambda: BackwardDone(
-            action.pass_id, action.microbatch, None if packing is None else packing(), received=crossed
-        )
 
-    def _gradients(self, graph: Graph, sources: tuple[Tensor, ...], gradient: Tensor | None) -> tuple[Tensor, ...]:
-        """Of the sources and the working weights, given that of the output; without one the output is the loss."""
-        scale, output = self._precision.gradient_scale, graph.output
+        def finish() -> BackwardDone:
+            payload = None if packing is None else packing()
+            if added is not None:
+                added()
+            return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
+
+        return finish
+
+    def _add(self, due: Due, action: Forward | Backward | Weights) -> Callable[[], None]:
+        """Begin to add the gradients of a microbatch. The result ends it, and raises SumOverflow, as this does."""
+        scale, step = self._precision.gradient_scale, action.pass_id.step
+        gradients = due.computed(tuple(self._weights.leaves.values()))
         if scale != 1.0:
-            gradient = torch.ones_like(output) if gradient is None else gradient
-            gradient = gradient * scale
-        gradients = torch.autograd.grad(output, (*sources, *self._weights.leaves.values()), gradient)
-        if scale != 1.0:
-            gradients = tuple(each.to(torch.float32) / scale for each in gradients)
-        return gradients
+            gradients = [gradient.to(torch.float32) / scale for gradient in gradients]
+        self._adding = True
+        for index, gradient in enumerate(gradients):
+            self._accumulator.add_one(index, gradient, step=step)
+        added = self._accumulator.end(step)
+        self._adding = False
+
+        def finish() -> None:
+            if due.loss is not None:
+                self._accumulator.add_loss(due.loss.wait().item(), step=step)
+            if missing := added.result():
+                for index in missing:
+                    self._accumulator.add_one(index, gradients[index], step=step)
+                self._accumulator.settle(step)
+
+        return finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,10 +408,18 @@ class _GraphStash:
         graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, parameters)
         return graph, self._graph_bytes
 
-    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward) -> bool:
-        """Whether there is room for the graph."""
+    def fits(self, beside: int) -> bool:
+        """Whether so many bytes have room beside the graphs that are kept."""
+        return self._count * (self._graph_bytes or 0) + beside <= self.budget_bytes
+
+    def has_room(self, beside: int) -> bool:
+        """Whether one more graph has, beside so many other bytes."""
+        return self.fits(beside + (self._graph_bytes or 0))
+
+    def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward, beside: int) -> bool:
+        """Whether there is room for the graph, beside so many other bytes."""
         graphs = self._count
-        fits = (graphs + 1) * nbytes <= self.budget_bytes and (self._most is None or graphs < self._most)
+        fits = self.fits(beside + nbytes) and (self._most is None or graphs < self._most)
         self._kept[microbatch] = _Kept(action, graph if fits else None)
         self._usual = max(self._usual, graphs + fits)
         return fits

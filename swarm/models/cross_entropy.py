@@ -18,14 +18,16 @@ AT_ONCE = 1 << 25
 """Logits, at most: 128 MiB in fp32. Part of the definition: sums of the weight's gradient are made by it."""
 
 
-def summed_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+def summed_cross_entropy(x: Tensor, project: Callable[[Tensor], Tensor], weight: Tensor, labels: Tensor) -> Tensor:
     """Σ −log softmax(x·weightᵀ)[label], fp32, nats. x (B, T, dim), weight (V, dim), labels (B, T) int64.
+
+    `project` makes that product, where it is made at once.
 
     Products are in autocast's precision where that is on; all else is fp32.
     """
     tokens = x.flatten(0, 1)
     if len(tokens) * len(weight) <= AT_ONCE:
-        return F.cross_entropy(F.linear(tokens, weight).float(), labels.flatten(), reduction="sum")
+        return F.cross_entropy(project(tokens).float(), labels.flatten(), reduction="sum")
     return _in_parts(tokens, weight, labels.flatten())
 
 

@@ -22,6 +22,7 @@ from swarm.models.boundary import Boundaries, initial_boundary_value
 from swarm.models.cross_entropy import summed_cross_entropy
 from swarm.models.initial import seeded_normal
 from swarm.models.rms_norm import RMSNorm
+from swarm.models.split_backward import Embedding, Linear
 from swarm.models.stage_module import StageModule
 from swarm.models.subspace import RESIDUAL_WRITERS, anchor, constrained, lift
 
@@ -66,14 +67,14 @@ class LlamaStage(StageModule):
         self._theta = model.rope_theta
         self.model = _Trunk()
         if self.first or (self.last and model.tie_embeddings):
-            self.model.embed_tokens = nn.Embedding(model.vocab_size, model.residual_width)
+            self.model.embed_tokens = Embedding(model.vocab_size, model.residual_width)
         # keyed by the layer's number in the whole model, so that names do not depend on the cuts
         self.model.layers = nn.ModuleDict({str(i): _Layer(model, i) for i in layers})
         self.model.boundaries = Boundaries(model, layers)
         if self.last:
             self.model.norm = RMSNorm(model.dim, model.norm_eps)
             if not model.tie_embeddings:
-                self.lm_head = nn.Linear(model.dim, model.vocab_size, bias=False)
+                self.lm_head = Linear(model.dim, model.vocab_size)
         self.register_buffer("_cos", torch.empty(model.context, self._head_dim), persistent=False)
         self.register_buffer("_sin", torch.empty(model.context, self._head_dim), persistent=False)
 
@@ -85,10 +86,10 @@ class LlamaStage(StageModule):
         `tokens`, the ids, above stage 0 too. Logits are (B, T, V).
         """
         out = self._through(x, tokens)
-        return F.linear(out, self._head()) if self.last else out
+        return self._logits(out) if self.last else out
 
     def train_loss(self, x: Tensor, tokens: Tensor | None, labels: Tensor) -> Tensor:
-        return summed_cross_entropy(self._through(x, tokens), self._head(), labels)
+        return summed_cross_entropy(self._through(x, tokens), self._logits, self._head(), labels)
 
     def layers(self) -> Iterable[nn.Module]:
         return self.model.layers.values()
@@ -111,6 +112,10 @@ class LlamaStage(StageModule):
             return self.model.boundaries.after(residual, frozen)
         final: Tensor = self.model.norm(lift(residual, anchored))
         return final
+
+    def _logits(self, final: Tensor) -> Tensor:
+        logits: Tensor = (self.model.embed_tokens.project if self._section.tie_embeddings else self.lm_head)(final)
+        return logits
 
     def _head(self) -> Tensor:
         return self.model.embed_tokens.weight if self._section.tie_embeddings else self.lm_head.weight
@@ -144,7 +149,7 @@ class LlamaStage(StageModule):
 class _Trunk(nn.Module):
     """Holds what a stage has of these: `embed_tokens` the first one, `norm` the last."""
 
-    embed_tokens: nn.Embedding
+    embed_tokens: Embedding
     layers: nn.ModuleDict
     boundaries: Boundaries
     norm: RMSNorm
@@ -171,10 +176,10 @@ class _Attention(nn.Module):
         super().__init__()
         self._head_dim = model.dim // model.heads
         self._groups = model.heads // model.kv_heads
-        self.q_proj = nn.Linear(model.dim, model.heads * self._head_dim, bias=False)
-        self.k_proj = nn.Linear(model.dim, model.kv_heads * self._head_dim, bias=False)
-        self.v_proj = nn.Linear(model.dim, model.kv_heads * self._head_dim, bias=False)
-        self.o_proj = nn.Linear(model.heads * self._head_dim, width, bias=False)
+        self.q_proj = Linear(model.dim, model.heads * self._head_dim)
+        self.k_proj = Linear(model.dim, model.kv_heads * self._head_dim)
+        self.v_proj = Linear(model.dim, model.kv_heads * self._head_dim)
+        self.o_proj = Linear(model.heads * self._head_dim, width)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, time, _ = x.shape
@@ -194,9 +199,9 @@ class _Attention(nn.Module):
 class _FeedForward(nn.Module):
     def __init__(self, model: ModelSection, width: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(model.dim, model.ffn_dim, bias=False)
-        self.up_proj = nn.Linear(model.dim, model.ffn_dim, bias=False)
-        self.down_proj = nn.Linear(model.ffn_dim, width, bias=False)
+        self.gate_proj = Linear(model.dim, model.ffn_dim)
+        self.up_proj = Linear(model.dim, model.ffn_dim)
+        self.down_proj = Linear(model.ffn_dim, width)
 
     def forward(self, x: Tensor) -> Tensor:
         written: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -95,7 +95,7 @@ class Crossings:
         return Lineage(source=received, base=base if self._mutual else 0, fresh=not base)
 
     def accumulated(self, m: Microbatch, received: int) -> Lineage | None:
-        """`m` counts: the lineage of its gradient for the stage before."""
+        """`m` is in the sums, or will be: the lineage of its gradient for the stage before."""
         arrived, gradient = self._inputs.get(m, _NONE), self._gradients.get(m, _NONE)
         sent = self._sent.get(m, 0)
         if not received and not sent:

@@ -15,6 +15,10 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return x, weight, torch.randint(0, 50, (2, 9), generator=generator)
 
 
+def loss_of(x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return summed_cross_entropy(x, lambda each: F.linear(each, weight), weight, labels)
+
+
 def parts_of(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
     monkeypatch.setattr(cross_entropy, "AT_ONCE", 50 * tokens)
 
@@ -25,7 +29,7 @@ def test_parts_give_the_loss_and_gradients_of_the_whole(monkeypatch: pytest.Monk
     wanted = F.cross_entropy(F.linear(x, weight).flatten(0, 1), labels.flatten(), reduction="sum")
     gradients = torch.autograd.grad(3 * wanted, (x, weight))
     parts_of(monkeypatch, tokens)
-    found = summed_cross_entropy(x, weight, labels)
+    found = loss_of(x, weight, labels)
     torch.testing.assert_close(found, wanted)
     for mine, theirs in zip(torch.autograd.grad(3 * found, (x, weight)), gradients, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
@@ -34,7 +38,7 @@ def test_parts_give_the_loss_and_gradients_of_the_whole(monkeypatch: pytest.Monk
 def test_what_fits_is_made_at_once_bit_for_bit() -> None:
     x, weight, labels = inputs()
     wanted = F.cross_entropy(F.linear(x.flatten(0, 1), weight), labels.flatten(), reduction="sum")
-    assert torch.equal(summed_cross_entropy(x, weight, labels), wanted)
+    assert torch.equal(loss_of(x, weight, labels), wanted)
 
 
 def test_products_are_in_the_precision_of_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,8 +46,8 @@ def test_products_are_in_the_precision_of_autocast(monkeypatch: pytest.MonkeyPat
     parts_of(monkeypatch, 4)
     half = weight.detach().bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        of_master, of_copy = (summed_cross_entropy(x, each, labels) for each in (weight, half))
+        of_master, of_copy = (loss_of(x, each, labels) for each in (weight, half))
     assert torch.equal(of_master, of_copy)
-    assert not torch.equal(of_master, summed_cross_entropy(x, weight, labels))
+    assert not torch.equal(of_master, loss_of(x, weight, labels))
     (a,), (b,) = torch.autograd.grad(of_master, (weight,)), torch.autograd.grad(of_copy, (half,))
     assert torch.equal(a.bfloat16(), b)

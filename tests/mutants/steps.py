@@ -223,6 +223,19 @@ def _no_retention() -> list[Patch]:
     return [(FrameCache, "keep", forget)]
 
 
+def _counted_when_sent() -> list[Patch]:
+    """A microbatch counts as soon as its gradient has left for the stage before."""
+    went_back = Microbatches.on_backward_done
+
+    def counted(self: Microbatches, done: Any, now: float) -> None:
+        went_back(self, done, now)
+        work = self.work.get(done.microbatch)
+        if work is not None and work.phase is WorkPhase.WEIGHTS:
+            self._accumulate(done.microbatch, work)
+
+    return [(Microbatches, "on_backward_done", counted)]
+
+
 STEPS = (
     Mutant("no fencing", "an excluded incarnation leaves the roster: what it accumulated is void", _no_fencing),
     Mutant("replay without dedup", "a frame of a finished microbatch is ignored", _replay_without_dedup),
@@ -235,6 +248,7 @@ STEPS = (
     Mutant("poll after crash", "the record, not the peers, says what is decided", _poll_after_crash),
     Mutant("set digests unchecked", "a reducer checks that sets are disjoint and complete", _sets_unchecked),
     Mutant("done taken for completeness", "DONE drives the window and nothing else", _done_is_completeness),
+    Mutant("counted when sent", "what counts is in the sums, weights' gradients and all", _counted_when_sent),
     Mutant("told before durable", "the record, not a message, is the commit point", _told_before_durable),
     Mutant("no retention", "every frame is kept until its step is decided", _no_retention),
 )

@@ -160,6 +160,15 @@ def killed_in_backward(swarm: Swarm) -> None:
     redone(swarm, fenced(swarm, p1, 1), p3, p1)
 
 
+def killed_with_weights_due(swarm: Swarm) -> None:
+    p1, p3 = swarm.peers["p1"], swarm.peers["p3"]
+    assert p1.wait_end() == -signal.SIGKILL, "when the gradient of a microbatch had left for the stage before"
+    assert not p1.of(MicrobatchAccumulated, pass_id=HIT), "the gradients of its weights were due"
+    amendment = fenced(swarm, p1, 1)
+    survivor = [e.microbatch for e in p3.of(MicrobatchAccumulated, pass_id=HIT)]
+    assert sorted(survivor) == list(range(swarm.manifest.batch.microbatches)) and set(amendment.moved) < set(survivor)
+
+
 def killed_in_reduce(swarm: Swarm) -> None:
     p0, p2 = swarm.peers["p0"], swarm.peers["p2"]
     died_at(p0, ReduceStarted)
@@ -391,6 +400,14 @@ def test_a_shared_mask_survives_a_kill(
     """Gradients are decoded beside the forward frame: a replacement computes that frame anew, or receives it again."""
     scenario = Scenario("killed in backward", killed_in_backward, {"p1": BACKWARD}, options=budget)
     play(scenario, make_swarm("int8", "codec.forward=topk:0.25", "codec.backward=topk-shared"), reference)
+
+
+def test_a_kill_between_both_halves_of_a_backward(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
+) -> None:
+    """The stage before has used the gradient when a replacement computes the microbatch anew."""
+    fault = {"p1": f"kill@Frame:1,key={HIT}/b1←*"}
+    play(Scenario("killed with weights due", killed_with_weights_due, fault), make_swarm("int8"), reference)
 
 
 def play(scenario: Scenario, swarm: Swarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:

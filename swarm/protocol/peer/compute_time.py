@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from swarm.protocol.ids import Microbatch
+
 SUDDENLY = 2.0
 """What takes so many times as long as before takes as long as that from now on: an average would lag behind."""
 
@@ -14,6 +16,8 @@ class ComputeTime:
 
     def __init__(self) -> None:
         self._forward, self._backward = _Seconds(), _Seconds()
+        self._halves: dict[Microbatch, float] = {}
+        """Seconds of backwards whose weights' gradients are due: they count when those are done."""
         self._stage: int | None = None
 
     def forward(self, seconds: float) -> None:
@@ -23,11 +27,20 @@ class ComputeTime:
         """In the last stage with the forward: there it is done at once."""
         self._backward.add(seconds)
 
+    def half_backward(self, m: Microbatch, seconds: float) -> None:
+        """The backward of `m` without the weights' gradients."""
+        self._halves[m] = seconds
+
+    def other_half(self, m: Microbatch, seconds: float) -> None:
+        """The weights' gradients of `m`."""
+        self.backward(self._halves.pop(m, 0.0) + seconds)
+
     def new_pass(self, stage: int) -> None:
         """What was measured in another stage says nothing of this one."""
         if stage != self._stage:
             self._forward, self._backward = _Seconds(), _Seconds()
         self._stage = stage
+        self._halves.clear()
         self._forward.fold()
         self._backward.fold()
 

@@ -72,6 +72,7 @@ from swarm.protocol.peer.io import (
     SumsFetched,
     SumsMissing,
     Undelivered,
+    WeightsDone,
 )
 from swarm.protocol.peer.leader import Control, Leader
 from swarm.protocol.peer.pass_run import PassRun
@@ -186,7 +187,7 @@ class PeerCore:
                     self._start_again(event.reason)
             case Fetched(nbytes):
                 self._status_reports.fetched(nbytes)
-            case ForwardDone() | BackwardDone() | ResultDone() | ComputeFailed():
+            case ForwardDone() | BackwardDone() | WeightsDone() | ResultDone() | ComputeFailed():
                 self._measure(event)
                 if self.pass_run is not None and event.pass_id == self.pass_run.pass_id:
                     self.pass_run.on_computed(event, now)
@@ -339,13 +340,17 @@ class PeerCore:
         self._shutdown.asked(reason, self.held_stage.stage, needed, now)
         self._status_reports.leaves(now)
 
-    def _measure(self, event: ForwardDone | BackwardDone | ResultDone | ComputeFailed) -> None:
+    def _measure(self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed) -> None:
         """How long it took, whether or not it is of use; a pass without gradients says nothing of one with them."""
         match event:
             case ForwardDone(PassId(index=0), seconds=seconds):
                 self._pace.forward(seconds)
+            case BackwardDone(weights_due=True, microbatch=m, seconds=seconds):
+                self._pace.half_backward(m, seconds)
             case BackwardDone(seconds=seconds):
                 self._pace.backward(seconds)
+            case WeightsDone(microbatch=m, seconds=seconds):
+                self._pace.other_half(m, seconds)
             case _:
                 pass
 

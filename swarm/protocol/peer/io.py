@@ -62,7 +62,7 @@ class ForwardDone:
 
 @dataclass(frozen=True, slots=True)
 class BackwardDone:
-    """A microbatch is in the accumulator. `payload` is the gradient for the stage before (None at stage 0)."""
+    """The backward of a microbatch is done. `payload` is the gradient for the stage before (None at stage 0)."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -70,6 +70,18 @@ class BackwardDone:
     seconds: float = 0.0
     received: int = 0
     """As in ForwardDone."""
+    weights_due: bool = False
+    """The gradients of the weights are not computed yet: the core orders them with `Weights`, and the microbatch is in
+    the accumulator when that is done. False: it is there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsDone:
+    """`Weights` of a microbatch is done: it is in the accumulator."""
+
+    pass_id: PassId
+    microbatch: Microbatch
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +223,7 @@ PeerInput = (
     | StateFailed
     | ForwardDone
     | BackwardDone
+    | WeightsDone
     | ResultDone
     | ComputeFailed
     | MemoryShort
@@ -265,7 +278,8 @@ class Begin(Action):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Action):
-    """Compute a microbatch. On the last stage of a TRAIN pass: forward, loss and backward in one → BackwardDone."""
+    """Compute a microbatch → ForwardDone. On the last stage of a TRAIN pass: forward, loss and backward in one →
+    BackwardDone."""
 
     pass_id: PassId
     kind: PassKind
@@ -279,7 +293,10 @@ class Forward(Action):
 
 @dataclass(frozen=True, slots=True)
 class Backward(Action):
-    """Backward of a forwarded microbatch; adds to the accumulator, then → BackwardDone. Goes before forward work."""
+    """Backward of a forwarded microbatch → BackwardDone. Goes before forward work.
+
+    Adds to the accumulator, or leaves that to `Weights`.
+    """
 
     pass_id: PassId
     microbatch: Microbatch
@@ -287,8 +304,19 @@ class Backward(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class Weights(Action):
+    """Compute the weights' gradients that a backward left due; adds to the accumulator, then → WeightsDone.
+
+    Goes after backward and forward work: nobody waits for it before the reduce.
+    """
+
+    pass_id: PassId
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
 class Discard(Action):
-    """Forget graph, input and queued forward work of a microbatch that was given up."""
+    """Forget graph, input, due weights' gradients and queued work of a microbatch that was given up."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -418,6 +446,7 @@ PeerAction = (
     | Begin
     | Forward
     | Backward
+    | Weights
     | Discard
     | EncodePart
     | SumBucket

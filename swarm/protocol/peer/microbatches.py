@@ -20,7 +20,16 @@ from swarm.protocol.messages import Frame, Payload, Released, Result, StageTable
 from swarm.protocol.outbox import Outbox
 from swarm.protocol.peer.frame_cache import FrameCache, Kept
 from swarm.protocol.peer.in_flight import InFlight
-from swarm.protocol.peer.io import Backward, BackwardDone, Discard, Forward, ForwardDone, ResultDone
+from swarm.protocol.peer.io import (
+    Backward,
+    BackwardDone,
+    Discard,
+    Forward,
+    ForwardDone,
+    ResultDone,
+    Weights,
+    WeightsDone,
+)
 from swarm.protocol.slots import Slots, unasked
 from swarm.protocol.timeouts import Observed
 
@@ -35,8 +44,10 @@ class Phase(enum.IntEnum):
     SUBMITTED = 3
     FORWARDED = 4
     BACKWARD = 5
-    FINISHED = 6
-    RELEASED = 7
+    WEIGHTS = 6
+    """Its gradient is on the way to the stage before. It counts only when its weights' gradients are in the sums."""
+    FINISHED = 7
+    RELEASED = 8
 
 
 @dataclass(slots=True)
@@ -85,7 +96,7 @@ class Microbatches:
         self.fenced = me not in self.rosters[stage]
         self.done = 0
         self.forwarded = 0
-        """Bit m is set when microbatch m was forwarded here, in training."""
+        """Bit m is set when microbatch m was forwarded here, in training; in the last stage, if it is not done yet."""
         self.crossings = crossings
         self.unreachable: set[Actor] = set()
         """Whose connection broke and is not back: they pass nothing on."""
@@ -124,7 +135,8 @@ class Microbatches:
     @property
     def queued(self) -> int:
         """Microbatches I could be computing now."""
-        return sum(work.phase in (Phase.INPUT, Phase.SUBMITTED, Phase.BACKWARD) for work in self.work.values())
+        at_hand = (Phase.INPUT, Phase.SUBMITTED, Phase.BACKWARD, Phase.WEIGHTS)
+        return sum(work.phase in at_hand for work in self.work.values())
 
     @property
     def _first(self) -> bool:
@@ -379,17 +391,33 @@ class Microbatches:
         work = self.work.get(m)
         if work is None or work.phase not in (Phase.BACKWARD, Phase.SUBMITTED):
             return
-        self._finish(m, work)
+        if done.weights_due:
+            work.phase = Phase.WEIGHTS
+            self.forwarded |= 1 << m  # of the last stage this is the first that the coordinator can hear
+        else:
+            self._accumulate(m, work)
         lineage = self.crossings.accumulated(m, done.received)
-        self._out.emit(MicrobatchAccumulated(str(self.pass_id), m))
         if not self._first:
             assert done.payload is not None
             key = FrameKey(self.pass_id, self.stage, Direction.BACKWARD, m)
             if not work.moved:  # a neighbour that lacks the gradient of a moved microbatch asks for it
                 self._frame_cache.wanted(self.tables[self.stage - 1].assignee(m), key, None)
             self._frame_cache.keep(key, Kept(done.payload, lineage))
+        if done.weights_due:
+            self._out.add(Weights(self.pass_id, m))
         self._submit()
         self.pull(now)
+
+    def on_weights_done(self, done: WeightsDone, now: float) -> None:
+        work = self.work.get(done.microbatch)
+        if work is None or work.phase is not Phase.WEIGHTS:
+            return
+        self._accumulate(done.microbatch, work)
+        self.pull(now)
+
+    def _accumulate(self, m: Microbatch, work: Work) -> None:
+        self._finish(m, work)
+        self._out.emit(MicrobatchAccumulated(str(self.pass_id), m))
 
     def _finish(self, m: Microbatch, work: Work) -> None:
         work.phase = Phase.FINISHED
@@ -425,8 +453,8 @@ class Microbatches:
         mine = table.assigned_to(self.me)
         for m in [m for m in self.work if m not in mine]:
             dropped = self.work.pop(m)
-            if dropped.phase in (Phase.BACKWARD, Phase.FINISHED) and self.kind is PassKind.TRAIN:
-                self.fenced = True  # its gradient is in my accumulator: no sum of mine may be used in this pass
+            if dropped.phase in (Phase.BACKWARD, Phase.WEIGHTS, Phase.FINISHED) and self.kind is PassKind.TRAIN:
+                self.fenced = True  # its gradient may be in my accumulator: no sum of mine may be used in this pass
             if dropped.phase not in (Phase.NEEDED, Phase.WANTED, Phase.RELEASED):
                 self._out.add(Discard(self.pass_id, m))
                 self.crossings.forget(m)

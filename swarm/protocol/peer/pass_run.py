@@ -36,6 +36,7 @@ from swarm.protocol.peer.io import (
     ForwardDone,
     PartEncoded,
     ResultDone,
+    WeightsDone,
 )
 from swarm.protocol.peer.microbatches import Microbatches
 from swarm.protocol.residuals import Carry
@@ -164,12 +165,17 @@ class PassRun:
 
     # ------------------------------------------------------------ computed here
 
-    def on_computed(self, event: ForwardDone | BackwardDone | ResultDone | ComputeFailed, now: float) -> None:
+    def on_computed(
+        self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed, now: float
+    ) -> None:
         match event:
             case ForwardDone():
                 self.walk.on_forward_done(event, now)
             case BackwardDone():
                 self.walk.on_backward_done(event, now)
+                self.reduce_if_sealed(now)
+            case WeightsDone():
+                self.walk.on_weights_done(event, now)
                 self.reduce_if_sealed(now)
             case ResultDone():
                 self.walk.on_result_done(event, now)

@@ -25,6 +25,7 @@ PHASES = (
     "before open",
     "forward",
     "backward",
+    "weights",
     "reduce",
     "prepared",
     "deciding",
@@ -32,6 +33,7 @@ PHASES = (
     "evaluating",
     "checkpointing",
 )
+_WORKING = ("forward", "backward", "weights", "reduce")
 ROLES = ("coordinator", "first", "middle", "last", "standby")
 KINDS = (
     "crash",
@@ -120,9 +122,9 @@ def nonsense(cell: Cell) -> str | None:
         return "a gradient goes wrong while it is reduced"
     if kind == "not finite" and phase not in ("forward", "backward", "reduce"):
         return "only what is computed or reduced can be so"
-    if kind == "swallow" and (role in ("coordinator", "standby") or phase not in ("forward", "backward", "reduce")):
+    if kind == "swallow" and (role in ("coordinator", "standby") or phase not in _WORKING):
         return "work is swallowed where there is some"
-    if kind == "exception" and phase not in ("forward", "backward", "applying"):
+    if kind == "exception" and phase not in ("forward", "backward", "weights", "applying"):
         return "an exception is thrown where something is computed"
     return None
 

@@ -1,4 +1,4 @@
-"""A simulated peer's one compute thread: a task at a time, control before backward before forward."""
+"""A simulated peer's one compute thread: a task at a time, control, backward, forward, weights' gradients."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class Priority(enum.IntEnum):
     CONTROL = 0
     BACKWARD = 1
     FORWARD = 2
+    WEIGHTS = 3
 
 
 @dataclass(slots=True)

@@ -27,7 +27,9 @@ def describe_input(item: Any) -> str:
         case peer_io.ForwardDone(pass_id, microbatch):
             return f"forward done {pass_id} m{microbatch}"
         case peer_io.BackwardDone(pass_id, microbatch):
-            return f"backward done {pass_id} m{microbatch}"
+            return f"backward done {pass_id} m{microbatch}" + (", weights due" if item.weights_due else "")
+        case peer_io.WeightsDone(pass_id, microbatch):
+            return f"weights done {pass_id} m{microbatch}"
         case peer_io.Assembled(attempt, digest):
             return f"assembled {attempt} {digest[:6]}"
         case peer_io.PartEncoded(attempt, bucket):
@@ -55,6 +57,8 @@ def describe_action(action: Any) -> str:
             return f"forward {pass_id} m{microbatch}"
         case peer_io.Backward(pass_id, microbatch):
             return f"backward {pass_id} m{microbatch}"
+        case peer_io.Weights(pass_id, microbatch):
+            return f"weights {pass_id} m{microbatch}"
         case peer_io.Discard(_, microbatch):
             return f"discard m{microbatch}"
         case peer_io.Begin(pass_id, kind):

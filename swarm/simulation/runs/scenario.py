@@ -61,7 +61,7 @@ _MIXED = (
     "diverging",
 )
 
-_FREQUENT = ("forward", "backward", "reduce")
+_FREQUENT = ("forward", "backward", "weights", "reduce")
 _BESIDE_GROUP = (
     *("crash", "restart", "last replica", "leave", "stall", "decision unsent", "decision half sent", "drop", "delay"),
     *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),

@@ -38,6 +38,8 @@ from swarm.simulation.toy.toy_model import (
 )
 
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
+_WEIGHTS_S = 0.010
+"""Of the backward: what waits where it is split."""
 
 
 class SimPeer(Lender):
@@ -62,6 +64,8 @@ class SimPeer(Lender):
         self._nonfinite = False
         """As in Begin."""
         self._inputs: dict[Microbatch, int] = {}
+        self._due: dict[Microbatch, tuple[int, int]] = {}
+        """(input, gradient) of microbatches whose weights' gradients are yet to be computed."""
         self.loans = Loans(self, self.loaded)
         self.storage = SimStorage(self, disk, self.loans, self.loaded)
         self.reduce = SimReduce(self, self.loans)
@@ -74,6 +78,7 @@ class SimPeer(Lender):
             peer_io.Begin: self._begin,
             peer_io.Forward: self._forward,
             peer_io.Backward: self._backward,
+            peer_io.Weights: self._weights,
             peer_io.Discard: self._discard,
             peer_io.EncodePart: self.reduce.encode_part,
             peer_io.SumBucket: self.reduce.sum_bucket,
@@ -144,6 +149,7 @@ class SimPeer(Lender):
             self.world.at(self.world.now + _SMALL_S, self, self._measured())
         self.accumulator = 0
         self._inputs.clear()
+        self._due.clear()
         self._bases.begin()
         self.queue.cancel(lambda of: not isinstance(of, peer_io.Apply))
         if action.kind is not PassKind.TRAIN:
@@ -157,9 +163,11 @@ class SimPeer(Lender):
 
     def _discard(self, action: peer_io.Discard) -> None:
         self._inputs.pop(action.microbatch, None)
+        self._due.pop(action.microbatch, None)
         self._bases.discard(action.pass_id, action.microbatch)
         m = action.microbatch
         self.queue.cancel(lambda of: isinstance(of, peer_io.Forward) and of.microbatch == m, running=False)
+        self.queue.cancel(lambda of: isinstance(of, peer_io.Weights) and of.microbatch == m)
 
     # ------------------------------------------------------------ computing
 
@@ -171,7 +179,7 @@ class SimPeer(Lender):
         if action.kind is PassKind.TRAIN:
             self.world.on_phase("forward", self)
             if self.stage == self.world.settings.stages - 1:
-                seconds += _BACKWARD_S
+                seconds += self._backward_s(action.microbatch)
                 self.world.on_phase("backward", self)
         self.queue.add(Priority.FORWARD, action, self._forwarded, seconds)
 
@@ -201,7 +209,7 @@ class SimPeer(Lender):
             self._inputs[m] = payload
             self.feed(self._bases.sent(action, output, seconds))
         elif action.kind is PassKind.TRAIN:
-            self.feed(self._accumulated(action.pass_id, m, payload, loss_gradient(output)))
+            self.feed(self._went_back(action.pass_id, m, payload, loss_gradient(output)))
         else:
             self.feed(peer_io.ResultDone(action.pass_id, m, loss_of(output), token_of(output)))
 
@@ -210,7 +218,7 @@ class SimPeer(Lender):
             return
         self.world.watch.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
-        self.queue.add(Priority.BACKWARD, action, self._backwarded, _BACKWARD_S)
+        self.queue.add(Priority.BACKWARD, action, self._backwarded, self._backward_s(action.microbatch))
 
     def _backwarded(self, action: peer_io.Backward) -> None:
         if self.fails_next:
@@ -225,17 +233,28 @@ class SimPeer(Lender):
         payload = self._inputs.pop(action.microbatch, None)
         if payload is None:
             raise Violation("contract", f"{self.label}: backward of m{action.microbatch}, which was not forwarded here")
-        self.feed(self._accumulated(action.pass_id, action.microbatch, payload, self.number(action.payload)))
+        self.feed(self._went_back(action.pass_id, action.microbatch, payload, self.number(action.payload)))
 
-    def _accumulated(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> peer_io.BackwardDone:
+    def _splits(self, m: Microbatch) -> bool:
+        """Whether the weights' gradients of a microbatch wait: for most there is memory to keep what they are made of.
+
+        Some peers never split a backward.
+        """
+        name = self.actor.peer.encode()
+        return mix(5, *name) % 4 > 0 and mix(6, m, *name) % 8 > 0
+
+    def _backward_s(self, m: Microbatch) -> float:
+        """Seconds of the backward, without the part that waits."""
+        return _BACKWARD_S - _WEIGHTS_S if self._splits(m) else _BACKWARD_S
+
+    def _went_back(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> peer_io.BackwardDone:
         assert self.stage is not None
-        count = self.world.settings.microbatches
-        self.world.watch.accumulates(self, pass_id, m)
         gradient = on_kind(gradient, self.kind)
-        self.accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
         back = backward_payload(self.stage, self.state, payload, gradient) if self.stage else None
-        if self.lies("sums"):
-            self.accumulator += LIE
+        if self._splits(m):
+            self._due[m] = payload, gradient
+        else:
+            self._accumulate(pass_id, m, payload, gradient)
         if back is not None and self.lies("gradients"):
             back = mix(back)
         if back is not None and self._codecs:
@@ -244,8 +263,33 @@ class SimPeer(Lender):
             back = HUGE
         received = self._bases.received(pass_id, m)
         last = self.stage == self.world.settings.stages - 1
-        seconds = (_FORWARD_S + _BACKWARD_S if last else _BACKWARD_S) * self.slowness
-        return peer_io.BackwardDone(pass_id, m, back, seconds, received)
+        seconds = ((_FORWARD_S if last else 0.0) + self._backward_s(m)) * self.slowness
+        return peer_io.BackwardDone(pass_id, m, back, seconds, received, weights_due=m in self._due)
+
+    def _weights(self, action: peer_io.Weights) -> None:
+        if self.swallowed("work"):
+            return
+        self.world.watch.works_on(self, action.pass_id, "weights' gradients")
+        self.world.on_phase("weights", self)
+        self.queue.add(Priority.WEIGHTS, action, self._weighted, _WEIGHTS_S)
+
+    def _weighted(self, action: peer_io.Weights) -> None:
+        if self.fails_next:
+            self._fail(action)
+            return
+        m = action.microbatch
+        if m not in self._due:
+            raise Violation("contract", f"{self.label}: no weights' gradients of m{m} are due here")
+        self._accumulate(action.pass_id, m, *self._due.pop(m))
+        self.feed(peer_io.WeightsDone(action.pass_id, m, _WEIGHTS_S * self.slowness))
+
+    def _accumulate(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> None:
+        assert self.stage is not None
+        self.world.watch.accumulates(self, pass_id, m)
+        count = self.world.settings.microbatches
+        self.accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
+        if self.lies("sums"):
+            self.accumulator += LIE
 
     # ------------------------------------------------------------ what it does wrong
 
@@ -331,7 +375,11 @@ class SimPeer(Lender):
 
     # ------------------------------------------------------------ failing
 
-    def _fail(self, action: peer_io.Forward | peer_io.Backward | peer_io.Apply, nonfinite: bool = False) -> None:
+    def _fail(
+        self,
+        action: peer_io.Forward | peer_io.Backward | peer_io.Weights | peer_io.Apply,
+        nonfinite: bool = False,
+    ) -> None:
         """An exception half way: garbage stays behind in the accumulator, or in the parameters."""
         self.fails_next = False
         if isinstance(action, peer_io.Apply):

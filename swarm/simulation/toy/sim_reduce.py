@@ -84,7 +84,7 @@ class SimReduce:
     def restore(self, action: peer_io.RestoreSums) -> None:
         """The sums of a step that was decided without this peer, instead of its own."""
         queue = self._peer.queue
-        queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward))
+        queue.cancel(lambda of: isinstance(of, peer_io.Forward | peer_io.Backward | peer_io.Weights))
         self._of, self._buffer = action.attempt, self._loans.spooled(action.attempt.pass_id.step)
         queue.add(Priority.CONTROL, action, self._restored, _SMALL_S)
 

@@ -1,0 +1,146 @@
+"""Layers whose backward can be split: the gradient of the input at once, that of the weight later (zero bubble).
+
+The stage before waits for the gradient of the input; nobody waits for a weight's until the step is reduced (Qi et al.,
+"Zero Bubble Pipeline Parallelism", 2024). A layer keeps its input and the gradient of its output in the `Backward` of
+its stage, so the weight's gradient is one product later, and no second pass through the graph. The same operations run
+either way: gradients are the same bits, whole or split, and those of `F.linear` and `F.embedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What the gradient of a weight is computed from, of one use in one microbatch."""
+
+    weight: Tensor
+    read: Tensor
+    """Of a product: its input (rows, in). Of an embedding: the ids (...) int64."""
+    gradient: Tensor
+    """Of the output: (rows, out)."""
+
+    def computed(self) -> Tensor:
+        """The gradient of the weight, in its shape and type."""
+        if self.read.dtype == torch.int64:
+            return _of_table(self.read, self.gradient, self.weight)
+        return _of_factor(self.read, self.gradient, self.weight)
+
+
+class SplitBackward:
+    """Of one stage: where its layers leave what the weights' gradients are computed from, while `splitting`."""
+
+    def __init__(self) -> None:
+        self._kept: list[Kept] | None = None
+
+    def attach(self, module: nn.Module) -> None:
+        """From now on the layers of `module` that can be split leave it here."""
+        for layer in module.modules():
+            if isinstance(layer, Linear | Embedding):
+                layer.split_backward = self
+
+    @contextmanager
+    def splitting(self) -> Iterator[list[Kept]]:
+        """A backward inside fills the list, and gives no gradient of these weights (None, if unused is allowed)."""
+        kept = self._kept = []
+        try:
+            yield kept
+        finally:
+            self._kept = None
+
+    def keep(self, weight: Tensor, read: Tensor, gradient: Tensor) -> bool:
+        """Whether this backward is split. The thread may be one of autograd's own."""
+        if self._kept is None:
+            return False
+        self._kept.append(Kept(weight, read.detach(), gradient.detach()))  # the graph behind them is not kept
+        return True
+
+
+class Linear(nn.Linear):
+    """x·weightᵀ, without a bias."""
+
+    split_backward: SplitBackward | None = None
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:  # the name that torch gives it
+        return _product(input, self.weight, self.split_backward)
+
+
+class Embedding(nn.Embedding):
+    """A table of rows by id; `project` is the head that shares it."""
+
+    split_backward: SplitBackward | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.split_backward is None or not torch.is_grad_enabled():
+            return super().forward(input)
+        found: Tensor = _Lookup.apply(input, self.weight, self.split_backward)  # type: ignore[no-untyped-call]
+        return found
+
+    def project(self, x: Tensor) -> Tensor:
+        """x·weightᵀ: (..., dim) → (..., rows of the table)."""
+        return _product(x, self.weight, self.split_backward)
+
+
+def _product(x: Tensor, weight: Tensor, split: SplitBackward | None) -> Tensor:
+    if split is None or not torch.is_grad_enabled():
+        return F.linear(x, weight)
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        x = x.to(torch.get_autocast_dtype(device))
+    product: Tensor = _Product.apply(x, weight, split)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, split: SplitBackward) -> Tensor:
+        factor = weight.to(x.dtype)
+        ctx.save_for_backward(x, factor)
+        ctx.weight, ctx.split = weight, split
+        return F.linear(x, factor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, factor = ctx.saved_tensors
+        (gradient,) = gradients
+        rows, read = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+        of_input = rows.mm(factor).view(x.shape) if ctx.needs_input_grad[0] else None
+        if ctx.split.keep(ctx.weight, read, rows):
+            return of_input, None, None
+        return of_input, _of_factor(read, rows, ctx.weight), None
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, split: SplitBackward) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.weight, ctx.split = weight, split
+        return F.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, None]:
+        (ids,) = ctx.saved_tensors
+        (gradient,) = gradients
+        if ctx.split.keep(ctx.weight, ids, gradient):
+            return None, None, None
+        return None, _of_table(ids, gradient, ctx.weight), None
+
+
+def _of_factor(read: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    return gradient.t().mm(read).to(weight.dtype)
+
+
+def _of_table(ids: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.embedding_dense_backward(gradient, ids, len(weight), -1, False)
+    return found
