@@ -18,8 +18,6 @@ from swarm.compute.kernels import checked
 from swarm.compute.sums import NOT_FINITE, Layout
 
 _BLOCK = 1 << 14  # elements: part of the definition, never change it
-_AT_ONCE = 1 << 8
-"""Blocks whose squares are made in one go on a device that is no CPU."""
 
 
 @torch.no_grad()
@@ -76,15 +74,18 @@ def agrees(lanes: Callable[[Tensor, int], Tensor], device: torch.device) -> bool
 
 def _plain_lanes(values: Tensor) -> Tensor:
     lanes = torch.zeros(min(len(values), _BLOCK), dtype=torch.float64, device=values.device)
-    at_once = _BLOCK * (1 if values.device.type == "cpu" else _AT_ONCE)
-    for part in values.split(at_once):
-        numbers = part.to(torch.float64)
-        if not values.is_floating_point():
-            numbers.masked_fill_(part == NOT_FINITE, torch.nan)
-        squares = numbers * numbers  # by itself: an operation that adds too would round once
-        for each in squares.split(_BLOCK):
-            lanes[: len(each)] += each
+    squares = torch.empty_like(lanes)
+    for part in values.split(_BLOCK):
+        each = squares[: len(part)].copy_(part)
+        if not values.is_floating_point() and _may_be_lost(part):
+            each.masked_fill_(part == NOT_FINITE, torch.nan)
+        lanes[: len(part)] += each.mul_(each)  # two operations: a fused one would round once
     return lanes
+
+
+def _may_be_lost(part: Tensor) -> bool:
+    """Whether NOT_FINITE is in it. An accelerator is not asked, since the host would wait for the answer."""
+    return part.device.type != "cpu" or bool(part.numpy().min(initial=0) == NOT_FINITE)
 
 
 def _folded(lanes: Tensor) -> Tensor:

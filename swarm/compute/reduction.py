@@ -6,6 +6,7 @@ numbers, whose size follows from the bucket. What numbers the reduced vector is 
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
 from collections.abc import Sequence
@@ -64,7 +65,7 @@ class Buckets:
         return slice(self._starts[bucket], self._ends[bucket])
 
     @property
-    def slices(self) -> list[slice]:
+    def slices(self) -> list[builtins.slice]:
         return [self.slice(bucket) for bucket in range(self.count)]
 
     def _unknown(self, bucket: int) -> FrameError:
