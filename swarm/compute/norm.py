@@ -42,13 +42,14 @@ def squared_norm(flat: Tensor, layout: Layout, unit: float = 1.0) -> float:
 
 def _lanes(values: Tensor) -> Tensor:
     """(at most _BLOCK,) fp64: the squares of every block, added one block after another."""
-    if (kernel := _kernel(values.device)) is not None:
-        return kernel(values, _BLOCK)
+    if (lanes := kernel(values.device)) is not None:
+        return lanes(values, _BLOCK)
     return _plain_lanes(values)
 
 
 @functools.cache
-def _kernel(device: torch.device) -> Callable[[Tensor, int], Tensor] | None:
+def kernel(device: torch.device) -> Callable[[Tensor, int], Tensor] | None:
+    """What adds up squares on `device`; None: plain torch operations do."""
     return checked("add up squares", device, _fused, lambda found: agrees(found, device))
 
 
