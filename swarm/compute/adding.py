@@ -11,13 +11,12 @@ Triton along, and gives the same bits. `adder` tries the kernels once for each d
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-_log = logging.getLogger(__name__)
+from swarm.compute.kernels import checked
 
 Add = Callable[[Tensor, Tensor, Tensor, Tensor, float, float], None]
 """(sums, gradient, peak, room, scale, most) → nothing.
@@ -31,22 +30,12 @@ most: a larger gradient is not added.
 @functools.cache
 def adder(device: torch.device) -> Add:
     """The quickest way that is right on `device`."""
-    if device.type != "cuda":
-        return plain
-    try:
-        from swarm.compute import fused
-    except ImportError as error:
-        _log.info("%s adds gradients with plain torch operations: Triton is not installed (%s)", device, error)
-        return plain
-    try:
-        right = agrees(fused.add, device)
-    except Exception as error:  # whatever a compiler throws: the run goes on without it
-        _log.warning("%s adds gradients with plain torch operations: Triton failed (%.300s)", device, error)
-        return plain
-    if not right:
-        _log.warning("%s adds gradients with plain torch operations: Triton computed other numbers", device)
-        return plain
-    _log.info("%s adds gradients with Triton", device)
+    return checked("add gradients", device, _fused, lambda found: agrees(found, device)) or plain
+
+
+def _fused() -> Add:
+    from swarm.compute import fused
+
     return fused.add
 
 

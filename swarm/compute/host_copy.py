@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -28,9 +32,9 @@ class HostCopy:
         return self._values
 
 
-def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """A copy of a CPU tensor on `device`. For CUDA it goes by way of pinned memory, so that the host need not wait."""
-    if device.type != "cuda":
-        return values.to(device, copy=True)
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return pinned.copy_(values).to(device, non_blocking=True)
+def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy of an array on `device`. For CUDA it goes by way of pinned memory, so that the host need not wait."""
+    kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
+    host = torch.empty(values.shape, dtype=kind, pin_memory=device.type == "cuda")
+    host.numpy()[...] = values
+    return host.to(device, non_blocking=True)

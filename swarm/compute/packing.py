@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -135,12 +134,12 @@ def _groups(counts: NDArray[np.intp]) -> Iterator[tuple[int, slice, slice]]:
 _local = threading.local()
 
 
-def _scratch(name: str, shape: tuple[int, ...], dtype: Any = np.uint64) -> NDArray[Any]:
+def _scratch(name: str, shape: tuple[int, ...]) -> Words:
     """Undefined memory of this thread, the same at the next call: fresh pages cost as much as the work on them."""
     size = int(np.prod(shape))
-    held: NDArray[Any] | None = getattr(_local, name, None)
+    held: Words | None = getattr(_local, name, None)
     if held is None or len(held) < size:
-        held = np.empty(size, dtype)
+        held = np.empty(size, np.uint64)
         setattr(_local, name, held)
     return held[:size].reshape(shape)
 
@@ -153,7 +152,7 @@ def _folded(numbers: Whole, grid_bits: int) -> tuple[Words, Bytes]:
     blocks = _blocks(len(numbers))
     folded = _scratch("folded", (blocks, BLOCK))
     integers, flat = folded.view(np.int64), folded.reshape(-1).view(np.int64)
-    signs = _scratch("signs", (_COLUMNS * _ROWS,), np.int64)
+    signs = _scratch("signs", (_ROWS * _COLUMNS,)).view(np.int64)
     widest = np.empty(blocks, np.int64)
     for start in range(0, len(numbers), len(signs)):
         part = numbers[start : start + len(signs)]
@@ -234,6 +233,7 @@ def _unpack(data: Bytes, width: int, whole: Whole) -> None:
     rows = whole.reshape(_ROWS, -1)
     count = rows.shape[1]
     words, shifted = _scratch("words", (_WORDS, _COLUMNS)), _scratch("shifted", (_COLUMNS,))
+    zigzag = _scratch("signs", (_ROWS, _COLUMNS)).view(np.int64)
     mask = np.uint64((1 << width) - 1)
     for start in range(0, count, _COLUMNS):
         size = min(_COLUMNS, count - start)
@@ -252,10 +252,11 @@ def _unpack(data: Bytes, width: int, whole: Whole) -> None:
             if shift + width > 64:
                 bits |= np.left_shift(words[word + 1, :size], np.uint64(64 - shift), out=shifted[:size])
             bits &= mask
-            signs = shifted[:size].view(np.int64)
-            np.negative(np.bitwise_and(row, 1, out=signs), out=signs)
-            np.right_shift(row, 1, out=row)
-            row ^= signs
+        part = rows[:, start : start + size]
+        signs = zigzag[:, :size]
+        np.negative(np.bitwise_and(part, 1, out=signs), out=signs)
+        np.right_shift(part, 1, out=part)
+        part ^= signs
 
 
 def _planes(width: int, count: int, data: Bytes) -> Iterator[tuple[int, int, type[np.unsignedinteger], Bytes]]:

@@ -6,6 +6,7 @@ numbers, whose size follows from the bucket. What numbers the reduced vector is 
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.compute import packing
+from swarm.compute import device_packing, packing
 from swarm.compute.body import FrameError
-from swarm.compute.digest import reduced_digest
+from swarm.compute.device_packing import DevicePacking
+from swarm.compute.digest import Hashing, reduced_digest
 from swarm.compute.norm import squared_norm
 from swarm.compute.sums import Accumulator, Layout
 from swarm.compute.totals import combine, in_floats, loss_of, reduced_dtype, unit_of
@@ -61,6 +63,10 @@ class Buckets:
         if not 0 <= bucket < self.count:
             raise self._unknown(bucket)
         return slice(self._starts[bucket], self._ends[bucket])
+
+    @property
+    def slices(self) -> list[builtins.slice]:
+        return [self.slice(bucket) for bucket in range(self.count)]
 
     def _unknown(self, bucket: int) -> FrameError:
         return FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
@@ -120,7 +126,12 @@ class Reduction:
         """Of the reduced vector, as it is sent where nothing is compressed."""
         self._sums = sums
         self._dtype = reduced_dtype(sums)
-        self._reduced = torch.zeros(accumulator.layout.length, dtype=self._dtype)
+        packed = sums.mode == "exact" and not sums.compresses
+        found = device_packing.kernels(accumulator.device) if packed else None
+        self._device = None if found is None else DevicePacking(found, accumulator.numbers, sums.grid_bits)
+        """None: the CPU reduces, wherever the sums are."""
+        where = "cpu" if self._device is None else accumulator.device
+        self._reduced = torch.zeros(accumulator.layout.length, dtype=self._dtype, device=where)
         self._digest: str | None = None
         """Of the reduced vector, since it is complete."""
         self._attempt: Attempt | None = None
@@ -130,6 +141,8 @@ class Reduction:
 
     def part(self, action: EncodePart) -> memoryview:
         """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
+        if self._device is not None:
+            return self._device.part((action.attempt, self._accumulator.revision), action.bucket, self._buckets.slices)
         return self._buckets.write(self._accumulator.numbers(self._buckets.slice(action.bucket)).cpu())
 
     def sum(self, action: SumBucket) -> memoryview:
@@ -138,12 +151,19 @@ class Reduction:
         Raises FrameError, SumOverflow.
         """
         where = self._buckets.slice(action.bucket)
-        own = self._accumulator.numbers(where).cpu()
+        own = self._accumulator.numbers(where).to(self._reduced.device)
+        if self._device is not None:
+            for part in action.parts:
+                self._buckets.check(action.bucket, part)
         self._take(action.attempt, action.bucket)
         if not action.parts:
             self._reduced[where] = self._own(own)
             self._summed.add(action.bucket)
             return memoryview(b"")
+        if self._device is not None:
+            payload = self._device.total(own, action.parts, self._reduced[where])  # type: ignore[arg-type]
+            self._summed.add(action.bucket)
+            return payload
         parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # each is read once it is added
         total = combine(own, parts, self._sums, out=self._reduced[where])
         self._summed.add(action.bucket)
@@ -154,6 +174,10 @@ class Reduction:
         """Raises FrameError."""
         if attempt == self._attempt and bucket in self._summed:
             self._summed.discard(bucket)
+        elif self._device is not None:
+            self._buckets.check(bucket, payload)
+            self._take(attempt, bucket)
+            self._device.read(payload, self._reduced[self._buckets.slice(bucket)])  # type: ignore[arg-type]
         else:
             values = self._read(bucket, payload)
             self._take(attempt, bucket)
@@ -163,11 +187,13 @@ class Reduction:
     def assemble(self, attempt: Attempt) -> Assembled:
         """Raises ValueError when a bucket is missing."""
         reduced = self.reduced(attempt)
+        hashing = None if self._digest else Hashing(reduced)
         squared = squared_norm(reduced, self._accumulator.layout, self.unit)
         loss = loss_of(reduced, self._sums) if self._accumulator.layout.with_loss else 0.0
         finite = math.isfinite(squared) and math.isfinite(loss)
         shared = self._accumulator.layout.shared_length
         of_shared = reduced_digest(reduced[:shared]) if shared else ""
+        self._digest = self._digest or (hashing.result() if hashing is not None else None)
         return Assembled(attempt, self.digest(attempt), squared, loss, finite, of_shared)
 
     def digest(self, attempt: Attempt) -> str:
@@ -192,6 +218,8 @@ class Reduction:
     def written(self, attempt: Attempt) -> list[bytes]:
         """All of the reduced vector, uncompressed, for those who catch up."""
         reduced = self.reduced(attempt)
+        if self._device is not None:
+            return self._device.written(reduced, self._whole.slices)
         return [bytes(self._whole.write(reduced[self._whole.slice(b)])) for b in range(self._whole.count)]
 
     def restore(self, attempt: Attempt, written: Sequence[object]) -> None:
@@ -200,7 +228,11 @@ class Reduction:
             raise FrameError(f"{len(written)} buckets, the stage has {self._whole.count}")
         self._turn_to(None)
         for bucket, payload in enumerate(written):
-            self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
+            if self._device is None:
+                self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
+                continue
+            self._whole.check(bucket, payload)
+            self._device.read(payload, self._reduced[self._whole.slice(bucket)])  # type: ignore[arg-type]
         self._attempt = attempt
         self._digest = None
         self._stored = set(range(self._buckets.count))
@@ -211,6 +243,8 @@ class Reduction:
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
         """The decision of `attempt` is applied."""
+        if self._device is not None:
+            self._device.drop()
 
     def forget(self) -> None:
         """Another state is loaded: nothing of earlier steps counts."""
@@ -225,6 +259,8 @@ class Reduction:
         """What lies in the reduced buffer is of this attempt."""
         self._digest = None
         if attempt != self._attempt:
+            if self._device is not None and attempt is None:
+                self._device.drop()
             self._attempt = attempt
             self._stored.clear()
             self._summed.clear()

@@ -93,7 +93,9 @@ class Accumulator:
     def __init__(self, layout: Layout, sums: SumSection, device: str | torch.device = "cpu") -> None:
         self.layout = layout
         self.exact = sums.mode == "exact"
-        self._device = torch.device(device)
+        self.device = torch.device(device)
+        self.revision = 0
+        """Another one when the sums may be others."""
         self._grid_bits = sums.grid_bits
         self._scale = 2.0**sums.grid_bits
         self._starts = [part.start for part in layout.slices]
@@ -106,13 +108,14 @@ class Accumulator:
         self._loss = _Loss(sums)
         self._awaited: list[int] = []
         """Tensors whose gradients the device has, since `end`."""
-        self._here = self._device.type == "cpu"
+        self._here = self.device.type == "cpu"
         count = min(_BLOCK, max((0, *layout.sizes))) if self.exact and self._here else 0
         self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
         self._peaks = torch.zeros(len(self._sums), device=device)
         self._room = self._rooms()
 
     def zero(self) -> None:
+        self.revision += 1
         for index, bound in enumerate(self._bounds):
             if self._sums[index].dtype == torch.int64 and 0 < bound < _NARROW_AGAIN:
                 self._sums[index] = torch.zeros_like(self._sums[index], dtype=torch.int32)
@@ -149,6 +152,7 @@ class Accumulator:
 
         Raises SumOverflow, on a CPU.
         """
+        self.revision += 1
         flat = gradient.reshape(-1)
         if not self.exact:
             self._sums[index].add_(flat)
@@ -158,11 +162,12 @@ class Accumulator:
             assert index not in self._awaited, "one gradient of a tensor at a time"
             self._awaited.append(index)
             where, most = slice(index, index + 1), self._most
-            add = adding.adder(self._device)
+            add = adding.adder(self.device)
             add(self._sums[index], flat, self._peaks[where], self._room[where], self._scale, most)
 
     def add_loss(self, loss: float, *, step: int | None = None) -> None:
         """Raises SumOverflow."""
+        self.revision += 1
         self._loss.add(loss, step)
 
     def settle(self, step: int | None = None) -> tuple[int, ...]:
@@ -196,9 +201,9 @@ class Accumulator:
             start += piece
             index += 1
         if where.stop > end:
-            parts.append(self._loss.number().to(self._device))
+            parts.append(self._loss.number().to(self.device))
         if not parts:
-            return torch.zeros(0, dtype=torch.int64 if self.exact else torch.float32, device=self._device)
+            return torch.zeros(0, dtype=torch.int64 if self.exact else torch.float32, device=self.device)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
@@ -221,12 +226,12 @@ class Accumulator:
 
     def _rooms(self) -> Tensor:
         rooms = [_NARROW if sums.dtype == torch.int32 else _WIDE for sums in self._sums]
-        return torch.tensor(rooms, dtype=torch.int64, device=self._device)
+        return torch.tensor(rooms, dtype=torch.int64, device=self.device)
 
     def _read(self, index: int, where: slice) -> Tensor:
         sums = self._sums[index][where]
         if self._void[index]:
-            return torch.full(sums.shape, NOT_FINITE, dtype=torch.int64, device=self._device)
+            return torch.full(sums.shape, NOT_FINITE, dtype=torch.int64, device=self.device)
         return sums.to(torch.int64) if self.exact else sums
 
     def _add_here(self, index: int, gradient: Tensor, step: int | None) -> None:

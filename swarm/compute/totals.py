@@ -68,12 +68,15 @@ def combine(own: Tensor, parts: Iterable[Tensor], sums: SumSection, out: Tensor 
 
 
 def _add_up(total: Tensor, parts: Iterable[Tensor], grid_bits: int) -> None:
-    low, high = _range(total)
+    given = False
     for part in parts:
+        given = True
         _add(total, part)
         low, high = _range(total)
         if low < _LOST:  # at once: two of NOT_FINITE still fit into 64 bits, more do not
             total[total < _LOST] = NOT_FINITE
+    if not given:  # the bound of own sums is known to be low enough
+        return
     if low < _LOST:
         low = int(torch.where(total == NOT_FINITE, 0, total).min())
     if (peak := max(-low, high)) >= 1 << 53:  # of the whole sum: no order of the parts decides
@@ -90,5 +93,7 @@ def _add(total: Tensor, part: Tensor) -> None:
 def _range(values: Tensor) -> tuple[int, int]:
     if not len(values):
         return 0, 0
+    if values.device.type == "cpu":
+        return int(values.numpy().min()), int(values.numpy().max())  # a third of what torch takes
     low, high = torch.stack(torch.aminmax(values)).tolist()
     return low, high
