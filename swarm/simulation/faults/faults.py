@@ -33,7 +33,6 @@ PHASES = (
     "evaluating",
     "checkpointing",
 )
-_WORKING = ("forward", "backward", "weights", "reduce")
 ROLES = ("coordinator", "first", "middle", "last", "standby")
 KINDS = (
     "crash",
@@ -59,6 +58,8 @@ KINDS = (
     "stranger",
 )
 
+_WORKING = ("forward", "backward", "weights", "reduce")
+_ON_LINKS = ("drop", "duplicate", "reorder", "delay", "partition", "one-way partition", "coordinator cut off", "flap")
 
 GROUP_KINDS = (
     "member restart",
@@ -122,6 +123,8 @@ def nonsense(cell: Cell) -> str | None:
         return "a gradient goes wrong while it is reduced"
     if kind == "not finite" and phase not in ("forward", "backward", "reduce"):
         return "only what is computed or reduced can be so"
+    if phase == "weights" and (role in ("coordinator", "standby") or kind in _ON_LINKS):
+        return "weights' gradients are computed alone, and nobody is sent anything"
     if kind == "swallow" and (role in ("coordinator", "standby") or phase not in _WORKING):
         return "work is swallowed where there is some"
     if kind == "exception" and phase not in ("forward", "backward", "weights", "applying"):
