@@ -54,7 +54,9 @@ KNOWN = {
     "expulsion forgotten": 111,
 }
 """A seed that catches each mutant. After a change of the protocol another may be needed: SEARCH finds it."""
-SEARCH = "find another seed with `pytest -n 0 -rP --long tests/protocol/test_teeth.py -k first_seeds` and put it in KNOWN"
+SEARCH = (
+    "find another seed with `pytest -n 0 -rP --long tests/protocol/test_teeth.py -k first_seeds` and put it in KNOWN"
+)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
