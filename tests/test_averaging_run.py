@@ -46,7 +46,7 @@ def carried(swarm: Swarm, stage: int = 0) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("codec", ["int8", "int4", "int2", "bf16", "topk:0.1", "powersgd:2"])
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_replicas_agree_and_equal_the_replayed_record(run, codec: str, stages: int) -> None:
     swarm = run(averaged(codec, stages))
     assert carried(swarm, stages - 1) == [NOBODY] + [BOTH] * (STEPS - 1)
