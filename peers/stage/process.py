@@ -310,7 +310,7 @@ class PeerProcess:
         """
         while not patience.exhausted:
             await asyncio.sleep(_LOOK_EVERY_S)
-            refusals = [self._network.why_hopeless(member) for member in self.core.allegiance.group]
+            refusals = [self._network.why_hopeless(member) for member in self.core.leader.group]
             if all(refusals):
                 patience.refused(str(refusals[0]))
                 if is_of_a_twin(str(refusals[0])):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from swarm.events.event import Event, Severity
@@ -193,6 +193,8 @@ class FaultCosted(Event):
     tokens: int
     """That the swarm would have trained in those seconds."""
     reason: str
+    reasons: list[str] = field(default_factory=list)
+    """Why, for each of the first of `actors`."""
 
     def sentence(self) -> str:
         again = f"{self.microbatches} microbatches done again"

@@ -35,6 +35,8 @@ KNOWN = {
     "step left out": 1,
     "in the roster too early": 0,
     "copied too late": 1,
+    "one stage believed": 0,
+    "reloads for ever": 0,
     "let go at once": 9,
     "last copy let go": 68,
     "taken from a leaver": 9,

@@ -649,23 +649,24 @@ class CoordinatorCore:
                 self._redo(pass_state, what)
             case Dropped(reason, who):
                 self._scheduler.dropped()
-                if pass_state.kind in self._costs_of:
-                    self._costs_of[pass_state.kind].aborted(pass_state, reason)
-                self._tell_dropped(pass_state, reason, who, now)
+                self._came_to_nothing(pass_state, reason, now, dropped=True, who=who)
                 self._pass_closed(now)
 
     def _give_up(self, pass_state: PassState, reason: str, now: float) -> None:
         self._failure_history.aborts += 1
         dropped = self._scheduler.aborted(pass_state.kind)
-        if pass_state.kind in self._costs_of:
-            self._costs_of[pass_state.kind].aborted(pass_state, reason)
-        if dropped:
-            self._tell_dropped(pass_state, reason, (), now)
+        self._came_to_nothing(pass_state, reason, now, dropped=dropped)
         self._audits.gave_up(pass_state)
         self._abort(pass_state, reason)
 
-    def _tell_dropped(self, pass_state: PassState, reason: str, who: tuple[Actor, ...], now: float) -> None:
-        """An evaluation, or a sample, is not done; and what was lost with it."""
+    def _came_to_nothing(
+        self, pass_state: PassState, reason: str, now: float, *, dropped: bool, who: tuple[Actor, ...] = ()
+    ) -> None:
+        """Tell what was lost. `dropped`: an evaluation, or a sample, is not tried again, because of `who`."""
+        if pass_state.kind in self._costs_of:
+            self._costs_of[pass_state.kind].aborted(pass_state, reason)
+        if not dropped:
+            return
         self._out.emit(EvaluationDropped(self.history.version, reason, [str(actor) for actor in who]))
         if pass_state.kind is PassKind.EVALUATE:
             self._tell_cost(self._costs_of[pass_state.kind].given_up(pass_state, now))

@@ -74,7 +74,7 @@ class PeerBody(Process):
         lie = self.lie
         if lie is None or not self.is_liar or lie.about != what:
             return False
-        if lie.shy and len(self.core.pass_run.walk.table.roster) < self.world.settings.replicas:
+        if lie.shy and len(self.core.pass_run.microbatches.table.roster) < self.world.settings.replicas:
             return False
         return self.world.random.random() < lie.how_often
 

@@ -177,7 +177,7 @@ class SimReduce:
 
     def _is_spoilt(self) -> bool:
         """Whether one of those whose sums these are has added what is not finite, or one in the pass has sent it."""
-        world, table = self._peer.world, self._peer.core.pass_run.walk.table
+        world, table = self._peer.world, self._peer.core.pass_run.microbatches.table
         for actor, member in world.by_actor.items():
             if not isinstance(member, PeerBody) or member.lie is None or not member.is_liar:
                 continue
