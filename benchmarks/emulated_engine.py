@@ -79,7 +79,7 @@ class _EmulatedStage(Stage):
         backward_s: float,
         splits: Callable[[int], bool],
     ) -> None:
-        self._weights = parameters
+        self._count = parameters
         self._splits = splits
         self._halves: set[Microbatch] = set()
         """Microbatches of which half of the backward is due."""
@@ -141,11 +141,11 @@ class _EmulatedStage(Stage):
 
     def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
         # it computes nothing: what is asked of a stage's module here is which parameters it has
-        return cast(StageModule, _Weights(self._weights, last=self._index == manifest.model.stages - 1))
+        return cast(StageModule, _Weights(self._count, last=self._index == manifest.model.stages - 1))
 
     def _activation(self, body: ForwardBody) -> bytes:
         if body.kind is BodyKind.PROMPT:
-            return self._frame(body, torch.zeros(*body.inputs.shape, self._width))
+            return self._frame(body, torch.zeros(*body.inputs.shape, self._width))()
         return self._format.pack_encoded(body.kind, body.tokens, self._encoded)
 
     def _back(self, action: Forward | Backward, began: float, before_s: float) -> BackwardDone:
@@ -170,6 +170,9 @@ def _last_until(began: float, seconds: float) -> None:
 
 class _Weights(nn.Module):
     """Stands in for a stage's parameters."""
+
+    def matrices(self) -> list[str]:
+        return []
 
     def __init__(self, count: int, *, last: bool) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, object]:
         start = time.thread_time()
         packed = packing.pack(flat, grid_bits)
         half = time.thread_time()
-        packing.unpack(packed, len(flat), grid_bits)
+        packing.unpack(packed, len(flat), grid_bits, flat)
         sizes.append(len(packed))
         pack_ns.append((half - start) / len(flat) * 1e9)
         unpack_ns.append((time.thread_time() - half) / len(flat) * 1e9)
@@ -93,7 +93,9 @@ def _row(folder: Path, steps: int, grid_bits: int) -> dict[str, object]:
         "by stage": [round(size / len(flat), 2) for size, flat in zip(sizes, sums, strict=True)],
         "pack, ns per parameter": round(statistics.median(pack_ns), 1),
         "unpack, ns per parameter": round(statistics.median(unpack_ns), 1),
-        "rms of the sums": round(float(sum((flat**2).sum() for flat in sums) / count) ** 0.5, 3),
+        "rms of the sums": round(
+            float(sum((flat.astype(float) ** 2).sum() for flat in sums) / count) ** 0.5 * 2.0**-grid_bits, 3
+        ),
         "loss": round(model.heldout_loss(reader), 4),
     }
 

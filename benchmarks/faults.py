@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import aims
 from benchmarks.fault_matrix import ROWS
 from benchmarks.results import write_results
-from benchmarks.scenarios import IN_CI, Report, play
+from benchmarks.scenarios import IN_CI, IN_LONG_CI, Report, play
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "internet" / "scenarios"
@@ -79,10 +79,16 @@ def table(reports: dict[str, Report]) -> str:
                 shown = ("" if row.met(*told) else "**missed:** ") + row.tell(*told)
         else:
             shown = "not played yet"
-        places = [f"`{name}.toml`{' (CI)' if name in IN_CI else ''}, real processes" for name in row.scenarios]
+        places = [f"`{name}.toml`{_suite(name)}, real processes" for name in row.scenarios]
         where = "; ".join([*places, *([row.beside] if row.beside else [])])
         lines.append(f"| {row.number} | {row.fault} | {row.target} | {shown} | {where} |")
     return "\n".join(lines)
+
+
+def _suite(name: str) -> str:
+    if name in IN_CI:
+        return " (CI)"
+    return " (CI, long)" if name in IN_LONG_CI else ""
 
 
 def write_page(reports: dict[str, Report]) -> None:

@@ -155,14 +155,15 @@ class _Flow:
         self._history = History(Term(1), None, 0)
         stage_costs = StageCosts(course.stages)
         self._rebalancing = Rebalancing(settings, self._history, self._members, stage_costs, self._out)
+        failures = FailureHistory()
         self._placement = Placement(
             _ME,
             settings,
             self._history,
             self._members,
             self._rebalancing,
-            Seats(settings, self._history, self._members, stage_costs, self._out),
-            FailureHistory(),
+            Seats(settings, self._history, self._members, stage_costs, failures.doubts, self._out),
+            failures,
             self._out,
         )
 

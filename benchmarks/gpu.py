@@ -9,7 +9,8 @@ Parts, in this order; each stands for itself, a failed one is told and the next 
 * exactness: what every replica computes for itself, on the device and on the CPU, by its digest.
 * gradients: a stage's against those in fp64 on the CPU; the same ones twice; kept graphs against computed ones.
 * memory: bytes a parameter by phase, beside what the coordinator plans with.
-* reduce: nanoseconds a parameter from the last backward to the applied step, of one of two replicas.
+* reduce: nanoseconds a parameter from the last backward to the applied step, of one of two replicas, by phase; how much
+  of that time the device works.
 * swarm: real peers on the mix of --devices, 2 stages × 2; whether the replicas of a stage write the same checkpoints.
 * speed: milliseconds of a microbatch, and the share of the measured matrix rate that is put to use. FLOP are those of
   the model: 6 a parameter and token, attention beside them; computing again does not count. `core`: forward and
@@ -43,11 +44,15 @@ from torch import Tensor
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from peers.run.dry_run import dry_run
+from swarm.compute import adding, device_packing, norm, packing
 from swarm.compute.averaging import buckets_of, reduction_of
 from swarm.compute.body import BodyFormat, BodyKind
-from swarm.compute.graph import autocast, graph_bytes
+from swarm.compute.digest import reduced_digest
+from swarm.compute.graph import graph_bytes
 from swarm.compute.low_rank import orthonormal, product
+from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import KINDS, StageOptimizer
+from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator, Layout
 from swarm.events import CheckpointArchived, CheckpointWritten, PassOpened, PeerFenced, PeerJoined, StepDecided
@@ -220,7 +225,13 @@ def exactness(lab: Lab) -> dict[str, object]:
         where: {name: _share_of_wrong_roots(values.to(device)) for name, values in roots.items()}
         for where, device in (("cpu", "cpu"), ("device", lab.device))
     }
-    found["integer_sums"] = {bits: _exact_sums(lab, x, bits) for bits in (20, 24, 30)}
+    found["triton"] = _kernels(lab)
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    found["integer_sums"] = {
+        f"{bits}, {name}": _exact_sums(lab, x, bits, kind) for bits in (20, 24, 30) for name, kind in kinds.items()
+    }
+    found["norm"] = _same_norm(lab)
+    found["packed"] = _same_packing(lab)
     found["initial_values"] = _same_start(lab)
     found["frames"] = _same_frames(lab)
     found["reduce"] = {averaging: _same_reduce(lab, averaging, generator) for averaging in AVERAGING}
@@ -314,15 +325,65 @@ def _share_of_wrong_roots(x: Tensor) -> float:
     return round(float((x.sqrt().cpu().numpy() != np.sqrt(x.cpu().numpy())).mean()), 5)
 
 
-def _exact_sums(lab: Lab, x: Tensor, grid_bits: int) -> bool:
-    """Whether the device's sums are those of whole numbers."""
-    accumulator = Accumulator(Layout.of({"x": x}, with_loss=False), SumSection(grid_bits=grid_bits), lab.device)
-    whole = torch.zeros(x.numel(), dtype=torch.int64)
+def _kernels(lab: Lab) -> dict[str, bool]:
+    """Which jobs Triton kernels do; the log says why they do not do the others."""
+    return {
+        "add": adding.adder(lab.device) is not adding.plain,
+        "pack": device_packing.kernels(lab.device) is not None,
+        "norm": norm.kernel(lab.device) is not None,
+    }
+
+
+def _exact_sums(lab: Lab, x: Tensor, grid_bits: int, kind: torch.dtype) -> dict[str, object]:
+    """The device's sums of gradients that grow, against the CPU's and against those of fp64, as they once were.
+
+    With the device's own kernels, and with the plain operations that stand in for them.
+    """
+    layout = Layout.of({"x": x, "small": x[:2]}, with_loss=False)
+    sums = SumSection(grid_bits=grid_bits)
+    chosen = {"cpu": torch.device("cpu"), "device": lab.device, "plain": lab.device}
+    accumulators = {name: Accumulator(layout, sums, device) for name, device in chosen.items()}
+    before = torch.zeros(layout.length, dtype=torch.float64)
+    offset = 1.5 * 2.0 ** (52 - grid_bits)
+    usual = adding.adder
     for number in range(6):
-        gradient = x * 10.0 ** (number - 4)
-        accumulator.add([gradient.to(lab.device)], step=0)
-        whole += (gradient.view(-1).double() * 2.0**grid_bits).round().to(torch.int64)
-    return torch.equal(whole.double() * 2.0**-grid_bits, accumulator.flat.cpu())
+        gradients = [(each * 10.0 ** (number - 4)).to(kind) for each in (x, x[:2])]
+        before += (torch.cat([each.reshape(-1) for each in gradients]).double() + offset) - offset
+        for name, accumulator in accumulators.items():
+            try:
+                setattr(adding, "adder", usual if name != "plain" else lambda device: adding.plain)  # noqa: B010
+                accumulator.add([each.to(accumulator.device) for each in gradients], step=0)
+            finally:
+                setattr(adding, "adder", usual)  # noqa: B010
+    found: dict[str, object] = {name: torch.equal(before, each.flat.cpu()) for name, each in accumulators.items()}
+    found["bits"] = [8 * each.element_size() for each in accumulators["device"]._sums]
+    return found
+
+
+def _same_norm(lab: Lab) -> bool:
+    generator = torch.Generator().manual_seed(6)
+    shapes = {"a": torch.Size((300, 1000)), "b": torch.Size((511,)), "c": torch.Size((511,)), "d": torch.Size((1,))}
+    layout = Layout(tuple(shapes), tuple(shapes.values()), with_loss=True)
+    flat = torch.randint(-(1 << 52), 1 << 52, (layout.length,), generator=generator)
+    return squared_norm(flat, layout, 2.0**-30) == squared_norm(flat.to(lab.device), layout, 2.0**-30)
+
+
+def _same_packing(lab: Lab) -> bool | str:
+    """Of numbers of a large bucket and of a small one, and those read again, for coarse and for fine grids."""
+    found = device_packing.kernels(lab.device)
+    if found is None:
+        return "the CPU packs"
+    rng = np.random.default_rng(7)
+    for power in (3, 12, 26, 36, 50):
+        numbers = [rng.normal(0, 2.0**power, count).astype(np.int64) for count in (1 << 18, 1000)]
+        packed = found.pack([torch.from_numpy(each).to(lab.device) for each in numbers], 30)
+        for index, each in enumerate(numbers):
+            payload = packing.pack(each, 30)
+            out = torch.empty(len(each), dtype=torch.int64, device=lab.device)
+            found.unpack(payload, len(each), 30, out)
+            if packed.payload(index) != payload or not np.array_equal(out.cpu().numpy(), each):
+                return False
+    return True
 
 
 def _same_start(lab: Lab) -> bool:
@@ -359,7 +420,7 @@ def _same_reduce(lab: Lab, averaging: str, generator: torch.Generator) -> bool:
         crossed = replicas.run(lambda replica, run: run())
         digests.append((hashlib.sha256(b"".join(crossed)).digest(), replicas.reductions[0].reduced(ATTEMPT)))
     (here, reduced), (there, other) = digests
-    return here == there and torch.equal(reduced, other)
+    return here == there and torch.equal(reduced, other.cpu())
 
 
 T = TypeVar("T")
@@ -378,7 +439,7 @@ class _Replicas:
         self.reductions = [reduction_of(accumulator, sums) for accumulator in accumulators]
         self._buckets = buckets_of(accumulators[0].layout, sums)
 
-    def run(self, timed: _Timed) -> list[bytes]:
+    def run(self, timed: _Timed, attempt: Attempt = ATTEMPT) -> list[bytes]:
         """All parts and sums."""
         crossed: list[bytes] = []
         first, count = self._buckets.first_round, self._buckets.count
@@ -386,12 +447,12 @@ class _Replicas:
             for bucket in buckets:
                 reducer = bucket % 2
                 mine, other = self.reductions[reducer], self.reductions[1 - reducer]
-                order = EncodePart(ATTEMPT, bucket)
+                order = EncodePart(attempt, bucket)
                 part = bytes(timed(1 - reducer, partial(other.part, order)))
-                total = SumBucket(ATTEMPT, bucket, (part,), int(reducer == 1))
+                total = SumBucket(attempt, bucket, (part,), int(reducer == 1))
                 whole = bytes(timed(reducer, partial(mine.sum, total)))
                 for replica, each in enumerate(self.reductions):
-                    timed(replica, partial(each.store, ATTEMPT, bucket, whole))
+                    timed(replica, partial(each.store, attempt, bucket, whole))
                 crossed += [part, whole]
         return crossed
 
@@ -472,44 +533,91 @@ def memory(lab: Lab) -> dict[str, object]:
 
 
 def reduce(lab: Lab) -> dict[str, object]:
-    """Of replica 0 alone: the other's time is another machine's."""
+    """Nanoseconds a parameter of one replica. The other works in this process too, for another machine."""
     size, tensors = (64, 2) if lab.smoke else (4096, 4)
     shapes = {f"{number}.weight": torch.Size((size, size)) for number in range(tensors)}
     layout = Layout(tuple(shapes), tuple(shapes.values()), with_loss=False)
     parameters = {name: torch.randn(shape, device=lab.device) * 0.02 for name, shape in shapes.items()}
-    found: dict[str, object] = {"parameters": layout.length}
+    found: dict[str, object] = {"parameters": layout.length, "triton": _kernels(lab)}
     for averaging in AVERAGING:
         sums = SumSection(grid_bits=24, averaging=averaging)
         accumulators = [Accumulator(layout, sums, lab.device) for _ in range(2)]
         for accumulator in accumulators:
             accumulator.add([torch.randn(shape, device=lab.device) for shape in shapes.values()], step=0)
+        gradients = [torch.randn(shape, device=lab.device) for shape in shapes.values()]
+        row: dict[str, object] = {}
+        if averaging == AVERAGING[0]:
+            spare = Accumulator(layout, sums, lab.device)
+            for _ in range(2):  # the second finds int64 where that is needed
+                spare.add(gradients, step=0)
+            row["add_ns"] = lab.median(partial(spare.add, gradients, step=0), 5, 1)
+            del spare
         replicas = _Replicas(accumulators, sums)
-        spent = [0.0, 0.0]
-
-        def timed(replica: int, run: Callable[[], T], /, spent: list[float] = spent) -> T:
-            lab.wait()
-            start = time.perf_counter()
-            result = run()
-            lab.wait()
-            spent[replica] += time.perf_counter() - start
-            return result
-
-        crossed = replicas.run(timed)
-        exchanged = spent[0]
-        timed(0, partial(replicas.reductions[0].assemble, ATTEMPT))
-        assembled = spent[0]
-        optimizer = StageOptimizer(parameters, layout, OptimizerSection(), CHAIN)
-        reduced = replicas.reductions[0].reduced(ATTEMPT)
-        timed(0, partial(optimizer.apply, reduced, 1e-6, update_of(OptimizerSection(), 0, 100)))
+        row |= _phases(lab, replicas, parameters, layout)
         found[averaging] = {
-            "exchange_ns": round(exchanged / layout.length * 1e9, 2),
-            "assemble_ns": round((assembled - exchanged) / layout.length * 1e9, 2),
-            "apply_ns": round((spent[0] - assembled) / layout.length * 1e9, 2),
-            "bytes_crossed": round(sum(map(len, crossed)) / layout.length, 3),
+            name: round(value / layout.length * 1e9, 3) if name.endswith("_ns") else value  # type: ignore[operator]
+            for name, value in row.items()
         }
-        del accumulators, replicas, optimizer, reduced, crossed
+        print(json.dumps({averaging: found[averaging]}), flush=True)
+        del accumulators, replicas, gradients
         lab.tidy()
     return found
+
+
+def _phases(lab: Lab, replicas: _Replicas, parameters: Mapping[str, Tensor], layout: Layout) -> dict[str, object]:
+    """Seconds of one replica as `…_ns`, and of a processor of the host as `…_host_ns`.
+
+    `part`, `sum` and `store` are timed one by one, the device awaited after each. `exchange` is not: both replicas'
+    work, one order after the other as in a run, by two.
+    """
+    spent: dict[str, float] = defaultdict(float)
+
+    def timed(replica: int, run: Callable[[], T], /) -> T:
+        lab.wait()
+        start, busy = time.perf_counter(), time.thread_time()
+        result = run()
+        lab.wait()
+        if replica == 0:
+            name = getattr(run, "func", run).__name__
+            spent[f"{name}_ns"] += time.perf_counter() - start
+            spent[f"{name}_host_ns"] += time.thread_time() - busy
+        return result
+
+    def at_once(number: int) -> None:
+        replicas.run(lambda replica, run: run(), Attempt(PASS, StageIndex(0), number))
+        for reduction in replicas.reductions:
+            reduction.applied(Attempt(PASS, StageIndex(0), number), skipped=True)
+
+    at_once(1)  # kernels are compiled, memory is there
+    numbers = itertools.count(2)
+    busy = time.thread_time()
+    repeats = 3
+    seconds = lab.times(lambda: at_once(next(numbers)), repeats, 0)
+    exchange = statistics.median(seconds) / 2
+    host = (time.thread_time() - busy) / 2 / repeats
+    profile = _profile(lab, lambda: at_once(next(numbers))) if lab.cuda else {}
+    crossed = replicas.run(timed)
+    reduction = replicas.reductions[0]
+    reduced = reduction.reduced(ATTEMPT)
+    timed(0, partial(squared_norm, reduced, layout, reduction.unit))
+    timed(0, partial(reduced_digest, reduced))
+    timed(0, partial(reduction.assemble, ATTEMPT))
+    digest = reduction.digest(ATTEMPT)
+    optimizer = StageOptimizer(parameters, layout, OptimizerSection(), CHAIN)
+    update = update_of(OptimizerSection(), 0, 100)
+    for _ in range(2):  # the first finds its memory
+        spent["apply_ns"] = spent["apply_host_ns"] = 0.0
+        timed(0, partial(optimizer.apply, reduced, 1e-6, update, unit=reduction.unit, digest=digest))
+    squares, apply = spent["squared_norm_ns"], spent["apply_ns"]
+    row: dict[str, object] = {"exchange_ns": exchange, "exchange_host_ns": host, **spent}
+    row["exchange_norm_apply_ns"] = exchange + squares + apply
+    row["exchange_norm_apply_host_ns"] = host + spent["squared_norm_host_ns"] + spent["apply_host_ns"]
+    row["bytes_crossed"] = round(sum(map(len, crossed)) / layout.length, 3)
+    row["reduced_on"] = str(reduced.device)
+    if profile:
+        row["device_share_of_exchange"] = round(float(profile["device_ms"]) / 1e3 / (2 * exchange), 3)  # type: ignore[arg-type]
+        row["profile"] = profile
+    return row
 
 
 def swarm(devices: Sequence[str], smoke: bool, patience: float) -> dict[str, object]:
@@ -670,7 +778,7 @@ def _compiled(lab: Lab, manifest: RunManifest, dtype: torch.dtype) -> float:
     compiled = torch.compile(module)
 
     def run() -> None:
-        with autocast(lab.device):  # norms come out in fp32
+        with Precision.usual(lab.device).autocast(lab.device):  # norms come out in fp32
             output = compiled(x, tokens)
         torch.autograd.grad(output, (x, *module.parameters()), torch.ones_like(output))
 

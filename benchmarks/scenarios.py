@@ -13,25 +13,28 @@ from typing import Any
 Report = dict[str, Any]
 """A report of `swarm-peer chaos --json`."""
 IN_CI = (
-    "bootstrap-dies",
     "clock-skew",
-    "ctrl-c",
-    "everything-dies",
     "far-away",
     "full-disk",
     "hang-and-partition",
+    "nat-joins",
+    "nat-nobody",
+    "partition",
+    "slow-peer",
+)
+"""Scenarios of tests/internet that each run of the test suite plays; `python -m benchmarks.faults` plays others too."""
+IN_LONG_CI = (
+    "bootstrap-dies",
+    "ctrl-c",
+    "everything-dies",
     "kills",
     "last-replica",
     "leader",
     "liars",
     "nat",
-    "nat-joins",
-    "nat-nobody",
-    "partition",
-    "slow-peer",
     "soak-short",
 )
-"""Scenarios of tests/internet that the test suite plays; `python -m benchmarks.faults` plays the others too."""
+"""Those it plays with `--long`: other scenarios, a relay and tests/swarm show the same in a smaller form."""
 
 
 def play(scenarios: Sequence[Path], folder: Path) -> Iterator[Report]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from benchmarks.results import write_results
 from peers.stage.heap import keep_freed_memory
 from swarm.compute.due_weights import Due
+from swarm.compute.host_copy import HostCopy
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import ModelSection, SumSection
 from swarm.models.kinds import build_stage
@@ -94,7 +95,7 @@ class _Side:
         loss = None
         if self._module.last:
             output = self._module.loss_sum(output, self._tokens)
-            loss = output.item()
+            loss = HostCopy(output.detach())
         gradient = None if self._module.last else torch.ones_like(output)
         of = (source, *self._parameters)
         began = time.thread_time()
@@ -105,7 +106,7 @@ class _Side:
                 due = Due(torch.autograd.grad(output, of, gradient, allow_unused=True)[1:], kept, loss)
             self.first_half_s.append(time.thread_time() - began)
             found = due.computed(self._parameters)
-        self._sums.add([each for each in found if each is not None], loss)
+        self._sums.add([each for each in found if each is not None], None if loss is None else loss.wait().item())
         return time.thread_time() - began
 
 

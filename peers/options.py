@@ -56,6 +56,14 @@ class Schedule(enum.StrEnum):
     SYNCHRONOUS = "synchronous"
 
 
+def parse_precision(text: str) -> str:
+    """Raises typer.BadParameter."""
+    known = ("auto", "fp32", "bf16", "fp16")
+    if text not in known:
+        raise typer.BadParameter(f"{text!r} is no precision: write one of {', '.join(known)}")
+    return text
+
+
 MOST_THREADS = 4096
 
 Home = Annotated[
@@ -78,6 +86,22 @@ Set = Annotated[
     typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of RUN.toml; may be repeated."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one.")]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="auto|fp32|bf16|fp16",
+        parser=parse_precision,
+        help="What matrices are multiplied in. auto: fp32 on a CPU, bf16 on a GPU, fp16 on a GPU older than Ampere.",
+    ),
+]
+Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        help="Let torch compile the layers before this peer begins: it takes a minute and makes a GPU faster.",
+    ),
+]
 Threads = Annotated[
     int,
     typer.Option(

@@ -1,8 +1,9 @@
-"""Tests that start whole swarms run one after the other, on one worker of `pytest -n 2 --dist loadgroup`.
+"""Whole swarms wait more than they compute, so `pytest -n 4 --dist loadgroup` runs up to four at once on two cores.
 
-Those with hosts of their own (tests/internet) are on another one: most of their time is waiting.
+Those of one file run one after the other, on one worker, which starts their nursery and trains their references once.
 """
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ import hypothesis
 import pytest
 
 sys.path.append(str(Path(__file__).parent / "harness"))  # what tests of several folders share
+
+# a libp2p daemon that collects garbage less often starts with a fifth less work, and each test starts several
+os.environ.setdefault("GOGC", "400")
 
 # how long an example takes says how busy the machine is
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -24,11 +28,14 @@ SLOW = (
     "compute/test_averaging.py",
     "compute/test_machine_kinds.py",
     "compute/test_speed.py",
+    "cli/test_demo_command.py",
     "dashboard/browser",
     "dashboard/test_fold_of_simulated_runs.py",
     "dashboard/test_report.py",
     "dashboard/test_robust.py",
     "dashboard/test_stream.py",
+    "docs/test_site.py",
+    "docs/test_worked_examples.py",
     "models/test_building.py",
     "net",
     "protocol/test_raft.py",
@@ -53,6 +60,10 @@ SLOW = (
 NOT_SLOW = ("net/test_wire.py", "net/test_handshake.py", "net/test_invite.py", "net/test_links.py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and scan seeds for mutants")
+
+
 def pytest_configure() -> None:
     """A shell that starts this in the background makes it ignore Ctrl-C; what tests start must not inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -60,7 +71,12 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long") is not None]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item.get_closest_marker("long") is None]
     tests = Path(__file__).parent
     slow, not_slow = ([tests / name for name in names] for names in (SLOW, NOT_SLOW))
     if missing := [path for path in (*slow, *not_slow) if not path.exists()]:
@@ -71,4 +87,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if listed or item.get_closest_marker("swarm") is not None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("swarm") is not None and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("swarm"))
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))

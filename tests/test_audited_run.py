@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
+from combinations import in_turn
 from core_swarm import Hook, Swarm, manifest, runs
 from torch import Tensor
 
@@ -43,10 +45,12 @@ def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: floa
         add(self, [g * factor for g in gradients] if at["liar"] else gradients, *arguments, **named)  # type: ignore[arg-type]
 
     def sum_lie(self: Reduction, action: object) -> memoryview:
-        if at["liar"]:
-            where = self._buckets.slice(action.bucket)  # type: ignore[attr-defined]
-            self._accumulator.flat[where] *= factor
-        return total(self, action)  # type: ignore[arg-type]
+        if not at["liar"]:
+            return total(self, action)  # type: ignore[arg-type]
+        with pytest.MonkeyPatch.context() as patched:
+            honest = self._accumulator.numbers
+            patched.setattr(self._accumulator, "numbers", lambda where: (honest(where) * factor).to(torch.int64))
+            return total(self, action)  # type: ignore[arg-type]
 
     def frame_lie(self: Stage, body: object, hidden: Tensor, *arguments: object) -> bytes:
         return frame(self, body, hidden * factor if at["liar"] else hidden, *arguments)  # type: ignore[arg-type]
@@ -60,11 +64,16 @@ def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: floa
     return hook
 
 
-@pytest.mark.parametrize(("factor", "tolerance"), [(100.0, 0.0), (-1.0, 0.0), (1.25, 0.0), (100.0, 0.01)])
-@pytest.mark.parametrize(("liar", "about"), [(FIRST, "activations"), (LAST, "sums"), (FIRST, "totals")])
+LIARS = {"activations": FIRST, "sums": LAST, "totals": FIRST}
+LIES = {"hundredfold": (100.0, 0.0), "negated": (-1.0, 0.0), "a quarter more": (1.25, 0.0), "tolerant": (100.0, 0.01)}
+"""What it multiplies by, and the tolerance of the audit."""
+
+
+@pytest.mark.parametrize(("lie", "about"), in_turn(LIES, LIARS))
 def test_a_replica_that_multiplies_what_it_gives_is_expelled(
-    run, monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: float, tolerance: float
+    run, monkeypatch: pytest.MonkeyPatch, lie: tuple[float, float], about: str
 ) -> None:
+    (factor, tolerance), liar = lie, LIARS[about]
     with monkeypatch.context() as patched:
         swarm = run(audited(2, tolerance), hook=lying(patched, liar, about, factor))
     assert [event.actor for event in swarm.events if isinstance(event, PeerExpelled)] == [str(liar)]

@@ -13,6 +13,7 @@ A child is a process of its own in every other respect. All children die with th
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -36,17 +37,27 @@ _WARM = (
     "torch",
     "torch._dynamo",  # what computes on tensors without memory imports it
     "hivemind",
+    "hivemind.utils.multiaddr.codecs.cid",  # multiaddr loads a codec when it meets its first address
+    "hivemind.utils.multiaddr.codecs.ip4",
+    "hivemind.utils.multiaddr.codecs.ip6",
+    "hivemind.utils.multiaddr.codecs.uint16be",
     "uvloop",
     "peers.commands.coordinate",
     "peers.commands.join",
     "peers.commands.reference",
+    "peers.dashboard.companion",
+    "peers.dashboard.place",
     "peers.runtime.bootstrap",
     "peers.coordinator.process",
     "peers.runtime.device",
     "peers.report.progress",
+    "peers.runtime.memory_limits",
     "peers.run.reference",
-    "peers.stage.process",
+    "peers.run.resolved_run",
     "peers.run.verdict",
+    "peers.stage.heap",
+    "peers.stage.process",
+    "peers.stage.seats",
 )
 _PR_SET_PDEATHSIG = 1
 
@@ -129,6 +140,8 @@ def main() -> None:
     clock.install()
     for name in _WARM:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a child would look at all of this, and copy its pages
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would copy their locks"
     wakeup, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -40,6 +40,7 @@ _ANSWERS = (
     e.SeatAsked,
     e.ShareChanged,
     e.StageAmended,
+    e.StageDoubted,
     e.StateDrifted,
     e.StepAborted,
     e.StepAudited,

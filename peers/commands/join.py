@@ -12,11 +12,13 @@ from rich.console import Console
 from peers.options import (
     Announce,
     Bootstrap,
+    Compile,
     Dashboard,
     Device,
     Json,
     MaxMemory,
     MaxRate,
+    Precision,
     Schedule,
     Threads,
     parse_bytes,
@@ -32,6 +34,8 @@ def command(
     invite: Annotated[str, typer.Argument(metavar="INVITE|ADDRESS", help="What the organiser gave you.")],
     home: HomeOption = PEER_HOME,
     device: Device = "auto",
+    precision: Precision = "auto",
+    compiled: Compile = False,
     max_memory: MaxMemory = None,
     max_rate: MaxRate = None,
     threads: Threads = 1,
@@ -51,13 +55,14 @@ def command(
         ),
     ] = None,
     schedule: Annotated[
-        Schedule,
+        Schedule | None,
         typer.Option(
             "--schedule",
             help="When gradients of weights are computed: zero-bubble, when no other stage waits for anything, within "
-            "--graph-budget; synchronous, with each backward. The result is the same.",
+            "--graph-budget; synchronous, with each backward. The result is the same. Default: zero-bubble, with "
+            "--compile synchronous.",
         ),
-    ] = Schedule.ZERO_BUBBLE,
+    ] = None,
     delta_cache: Annotated[
         int | None,
         typer.Option(
@@ -139,8 +144,14 @@ def command(
     console = Console(highlight=False)
     where = parse(invite)
     place = None if dashboard is None else Place.parse(dashboard)
-    picked = pick_device(device)
-    budget = memory_budget(max_memory, picked)
+    if compiled and schedule is Schedule.ZERO_BUBBLE:
+        raise typer.BadParameter(
+            "compiled layers give all gradients at once: leave out --compile or --schedule zero-bubble"
+        )
+    picked = pick_device(device, precision, compiled)
+    if picked.why:
+        console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
+    budget = memory_budget(max_memory, picked.name)
 
     def accept(signed: SignedManifest) -> bool:
         fingerprint = key_fingerprint(signed.public_key)
@@ -155,7 +166,9 @@ def command(
     changes = budget // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
         Machine(Budgets(budget, budget // 4, graph_budget, changes), max_rate),
-        device=picked,
+        device=picked.name,
+        precision=picked.precision,
+        compiled=compiled,
         threads=threads,
         capacity=capacity,
         means_file=Home(home).means,
@@ -168,7 +181,7 @@ def command(
         faults=tuple(Fault.parse(text) for text in fault or ()),
         accept=accept,
         pace=pace,
-        splits=schedule is Schedule.ZERO_BUBBLE,
+        splits=schedule is not Schedule.SYNCHRONOUS and not compiled,
     )
 
     def of_seat(number: int) -> JoinOptions:

@@ -111,6 +111,7 @@ IGNORED = NOISE | frozenset(
         "RecordOutdated",
         "RoundsOtherwise",
         "StateDrifted",
+        "StageDoubted",
         "CheckpointsDiffer",
         "FrameRefused",
         "StreamBroken",

@@ -262,6 +262,7 @@ def rolled_back(state: RunState, record: Record, at: float, source: str) -> None
 def costed(state: RunState, record: Record, at: float, source: str) -> None:
     step, actors = reading.count(record, "step"), reading.names(record, "actors", MOST_ROSTER)
     pass_id, reason = reading.name(record, "pass_id"), reading.text(record, "reason")
+    reasons = reading.texts(record, "reasons", MOST_ROSTER) if "reasons" in record else []
     microbatches, tokens = reading.count(record, "microbatches"), reading.count(record, "tokens")
     seconds = max(0.0, reading.number(record, "seconds"))
     faults = state.faults
@@ -277,10 +278,10 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
         found = [fault for fault in found if fault.step == step or "+" in fault.pass_id]
         found = [fault for fault in found if fault.pass_id or fault.actor in actors] or found
     known = {fault.actor for fault in found}
-    for actor in actors[:64]:
+    for position, actor in enumerate(actors[:64]):
         if actor not in known and (actor in state.members.here or actor in state.members.gone):
             stage = state.members.stage_of(actor)
-            why = _own_part(reason, actor, actors)
+            why = reasons[position] if position < len(reasons) else reason
             slow = FaultRecord(0, at, "slow", actor, stage, step, pass_id, why, recovered_at=at, decided=True)
             found.append(faults.add(state, slow))
     if not found:
@@ -293,15 +294,6 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     for position, fault in enumerate(found):
         faults.charge(fault, seconds / len(found), each + (position < rest))
     faults.unpaid = []
-
-
-def _own_part(reason: str, actor: str, actors: list[str]) -> str:
-    """Of "one: why; two: why", what is said of `actor`; all of it, if nothing is."""
-    mark = f"{actor}: "
-    _, found, rest = reason.partition(mark) if reason.startswith(mark) else reason.partition(f"; {mark}")
-    for other in actors[:64]:
-        rest = rest.partition(f"; {other}: ")[0]
-    return rest if found and rest else reason
 
 
 def frame_recovered(state: RunState, record: Record, at: float, source: str) -> None:

@@ -71,6 +71,14 @@ def names(record: Record, key: str, most: int) -> list[str]:
     return list(found)
 
 
+def texts(record: Record, key: str, most: int) -> list[str]:
+    found = listing(record, key, most)
+    for value in found:
+        if type(value) is not str:
+            raise Malformed(key)
+    return [value[:MOST_TEXT] for value in found]
+
+
 def counts(record: Record, key: str, most: int) -> list[int]:
     return [a_count(value) for value in listing(record, key, most)]
 

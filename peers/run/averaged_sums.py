@@ -17,7 +17,8 @@ from peers.run.replay import ReplayError
 from swarm import codecs
 from swarm.compute.low_rank import LowRank, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout, combine
+from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.totals import combine, in_floats, reduced_dtype
 from swarm.manifest import SumSection
 from swarm.protocol.messages import Contribution
 
@@ -58,17 +59,19 @@ class AveragedSums:
         raise ReplayError(f"microbatch {m} of step {self._step} is in nobody's sum")
 
     def reduced(self) -> Tensor:
-        """What every replica applies: (layout.length,). Raises SumOverflow, codecs.CodecError."""
-        members = [sums.flat for sums in self._members[: len(self._contributions)]]
+        """What every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError."""
+        members = self._members[: len(self._contributions)]
         if self._way is None or len(members) == 1:
-            if self._way is not None:
-                self._way.alone()
-            return combine(members[0], (), self._sums)
+            total = combine(members[0].numbers(slice(0, self.layout.length)), (), self._sums)
+            if self._way is None:
+                return total
+            self._way.alone()
+            return in_floats(total, self._sums)
         end = self.layout.length - self.layout.with_loss
-        reduced = torch.full_like(members[0], math.nan)
-        self._way.average(self._step, [flat[:end] for flat in members], self._contributions, reduced[:end])
+        reduced = torch.full((self.layout.length,), math.nan, dtype=reduced_dtype(self._sums))
+        self._way.average(self._step, [sums.flat[:end] for sums in members], self._contributions, reduced[:end])
         if self.layout.with_loss:
-            loss = sum(flat[-1].item() for flat in members)
+            loss = sum(sums.loss for sums in members)
             reduced[-1] = loss if math.isfinite(loss) else math.nan
         return reduced
 

@@ -21,12 +21,13 @@ from peers.run.replay import ReplayError, StepReplay
 from swarm import codecs
 from swarm.codecs import ladder
 from swarm.compute.digest import first_chain, run_digest
+from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer, StageState
-from swarm.compute.sums import Layout, combine, squared_norm
+from swarm.compute.sums import Layout
+from swarm.compute.totals import combine, loss_of, unit_of
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
-from swarm.models.stage_module import StageModule
 from swarm.protocol.clipping import step_scale
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.update import update_of
@@ -157,16 +158,17 @@ class ReferenceModel:
         for m in range(self._manifest.batch.microbatches):
             self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
         reduced = self._shared([sums.reduced() for sums in self._sums])
-        norms = [squared_norm(flat, layout) for flat, layout in zip(reduced, self._layouts, strict=True)]
+        units = [unit_of(flat, self._manifest.sums) for flat in reduced]
+        norms = [squared_norm(*each) for each in zip(reduced, self._layouts, units, strict=True)]
         targets = self._manifest.targets_per_step
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
         update = replay.update if replay is not None else None
         update = update or update_of(self._manifest.optimizer, step, self._manifest.run.steps)
-        for optimizer, flat in zip(self.optimizers, reduced, strict=True):
-            optimizer.apply(flat, scale, update)
+        for optimizer, flat, unit in zip(self.optimizers, reduced, units, strict=True):
+            optimizer.apply(flat, scale, update, unit=unit)
         if self._memory is not None and scale == 0.0:
             self._memory.forget(step)
-        total = reduced[-1][-1].item()
+        total = loss_of(reduced[-1], self._manifest.sums)
         chains = tuple(optimizer.chain for optimizer in self.optimizers)
         return ReferenceStep(step, total / targets, total, norm, scale, chains)
 
@@ -203,15 +205,19 @@ class ReferenceModel:
         return reduced
 
     def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
-        return self._modules[-1].loss_sum(self._logits(tokens[:, :-1], coded, microbatch), tokens[:, 1:])
+        inputs, labels = tokens[:, :-1], tokens[:, 1:]
+        entered = self._entered(inputs, coded, microbatch)
+        last = self._modules[-1]
+        if microbatch is None:
+            return last.loss_sum(last(entered, inputs), labels)
+        return last.train_loss(entered, inputs, labels)
 
-    def _logits(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
-        """`microbatch`: of the training step that has begun."""
-        module: StageModule
+    def _entered(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
+        """What enters the last stage. `microbatch`: of the training step that has begun."""
         x = tokens
-        for boundary, module in enumerate(self._modules, 1):
+        for boundary, module in enumerate(self._modules[:-1], 1):
             x = module(x, tokens)
-            if not coded or module.last:
+            if not coded:
                 continue
             forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:

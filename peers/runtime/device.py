@@ -2,28 +2,94 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from swarm.compute.precision import Precision
+
 BARE = 400 << 20
 """Bytes of a process that holds nothing yet: Python, torch and libp2p."""
 SPARE = 1 << 30
 """An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans."""
 
 
+_SIDE = 64
+
+
 class DeviceError(ValueError):
-    """A device that this machine does not have."""
+    """A device that this machine does not have, or that cannot do what was asked of it."""
 
 
-def pick_device(name: str) -> str:
-    """`auto` is the first GPU, else the CPU. Raises DeviceError."""
+@dataclass(frozen=True, slots=True)
+class Picked:
+    name: str
+    precision: Precision
+    why: str = ""
+    """Why it is the CPU although there is an accelerator."""
+
+
+def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> Picked:
+    """`auto` is an accelerator on which a kernel ran, else the CPU. Raises DeviceError.
+
+    `precision`: auto, or that of products. `compiled`: layers are to be compiled.
+    """
     import torch
 
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name != "auto":
+        picked = Picked(name, _precision(name, precision))
+        if reason := _broken(picked):
+            raise DeviceError(f"--device {name}: not usable here ({reason}); try --device cpu")
+    else:
+        picked = Picked("cpu", _precision("cpu", precision))
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        if accelerator is not None:
+            found = Picked(accelerator.type, _precision(accelerator.type, precision))
+            reason = _broken(found)
+            picked = replace(picked, why=f"{accelerator.type} cannot compute ({reason})") if reason else found
+    if picked.name == "cpu" and (reason := _broken(picked)):
+        raise DeviceError(f"--precision {precision}: the processor cannot multiply in it ({reason}); try fp32")
+    if compiled and (lacking := _lacks_compiler(picked.name)):
+        raise DeviceError(
+            f"--compile: torch needs {lacking} to compile for {picked.name}; install it, or leave this out"
+        )
+    return picked
+
+
+def _precision(device: str, wanted: str) -> Precision:
+    import torch
+
+    from swarm.compute.precision import Precision
+
+    if wanted != "auto":
+        return Precision(wanted)
     try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DeviceError(f"--device {name}: not usable here ({reason}); try --device cpu") from None
-    return name
+        return Precision.usual(torch.device(device))
+    except (RuntimeError, AssertionError):  # there is no such device: its first kernel says so
+        return Precision.FP32
+
+
+def _broken(picked: Picked) -> str:
+    """Why a product of two small matrices does not come out right there; empty if it does."""
+    import torch
+
+    try:
+        ones = torch.ones(_SIDE, _SIDE, device=picked.name)
+        with picked.precision.autocast(torch.device(picked.name)):
+            total = (ones @ ones).float().sum().item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        return str(error).partition("\n")[0]
+    return "" if total == _SIDE**3 else f"a product came to {total:g} instead of {_SIDE**3}"
+
+
+def _lacks_compiler(device: str) -> str:
+    if device != "cpu":
+        return "" if find_spec("triton") else "Triton"
+    compilers = (os.environ.get("CXX", ""), "g++", "clang++")
+    return "" if any(shutil.which(each) for each in compilers if each) else "a C++ compiler (g++)"
 
 
 def memory_budget(limit: int | None, device: str) -> int:

@@ -6,8 +6,8 @@ a peer a black hole: from then on it accepts work, says that it is there, and co
 everything from one and the same frame: numbers that look sound and are wrong. `fail@…` makes it fail on whatever it
 is to compute, and say so; `mute@…` makes it train and ignore evaluations and samples. `flip@…` turns over one bit of
 its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch; `overflow@…` makes
-it send gradients to the stage before that are finite and so large that whoever computes with them overflows. Conditions
-on fields narrow it:
+it send gradients to the stage before that are finite and so large that whoever computes with them overflows. `spoilt@…`
+makes it claim that its state is not finite, and `nan@…` that its sums are not. Conditions on fields narrow it:
 `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
 before the fault: the log proves where it hit.
 
@@ -30,17 +30,18 @@ from swarm.protocol import messages
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.ids import PassKind
 from swarm.protocol.io import Send
-from swarm.protocol.messages import Payload
+from swarm.protocol.messages import Payload, Prepared, Status
 from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket, Weights
 
-KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve", "overflow")
-COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow")
+KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
+COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
 """Of who has something to compute."""
 
 _FLUSH_S = 0.5
 """How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
 
 Action = TypeVar("Action")
+T = TypeVar("T")
 
 
 class FaultError(ValueError):
@@ -107,6 +108,9 @@ class Fault:
                 lie = b"" if self._does == "fail" else self._frames.setdefault(type(action), action.payload)
                 carry_out(replace(action, payload=lie))
                 return
+            if self._does in ("spoilt", "nan") and isinstance(action, Send):
+                carry_out(replace(action, message=self._claiming(action.message)))
+                return
             carry_out(action)
             if isinstance(action, Send | Feed) and self._hit(_sent(action)):
                 if self.kind == "kill":
@@ -116,6 +120,18 @@ class Fault:
                     self._strike()
 
         return guarded
+
+    def _claiming(self, message: T) -> T:
+        """The message, with the claim wherever it may stand."""
+        match message:
+            case Prepared() if self._does == "spoilt":
+                return replace(message, spoilt=True, unusable=True)
+            case Prepared():
+                return replace(message, finite=False)
+            case Status():
+                prepared = None if message.prepared is None else self._claiming(message.prepared)
+                return replace(message, prepared=prepared, spoilt=message.spoilt or self._does == "spoilt")
+        return message
 
     def _ignores(self, action: object) -> bool:
         if self._does == "mute":
@@ -138,7 +154,7 @@ class Fault:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif self.kind in ("swallow", "lie", "fail", "mute"):
+        elif self.kind in ("swallow", "lie", "fail", "mute", "spoilt", "nan"):
             self._does = self.kind
         elif self.kind == "flip":
             if self.flip_bit is not None:

@@ -7,7 +7,6 @@ microbatch, device, number of threads and release; of the link, to the same coor
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from swarm.atomic import atomic_file, write_whole
+from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.speed import Speed, measure_speed
 from swarm.manifest import RunManifest
 
@@ -41,16 +41,16 @@ class MeansFile:
         self._path = path
         self._clock = clock
 
-    def speed(self, manifest: RunManifest, device: str, threads: int, memory: int | None = None) -> tuple[Speed, bool]:
+    def speed(self, manifest: RunManifest, arithmetic: Arithmetic, memory: int | None = None) -> tuple[Speed, bool]:
         """As kept, or measured now, in `memory` bytes: True. Blocks for seconds then. Raises as `measure_speed`."""
-        key = _speed_key(manifest, device, threads)
+        key = _speed_key(manifest, arithmetic)
         known = self._read("speed").get(key)
         if known is not None:
             try:
                 return Speed(**{name: float(known[name]) for name in Speed.__slots__}), False
             except (KeyError, TypeError, ValueError):
                 pass
-        found = measure_speed(manifest, device, threads, memory=memory)
+        found = measure_speed(manifest, arithmetic, memory=memory)
         self._keep("speed", key, asdict(found))
         return found, True
 
@@ -87,16 +87,14 @@ class MeansFile:
             write_whole(file, json.dumps(tables, indent=1).encode())
 
 
-def _speed_key(manifest: RunManifest, device: str, threads: int) -> str:
+def _speed_key(manifest: RunManifest, arithmetic: Arithmetic) -> str:
     """Everything that the speed depends on, in one line that people can read."""
     import torch
 
-    cuda = device.startswith("cuda")
-    hardware = torch.cuda.get_device_name(device) if cuda else f"{platform.machine()} {platform.processor()}".strip()
     model = json.dumps(manifest.model.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     shape = f"{manifest.batch.sequences}x{manifest.batch.sequence_length}"
     releases = f"swarm-peer {version('swarm-peer')}, torch {torch.__version__}"
-    return f"{hardware}, {device}, {'bf16' if cuda else 'fp32'}, {threads} threads, {releases}, {shape} of {model}"
+    return f"{arithmetic}, {releases}, {shape} of {model}"
 
 
 def _rate(value: object) -> float | None:

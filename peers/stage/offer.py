@@ -9,6 +9,7 @@ from peers.run.home import OpenHome
 from peers.runtime.link_probe import probe_link
 from peers.stage.means import MeansFile
 from peers.stage.options import JoinOptions
+from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.self_test import rounds_alike
 from swarm.events import EventLog, MachineMeasured, RoundsOtherwise
 from swarm.manifest import RunManifest
@@ -45,7 +46,10 @@ async def measured_offer(
     elif capacity is None:
         try:
             speed, measured = await asyncio.to_thread(
-                kept.speed, manifest, options.device, options.threads, options.machine.budgets.memory
+                kept.speed,
+                manifest,
+                Arithmetic.of(options.device, options.threads, options.precision, options.compiled),
+                options.machine.budgets.memory,
             )
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]

@@ -12,6 +12,7 @@ from peers.stage.machine import Machine
 from peers.stage.patience import DEFAULT_PATIENCE_S
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
+from swarm.compute.precision import Precision
 from swarm.events import EventListener
 from swarm.manifest import SignedManifest
 from swarm.net.host import DEFAULT_LISTEN
@@ -25,6 +26,10 @@ class JoinOptions:
     on_call: bool = False
     """It was taken on because the coordinator asked."""
     device: str = "cpu"
+    precision: Precision | None = None
+    """What matrices are multiplied in; None: what is usual on the device."""
+    compiled: bool = False
+    """Layers are compiled by torch."""
     threads: int = 1
     slots: int = 0
     """Microbatches to work on at once; 0: as many as the pipeline's depth asks for and memory allows."""

@@ -235,7 +235,13 @@ class PeerProcess:
         self._seat.holds(self._needs[stage].state + graph_bytes(self._manifest, stage))
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
-        elsewhere = {"updates_on_cpu": True} if self._updates_on_cpu else {}  # an emulated engine knows no such thing
+        further: dict[str, object] = {}  # an emulated engine knows no such things
+        if self._updates_on_cpu:
+            further["updates_on_cpu"] = True
+        if options.precision is not None:
+            further["precision"] = options.precision
+        if options.compiled:
+            further["compiled"] = True
         return kind(
             self._manifest,
             stage,
@@ -245,7 +251,7 @@ class PeerProcess:
             graph_budget_bytes=self._seat.graphs,
             turns=Turns(options.threads) if options.device == "cpu" else None,
             splits=options.splits,
-            **elsewhere,
+            **further,
         )
 
     # ------------------------------------------------------------ this peer's part of the machine
@@ -304,7 +310,7 @@ class PeerProcess:
         """
         while not patience.exhausted:
             await asyncio.sleep(_LOOK_EVERY_S)
-            refusals = [self._network.why_hopeless(member) for member in self.core.allegiance.group]
+            refusals = [self._network.why_hopeless(member) for member in self.core.leader.group]
             if all(refusals):
                 patience.refused(str(refusals[0]))
                 if is_of_a_twin(str(refusals[0])):

@@ -53,7 +53,7 @@ class Reports:
 
     def heard(self, sender: Actor, message: Message) -> None:
         """Before the core hears it."""
-        if isinstance(message, Open) and self._core.allegiance.includes(sender):
+        if isinstance(message, Open) and self._core.leader.includes(sender):
             meter = self._meter()
             if meter is not None and self._timesheet.hear(message, meter.clock()):
                 self._report_soon()

@@ -95,6 +95,23 @@ class Scales:
             raise CodecError(Reason.NOT_FINITE, f"scales from {low} to {high}, times 2^{shift}, leave the fp32 range")
         return cls(shift, values)
 
+    @classmethod
+    def of_on_device(cls, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """As `of`, on the device of `wanted`: (what `parts` is, uint8; what `steps` is). Does not wait for it."""
+        largest = wanted.amax()
+        exponent = torch.frexp(largest).exponent.to(torch.int32)
+        shift = torch.where(largest > 0, (exponent - _TOP_EXPONENT).clamp(min=_LOWEST_SHIFT), 0)
+        values = (wanted * _power_of_two(-shift)).to(torch.float16)
+        parts = torch.cat((shift.to(torch.int16).view(1).view(torch.uint8), values.view(-1).view(torch.uint8)))
+        return parts, values.to(torch.float32) * _power_of_two(shift)
+
+    @staticmethod
+    def steps_on_device(payload: Tensor, blocks: int) -> Tensor:
+        """What `parse(payload).steps()` is, of bytes that it has passed; fp32 (blocks, 1)."""
+        shift = payload[: _SHIFT.size].view(torch.int16).to(torch.int32)
+        values = payload[_SHIFT.size : Scales.nbytes(blocks)].view(torch.float16).view(blocks, 1)
+        return values.to(torch.float32) * _power_of_two(shift)
+
     @staticmethod
     def nbytes(blocks: int) -> int:
         return _SHIFT.size + 2 * blocks
@@ -111,6 +128,11 @@ class Scales:
     def steps(self) -> Tensor:
         """fp32 (blocks, 1)."""
         return self.values.to(torch.float32) * 2.0**self.shift
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """Exactly, of int32 exponents from −126 to 127."""
+    return (exponent + 127 << 23).view(torch.float32)
 
 
 def shift_for(largest: float) -> int:
@@ -135,7 +157,7 @@ def unpack_bits(packed: Tensor, bits: int) -> Tensor:
         low, high = packed.split((BLOCK // 2, BLOCK * (bits - 4) // 8), dim=1)
         return unpack_bits(low, 4).bitwise_or_(unpack_bits(high, bits - 4) << 4)
     width = BLOCK * bits // 8
-    codes = torch.empty(len(packed), BLOCK, dtype=torch.uint8)
+    codes = torch.empty(len(packed), BLOCK, dtype=torch.uint8, device=packed.device)
     for plane in range(8 // bits):
         torch.bitwise_right_shift(packed, plane * bits, out=codes[:, plane * width : (plane + 1) * width])
     return codes.bitwise_and_((1 << bits) - 1)

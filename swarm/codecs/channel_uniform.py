@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from swarm.buffer import Buffer
-from swarm.codecs.blocks import LARGEST, Scales
-from swarm.codecs.codec import require_finite
+from swarm.codecs.blocks import BLOCK, LARGEST, Scales, pack_bits, unpack_bits
+from swarm.codecs.codec import bytes_on, require_finite
 from swarm.codecs.levels import Levels, transposed
 
 
@@ -56,6 +56,9 @@ class ChannelUniform(Levels):
         codes = (values / steps).round_().clamp_(-self.levels, self.levels).to(torch.int8)
         return scales.parts, codes.view(torch.uint8).bitwise_and_((1 << self.bits) - 1).view(-1)
 
+    def check_head(self, head: memoryview, shape: tuple[int, ...]) -> None:
+        Scales.parse(head, transposed(shape)[0], self.levels)
+
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
         channels, rows = transposed(shape)
         steps = Scales.parse(head, channels, self.levels).steps()
@@ -64,4 +67,33 @@ class ChannelUniform(Levels):
             codes = codes.bitwise_xor_(sign).view(torch.int8).sub_(sign)
         # no encoder writes the one code below −levels, and it could leave the fp32 range
         signed = codes.view(torch.int8).clamp_(min=-self.levels).view(channels, rows)
+        return signed.to(torch.float32).mul_(steps).t().contiguous().view(shape)
+
+    def pack_on_device(self, tensor: Tensor) -> Tensor:
+        channels, rows = transposed(tensor.shape)
+        values = tensor.view(rows, channels).t().contiguous()
+        peaks = torch.maximum(values.amax(dim=1, keepdim=True), -values.amin(dim=1, keepdim=True))
+        broken = ~torch.isfinite(peaks).all()
+        # by a tensor: a device may multiply by the inverse of a number
+        wanted = peaks.clamp(max=LARGEST).div_(torch.full_like(peaks, self.levels))
+        scales, steps = Scales.of_on_device(wanted)
+        codes = (values / steps.masked_fill(steps == 0, math.inf)).round_().clamp_(-self.levels, self.levels)
+        packed = codes.to(torch.int8).view(torch.uint8).view(-1)
+        if self.bits < 8:
+            packed = torch.nn.functional.pad(packed.bitwise_and_((1 << self.bits) - 1), (0, -len(packed) % BLOCK))
+            packed = pack_bits(packed.view(-1, BLOCK), self.bits).view(-1)
+        return torch.cat((broken.view(1).to(torch.uint8), scales, packed))
+
+    def unpack_on_device(self, payload: memoryview, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        channels, rows = transposed(shape)
+        packed = bytes_on(device, payload)
+        steps = Scales.steps_on_device(packed, channels)
+        codes = packed[Scales.nbytes(channels) :]
+        if self.bits == 8:
+            signed = codes.view(torch.int8)
+        else:
+            sign = 1 << self.bits - 1
+            codes = unpack_bits(codes.view(-1, BLOCK * self.bits // 8), self.bits)
+            signed = codes.bitwise_xor_(sign).view(torch.int8).sub_(sign).view(-1)[: channels * rows]
+        signed = signed.clamp(min=-self.levels).view(channels, rows)
         return signed.to(torch.float32).mul_(steps).t().contiguous().view(shape)

@@ -74,12 +74,13 @@ class Int2(Codec):
             packed[span] = pack_bits(signs.bitwise_and_(2).bitwise_or_(outer.to(torch.uint8)), 2)
         return *Scales(shift, scales).parts, raw_bytes(packed)
 
+    def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
+        _scales(payload, block_count(math.prod(shape)))  # whatever the codes are, they mean something
+
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)
         blocks = block_count(count)
-        if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
-        scales = Scales.parse(payload, blocks, largest_level=1.0, negative=_OUTER)
+        scales = _scales(payload, blocks)
         gauss, steps = torch.signbit(scales.values), scales.steps().abs_()
         inner = torch.where(gauss, _INNER * steps, 0.0)
         rise = torch.where(gauss, _OUTER * steps, steps) - inner
@@ -90,6 +91,14 @@ class Int2(Codec):
             sign = signs[: len(part)].copy_((codes & 2).view(torch.int8).neg_().add_(1))
             part.copy_(codes.bitwise_and_(1)).mul_(rise[span]).add_(inner[span]).mul_(sign)
         return values.view(-1)[:count].view(shape)
+
+
+def _scales(payload: memoryview, blocks: int) -> Scales:
+    """Raises CodecError."""
+    wanted = Scales.nbytes(blocks) + blocks * BLOCK // 4
+    if len(payload) != wanted:
+        raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes, expected {wanted}")
+    return Scales.parse(payload, blocks, largest_level=1.0, negative=_OUTER)
 
 
 def _choose(size: Tensor, mask: Tensor, product: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,10 @@ class Levels(Codec):
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The fresh tensor of a head and codes, uint8 (values,), which may be overwritten. Raises CodecError."""
 
+    @abc.abstractmethod
+    def check_head(self, head: memoryview, shape: tuple[int, ...]) -> None:
+        """Raise CodecError if `restore` would, with whatever codes."""
+
     def payload_bytes(self, shape: Sequence[int]) -> int:
         return self.head_bytes(shape) + self._code_bytes(math.prod(shape))
 
@@ -53,13 +57,20 @@ class Levels(Codec):
         return raw_bytes(pack_bits(codes.view(-1, BLOCK), self.bits))
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
+        self._check_length(payload, shape)
         count, head = math.prod(shape), self.head_bytes(shape)
-        if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
         codes = copied(payload, torch.uint8, head, self._code_bytes(count))
         if self.bits < 8:
             codes = unpack_bits(codes.view(-1, BLOCK * self.bits // 8), self.bits).view(-1)[:count]
         return self.restore(payload[:head], codes, shape)
+
+    def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
+        self._check_length(payload, shape)
+        self.check_head(payload[: self.head_bytes(shape)], shape)
+
+    def _check_length(self, payload: memoryview, shape: tuple[int, ...]) -> None:
+        if len(payload) != self.payload_bytes(shape):
+            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {math.prod(shape)} values")
 
     def _code_bytes(self, count: int) -> int:
         return count if self.bits == 8 else block_count(count) * BLOCK * self.bits // 8

@@ -67,16 +67,25 @@ class Log4(Levels):
             codes[span] = work.round(values[span], scales[span], np.uint32(first))
         return (raw_bytes(heads),), codes.view(-1)
 
+    def check_head(self, head: memoryview, shape: tuple[int, ...]) -> None:
+        self._scales(head, _rows(shape)[0])
+
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
         rows, width = _rows(shape)
-        scales = copied(head, torch.bfloat16, 0, rows).to(torch.float32)
-        if not math.isfinite(scales.amax().item()) or scales.amin().item() < 0:
-            raise CodecError(Reason.BAD_SCALE, f"scales from {scales.amin().item()} to {scales.amax().item()}")
+        scales = self._scales(head, rows)
         values = torch.empty(rows * width)
         for start in range(0, len(codes), _VALUES):
             span = slice(start, start + _VALUES)
             torch.index_select(_LEVELS, 0, codes[span].to(torch.int32), out=values[span])
         return values.view(rows, width).mul_(scales.view(rows, 1)).view(shape)
+
+    @staticmethod
+    def _scales(head: memoryview, rows: int) -> Tensor:
+        """fp32 (rows,). Raises CodecError."""
+        scales = copied(head, torch.bfloat16, 0, rows).to(torch.float32)
+        if not math.isfinite(scales.amax().item()) or scales.amin().item() < 0:
+            raise CodecError(Reason.BAD_SCALE, f"scales from {scales.amin().item()} to {scales.amax().item()}")
+        return scales
 
 
 def _rows(shape: Sequence[int]) -> tuple[int, int]:

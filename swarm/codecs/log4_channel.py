@@ -37,5 +37,8 @@ class Log4Channel(Levels):
         channels, rows = transposed(tensor.shape)
         return _BY_ROW.codes(tensor.view(rows, channels).t().contiguous())
 
+    def check_head(self, head: memoryview, shape: tuple[int, ...]) -> None:
+        _BY_ROW.check_head(head, transposed(shape))
+
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
         return _BY_ROW.restore(head, codes, transposed(shape)).t().contiguous().view(shape)

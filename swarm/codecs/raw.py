@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from swarm.buffer import Buffer
-from swarm.codecs.codec import Codec, CodecError, Reason, copied, raw_bytes, require_finite, to_bfloat16
+from swarm.codecs.codec import Codec, CodecError, Reason, bytes_on, copied, raw_bytes, require_finite, to_bfloat16
 
 
 class Raw(Codec):
@@ -27,6 +27,12 @@ class Raw(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> torch.Tensor:
         return _values(payload, torch.float32, shape)
+
+    def pack_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _flagged(tensor)
+
+    def unpack_on_device(self, payload: memoryview, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        return bytes_on(device, payload).view(torch.float32).view(shape)
 
 
 class BFloat16(Codec):
@@ -48,6 +54,19 @@ class BFloat16(Codec):
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> torch.Tensor:
         return _values(payload, torch.bfloat16, shape)
+
+    def pack_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        limit = torch.finfo(torch.bfloat16).max
+        return _flagged(torch.where(tensor.isfinite(), tensor.clamp(-limit, limit), tensor).to(torch.bfloat16))
+
+    def unpack_on_device(self, payload: memoryview, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        return bytes_on(device, payload).view(torch.bfloat16).view(shape)
+
+
+def _flagged(values: torch.Tensor) -> torch.Tensor:
+    """What `pack_on_device` returns of values that are sent as they are."""
+    broken = ~torch.isfinite(values).all()
+    return torch.cat((broken.view(1).to(torch.uint8), values.view(-1).view(torch.uint8)))
 
 
 def _values(payload: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

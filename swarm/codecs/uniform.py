@@ -27,7 +27,7 @@ from swarm.codecs.blocks import (
     spans,
     unpack_bits,
 )
-from swarm.codecs.codec import Codec, CodecError, Reason, raw_bytes
+from swarm.codecs.codec import Codec, CodecError, Reason, bytes_on, raw_bytes
 
 
 class Uniform(Codec):
@@ -74,13 +74,45 @@ class Uniform(Codec):
                 packed.view(torch.uint8)[span] = pack_bits(codes, self.bits)
         return *scales.parts, raw_bytes(packed)[: self._code_bytes(tensor.numel())]
 
+    def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
+        self._scales(payload, shape)  # whatever the codes are, they mean something
+
+    def pack_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        blocks = cut(tensor)
+        peaks = blocks.abs().amax(dim=1, keepdim=True)
+        broken = ~torch.isfinite(peaks).all()
+        # by a tensor: a device may multiply by the inverse of a number
+        wanted = peaks.clamp(max=LARGEST).div_(torch.full_like(peaks, self.levels))
+        scales, steps = Scales.of_on_device(wanted)
+        codes = (blocks / steps.masked_fill(steps == 0, math.inf)).round_().clamp_(-self.levels, self.levels)
+        packed = codes.to(torch.int8).view(torch.uint8)
+        if self.bits < 8:
+            packed = pack_bits(packed.bitwise_and_((1 << self.bits) - 1), self.bits)
+        packed = packed.view(-1)[: self._code_bytes(tensor.numel())]
+        return torch.cat((broken.view(1).to(torch.uint8), scales, packed))
+
+    def unpack_on_device(self, payload: memoryview, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        count = math.prod(shape)
+        blocks = block_count(count)
+        packed = bytes_on(device, payload)
+        steps = Scales.steps_on_device(packed, blocks)
+        codes = packed[Scales.nbytes(blocks) :]
+        if self.bits == 8:
+            codes = torch.nn.functional.pad(codes, (0, -len(codes) % BLOCK))
+            signed = codes.view(torch.int8).view(blocks, BLOCK)
+        else:
+            sign = 1 << self.bits - 1
+            codes = unpack_bits(codes.view(blocks, BLOCK * self.bits // 8), self.bits)
+            signed = codes.bitwise_xor_(sign).view(torch.int8).sub_(sign)
+        huge = steps.amax().double() * (self.levels + 1) > torch.finfo(torch.float32).max
+        lowest = torch.where(huge, -self.levels, -self.levels - 1)
+        values = torch.maximum(signed.to(torch.float32), lowest).mul_(steps)
+        return values.view(-1)[:count].view(shape)
+
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> torch.Tensor:
         count = math.prod(shape)
         blocks = block_count(count)
-        if len(payload) != self.payload_bytes(shape):
-            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {count} values")
-        scales = Scales.parse(payload, blocks, self.levels)
-        steps = scales.steps()
+        steps = self._scales(payload, shape).steps()
         huge = steps.amax().item() * (self.levels + 1) > torch.finfo(torch.float32).max
         packed = torch.empty(blocks, BLOCK * self.bits // 8, dtype=torch.int8)
         raw_bytes(packed)[: self._code_bytes(count)] = payload[Scales.nbytes(blocks) :]
@@ -94,6 +126,12 @@ class Uniform(Codec):
                 codes = codes.clamp(min=-self.levels)
             values[span].copy_(codes).mul_(steps[span])
         return values.view(-1)[:count].view(shape)
+
+    def _scales(self, payload: memoryview, shape: tuple[int, ...]) -> Scales:
+        """Raises CodecError."""
+        if len(payload) != self.payload_bytes(shape):
+            raise CodecError(Reason.WRONG_LENGTH, f"payload of {len(payload)} bytes for {math.prod(shape)} values")
+        return Scales.parse(payload, block_count(math.prod(shape)), self.levels)
 
     def _code_bytes(self, count: int) -> int:
         return count if self.bits == 8 else block_count(count) * BLOCK * self.bits // 8

@@ -74,17 +74,23 @@ def step(
     With `scale` it may be of another type and elsewhere, and is that gradient once it is multiplied, in fp64.
     """
     p, g, m, v = (tensor.view(-1) for tensor in (parameter, mean, exp_avg, exp_avg_sq))
-    block = _BLOCK if p.device.type == "cpu" else max(1, len(p))
+    block = min(len(p), _BLOCK) if p.device.type == "cpu" else len(p)
+    if not block:
+        return
+    gradient, held = (torch.empty(block, device=p.device) for _ in range(2))
+    exact = torch.empty(block, dtype=torch.float64, device=p.device)
     for first in range(0, len(p), block):
-        part = slice(first, first + block)
-        gradient = g[part]
+        part = slice(first, min(first + block, len(p)))
+        size = part.stop - part.start
+        given = g[part]
         if scale is not None:  # no more of it at once than is worked on
-            gradient = (gradient.to(torch.float64) * scale).to(torch.float32).to(p.device)
-        _step(p[part], gradient, m[part], v[part], factors)
+            given = gradient[:size].copy_(exact[:size].copy_(given).mul_(scale))
+        _step(p[part], given, m[part], v[part], factors, held[:size], exact[:size])
 
 
-def _step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Factors) -> None:
-    m.mul_(factors.beta1).add_(g.mul(factors.rest1))
-    v.mul_(factors.beta2).add_(g.mul(g).mul_(factors.rest2))
-    root = v.double().sqrt_().float().mul_(factors.root).add_(factors.eps)
-    p.mul_(factors.shrink).sub_(m.div(root).mul_(factors.rate))
+def _step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, factors: Factors, held: Tensor, exact: Tensor) -> None:
+    """`held`, fp32, and `exact`, fp64, are overwritten: new memory for each operation would cost as much as that."""
+    m.mul_(factors.beta1).add_(torch.mul(g, factors.rest1, out=held))
+    v.mul_(factors.beta2).add_(torch.mul(g, g, out=held).mul_(factors.rest2))
+    root = held.copy_(exact.copy_(v).sqrt_()).mul_(factors.root).add_(factors.eps)
+    p.mul_(factors.shrink).sub_(torch.div(m, root, out=root).mul_(factors.rate))

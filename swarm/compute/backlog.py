@@ -49,12 +49,12 @@ class Backlog(Generic[Task]):
             self._changed.notify()
             return True
 
-    def pop(self) -> Task | None:
-        """The most urgent task, waiting for one; None once closed."""
+    def pop(self, wait: bool = True) -> Task | None:
+        """What is most urgent. Waits for work if asked to; None once closed, or when there is nothing to wait for."""
         with self._changed:
-            while not self._heap and not self._closed:
+            while wait and not self._heap and not self._closed:
                 self._changed.wait()
-            if self._closed:
+            if self._closed or not self._heap:
                 return None
             urgency = self._heap[0][0]
             if urgency is Urgency.BACKWARD and self._backwards >= BACKWARDS_IN_A_ROW and self._first(Urgency.WEIGHTS):

@@ -22,7 +22,7 @@ import enum
 import itertools
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,13 @@ HEADER_BYTES = 1
 NOT_FINITE = b"not finite"
 """Shorter than the header of any codec's frame."""
 _COLUMNS = struct.Struct("<I")
+
+
+_CPU = torch.device("cpu")
+
+Packing = Callable[[], bytes]
+"""Gives a body that a device is still packing; call it once the device has done what it was given. Raises
+codecs.CodecError."""
 
 
 class FrameError(ValueError):
@@ -126,7 +133,14 @@ class BodyFormat:
 
         `base` (rows, T, width) fp16: only the change from it is packed.
         """
-        return self.pack_encoded(kind, tokens, self._encode(self._changing(boundary, base), hidden))
+        return self.begin_forward(boundary, kind, tokens, hidden, base)()
+
+    def begin_forward(
+        self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor, base: Tensor | None = None
+    ) -> Packing:
+        """`pack_forward` of an activation on any device. Nothing waits for the device."""
+        encoding = self._begin(self._changing(boundary, base), hidden)
+        return lambda: self._pack(kind, tokens.numpy(), *encoding())
 
     def pack_encoded(self, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
         """The body of boundary > 0 whose activation is encoded already."""
@@ -134,17 +148,29 @@ class BodyFormat:
 
     def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> bytes:
         """gradient: (sequences, sequence_length, width) fp32. Raises codecs.CodecError."""
-        encoded = self._encode(self._beside(boundary, forward), gradient)
-        return self._pack(BodyKind.GRADIENT, None, encoded)
+        return self.begin_backward(boundary, gradient, forward)()
+
+    def begin_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> Packing:
+        """`pack_backward` of a gradient on any device. Nothing waits for the device."""
+        encoding = self._begin(self._beside(boundary, forward), gradient)
+        return lambda: self._pack(BodyKind.GRADIENT, None, *encoding())
 
     def unpack_forward(
-        self, boundary: int, buffer: Buffer, kind: PassKind | None, base: Tensor | None = None
+        self,
+        boundary: int,
+        buffer: Buffer,
+        kind: PassKind | None,
+        base: Tensor | None = None,
+        device: torch.device = _CPU,
     ) -> ForwardBody:
-        """Everything in a forward body, the change from `base`; `kind` None accepts any pass. Raises FrameError."""
+        """Everything in a forward body, the change from `base`; `kind` None accepts any pass. Raises FrameError.
+
+        Its activation on `device`: if that is no CPU, of a body that has passed `check`.
+        """
         found, tokens, encoded = self._opened(boundary, buffer, kind)
         if boundary == 0:
             return ForwardBody(found, tokens, None)
-        hidden = self._decode(self._changing(boundary, base), encoded, self._shape(found, tokens))
+        hidden = self._decode(self._changing(boundary, base), encoded, self._shape(found, tokens), device)
         return ForwardBody(found, tokens, hidden)
 
     def check_change(self, boundary: int, buffer: Buffer, kind: PassKind | None) -> None:
@@ -179,9 +205,14 @@ class BodyFormat:
         rows, columns = tokens.shape
         return rows, columns if kind is BodyKind.PROMPT else columns - 1, self._model.boundary_width
 
-    def unpack_backward(self, boundary: int, buffer: Buffer, forward: Buffer | None = None) -> Tensor:
-        """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError."""
-        return self._decode(self._beside(boundary, forward), self._gradient(buffer), self._batch_shape)
+    def unpack_backward(
+        self, boundary: int, buffer: Buffer, forward: Buffer | None = None, device: torch.device = _CPU
+    ) -> Tensor:
+        """The gradient (sequences, sequence_length, width) fp32, freshly allocated. Raises FrameError.
+
+        On `device`: if that is no CPU, of a body that has passed `check`.
+        """
+        return self._decode(self._beside(boundary, forward), self._gradient(buffer), self._batch_shape, device)
 
     def check(
         self,
@@ -198,12 +229,15 @@ class BodyFormat:
         if not isinstance(buffer, Buffer):
             raise FrameError(f"a body of type {type(buffer).__name__}, expected bytes")
         if direction is Direction.FORWARD:
-            self.unpack_forward(boundary, buffer, kind)
-            return
-        codec, encoded = self._beside(boundary, forward), self._gradient(buffer)
+            found, tokens, encoded = self._opened(boundary, buffer, kind)
+            if boundary == 0:
+                return
+            codec, shape = self._changing(boundary, None), self._shape(found, tokens)
+        else:
+            codec, encoded, shape = self._beside(boundary, forward), self._gradient(buffer), self._batch_shape
         if self._is_finite(encoded):
             with _refusing(codec):
-                codec.check(encoded, self._batch_shape)
+                codec.check(encoded, shape)
 
     def max_bytes(self, boundary: int, direction: Direction) -> int:
         """The largest body over a boundary, of any pass and any choice: what a receiver may allocate."""
@@ -249,19 +283,31 @@ class BodyFormat:
         ids = HEADER_BYTES + math.prod(self._batch_columns) * self._ids.itemsize
         return codec.beside(memoryview(forward).cast("B")[ids:])
 
-    def _encode(self, codec: codecs.Codec, tensor: Tensor) -> bytes:
+    def _begin(self, codec: codecs.Codec, tensor: Tensor) -> Callable[[], Sequence[Buffer]]:
         try:
-            return codec.encode(tensor.cpu())
+            encoding = codec.begin(tensor)
         except codecs.CodecError as error:
-            if self._nonfinite and error.reason is codecs.Reason.NOT_FINITE:
-                return NOT_FINITE
-            raise
+            return self._unsent(error)
 
-    def _decode(self, codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...]) -> Tensor:
+        def finish() -> Sequence[Buffer]:
+            try:
+                return encoding()
+            except codecs.CodecError as error:
+                return self._unsent(error)()
+
+        return finish
+
+    def _unsent(self, error: codecs.CodecError) -> Callable[[], Sequence[Buffer]]:
+        """What stands for a tensor that cannot be encoded, in a pass where that is expected. Else raises `error`."""
+        if self._nonfinite and error.reason is codecs.Reason.NOT_FINITE:
+            return lambda: (NOT_FINITE,)
+        raise error
+
+    def _decode(self, codec: codecs.Codec, encoded: memoryview, shape: tuple[int, ...], device: torch.device) -> Tensor:
         if not self._is_finite(encoded):
-            return torch.full(shape, math.nan)
+            return torch.full(shape, math.nan, device=device)
         with _refusing(codec):
-            return codec.decode(encoded, shape)
+            return codec.decode_on(device, encoded, shape)
 
     def _is_finite(self, encoded: memoryview) -> bool:
         return not (self._nonfinite and encoded == NOT_FINITE)
@@ -269,10 +315,10 @@ class BodyFormat:
     def _kind(self, kind: PassKind) -> BodyKind:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
 
-    def _pack(self, kind: BodyKind, ids: np.ndarray | None, encoded: bytes) -> bytes:
+    def _pack(self, kind: BodyKind, ids: np.ndarray | None, *encoded: Buffer) -> bytes:
         header = bytes((kind << 4 | self._ids.itemsize,))
         columns = _COLUMNS.pack(ids.shape[1]) if kind is BodyKind.PROMPT and ids is not None else b""
-        return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), encoded))
+        return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), *encoded))
 
     def _gradient(self, buffer: Buffer) -> memoryview:
         """The encoded gradient in a body. Raises FrameError."""

@@ -29,6 +29,7 @@ from swarm.compute.body import FrameError
 from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.residuals import Residuals
 from swarm.compute.sums import Accumulator, Layout, SumOverflow, peak_of
+from swarm.compute.totals import in_floats
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import EncodePart, SumBucket
@@ -162,9 +163,9 @@ class CodedReduction(FeedbackReduction):
 
     def _share(self, attempt: Attempt, bucket: int, carried: bool) -> tuple[bytes, Tensor | None, float]:
         """(payload, what it stands for, loss) of the own share; what it lost is pending."""
-        values, loss = self._accumulator.flat[self._buckets.slice(bucket)].cpu(), 0.0
+        values, loss = in_floats(self._accumulator.numbers(self._buckets.slice(bucket)), self._sums).cpu(), 0.0
         if self._coded.ends_in_loss(bucket):
-            values, loss = values[:-1], values[-1].item()
+            values, loss = values[:-1], self._accumulator.loss
         residual = self._residuals.share(attempt, bucket, carried)
         payload, crossed, lost = self._coded.encode(bucket, values, loss, residual)
         self._residuals.share_lost(attempt, bucket, lost)

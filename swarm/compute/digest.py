@@ -3,23 +3,55 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import astuple
 
 import torch
 from blake3 import blake3
 from torch import Tensor
 
+from swarm.compute.host_copy import HostCopy
 from swarm.manifest import RunManifest
 from swarm.protocol.update import Update
 
 _APPLIED = struct.Struct("<dddd")
 _INTEGERS = struct.Struct("<qq")
+_PIECE = 1 << 22  # elements of a vector on a device that cross to the host at once
 
 
 def reduced_digest(flat: Tensor) -> str:
     """Of a stage's reduced vector: its little-endian bytes."""
-    return blake3(_bytes(flat)).hexdigest()
+    if flat.device.type == "cpu":
+        return blake3(_bytes(flat)).hexdigest()
+    hasher = blake3()
+    coming: HostCopy | None = None
+    for part in flat.split(_PIECE):  # the next piece crosses while one is hashed
+        here, coming = coming, HostCopy(part)
+        if here is not None:
+            hasher.update(_bytes(here.wait()))
+    if coming is not None:
+        hasher.update(_bytes(coming.wait()))
+    return hasher.hexdigest()
+
+
+class Hashing:
+    """`reduced_digest` in a thread of its own, which begins at once. The vector must not change meanwhile."""
+
+    def __init__(self, flat: Tensor) -> None:
+        self._found: Future[str] = Future()
+        self._thread = threading.Thread(target=self._hash, args=(flat,), name="hash", daemon=True)
+        self._thread.start()
+
+    def result(self) -> str:
+        return self._found.result()
+
+    def _hash(self, flat: Tensor) -> None:
+        try:
+            self._found.set_result(reduced_digest(flat))
+        except Exception as error:
+            self._found.set_exception(error)
 
 
 def first_chain(manifest: RunManifest, stage: int) -> str:

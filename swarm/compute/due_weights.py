@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from swarm.compute.host_copy import HostCopy
 from swarm.models.split_backward import Kept
 from swarm.protocol.ids import Microbatch
 
@@ -18,7 +19,7 @@ class Due:
     at_once: Sequence[Tensor | None]
     """By parameter: the gradients that the first half gave. None: it is all in `kept`."""
     kept: Sequence[Kept]
-    loss: float | None
+    loss: HostCopy | None
 
     def computed(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """The gradients of all parameters, in their order."""

@@ -3,6 +3,8 @@
 The driver submits actions from any thread; what comes of them is posted as inputs of the core. Reduce and apply go
 first, then backward, then forward, then the weights' gradients that a backward has left due. An exception is posted as
 ComputeFailed and the thread lives on.
+
+A GPU has two microbatches to work on: while it computes one, the thread packs and posts what came of the one before.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -24,9 +26,11 @@ from swarm.codecs import CodecError, Reason, UnknownCodec
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, FrameError
+from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.meter import APPLYING, BACKWARD, FORWARD, REDUCING, Meter
 from swarm.compute.optimizer import StageState
+from swarm.compute.precision import Precision
 from swarm.compute.reduction import Buckets
 from swarm.compute.shortage import out_of_memory
 from swarm.compute.stage import Stage
@@ -75,6 +79,7 @@ ComputeAction = (
 _JOIN_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
 _Action = TypeVar("_Action", Forward, Backward, Weights)
+_TIMED = (ForwardDone, BackwardDone, WeightsDone)
 _log = logging.getLogger(__name__)
 
 
@@ -83,8 +88,9 @@ class StageEngine:
 
     `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
     backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
-    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `splits`: backwards leave the
-    weights' gradients due within the same budget; they are computed when there is nothing else to do.
+    `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `precision` None: what is
+    usual on the device. `compiled`: layers are compiled by torch before anything is computed. `splits`: backwards leave
+    the weights' gradients due within the same budget; they are computed when there is nothing else to do.
     """
 
     def __init__(
@@ -98,6 +104,8 @@ class StageEngine:
         graph_budget_bytes: int = 1 << 30,
         turns: Turns | None = None,
         updates_on_cpu: bool = False,
+        precision: Precision | None = None,
+        compiled: bool = False,
         splits: bool = False,
     ) -> None:
         self._manifest = manifest
@@ -107,6 +115,9 @@ class StageEngine:
         self._graph_budget_bytes = graph_budget_bytes
         self._turns = turns
         self._updates_on_cpu = updates_on_cpu
+        self._precision = precision
+        self._compiled = compiled
+        self._clock = DeviceClock(torch.device(device))
         self._splits = splits
         self._post = post
         self._format = BodyFormat(manifest)
@@ -122,6 +133,12 @@ class StageEngine:
         self._holds = Holds()
         self._coming: Stage | None = None
         """Tensors for a state that is on its way."""
+        self._ahead = self._clock.asynchronous and type(self)._compute is StageEngine._compute
+        """Whether the device is given a microbatch before it has done the one before."""
+        self._launched: _Launched | None = None
+        """What the device is doing."""
+        self._free_at = 0.0
+        """When the device was done with what it was given last."""
         self.meter = Meter()
         """What the compute thread does."""
         self._begun: Begin | None = None  # written by `submit`, so that stale work is refused at once
@@ -311,6 +328,9 @@ class StageEngine:
             graph_budget_bytes=self._graph_budget_bytes,
             initialised=initialised,
             updates_on_cpu=self._updates_on_cpu,
+            precision=self._precision,
+            clock=self._clock,
+            compiled=self._compiled,
             splits=self._splits,
         )
 
@@ -365,26 +385,30 @@ class StageEngine:
             self._work_off()
 
     def _work_off(self) -> None:
-        while (task := self._backlog.pop()) is not None:
-            if isinstance(task, _Call):
-                self.meter.begin(APPLYING)
-                task.carry_out()
-                self.meter.end()
-                continue
+        while True:
+            task = self._backlog.pop(wait=self._launched is None)
+            if not isinstance(task, Forward | Backward | Weights):
+                if self._launched is not None:
+                    self._land()
+                elif task is None:
+                    return
             if isinstance(task, Forward):
                 self._make_room()
-            self._work_on(task)
+            if task is not None:
+                self._work_on(task)
 
-    def _work_on(self, task: ComputeAction) -> None:
-        self._waited_s = 0.0
-        self.meter.begin(*_metered(task))
-        done = self._done(task)
-        self.meter.end(self._waited_s, 0.0 if self._stage is None else self._stage.turned_at)
-        if done is not None:
-            try:
-                self._post(done)
-            except Exception:
-                _log.exception("posting %s failed", type(done).__name__)
+    def _work_on(self, task: ComputeAction | _Call) -> None:
+        """Do it; or let the device begin with it, and then see what came of the one before."""
+        before, self._launched = self._launched, self._begin_task(task)
+        if before is not None:
+            self._finish(before)
+
+    def _land(self) -> None:
+        """Wait for what the device is doing."""
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            self._finish(launched)
+            self.meter.rest()
 
     def _make_room(self) -> None:
         """Compute due weights' gradients whose memory the graph of a forward needs: to recompute that costs more."""
@@ -394,7 +418,47 @@ class StageEngine:
                 return
             self._work_on(task)
 
-    def _done(self, task: ComputeAction) -> PeerInput | None:
+    def _begin_task(self, task: ComputeAction | _Call) -> _Launched | None:
+        """Do it, or let the device begin with it."""
+        if isinstance(task, _Call):
+            self.meter.begin(APPLYING)
+            task.carry_out()
+            self.meter.end()
+            return None
+        self._waited_s = 0.0
+        self.meter.begin(*_metered(task))
+        done = self._done(task)
+        if isinstance(done, _Launched):
+            return done
+        turned = 0.0 if self._stage is None else self._clock.passed(self._stage.turned)
+        self.meter.end(self._waited_s, turned)
+        self._tell(done)
+        return None
+
+    def _finish(self, launched: _Launched) -> None:
+        """Wait until the device has done it, and tell what came of it."""
+        done: PeerInput
+        try:
+            end = self._clock.passed(launched.end)
+            begun = max(self._free_at, self._clock.passed(launched.begun))
+            answer = launched.finish()
+            done = replace(answer, seconds=end - begun) if isinstance(answer, _TIMED) else answer
+            turned = 0.0 if launched.turned is None else self._clock.passed(launched.turned)
+            self._free_at = end
+            self.meter.add(*_metered(launched.task), begun, end, turned)
+        except Exception as error:
+            self._warn(launched.task, error)
+            done = failure(launched.task, error.with_traceback(None))
+        self._tell(done)
+
+    def _tell(self, done: PeerInput | None) -> None:
+        if done is not None:
+            try:
+                self._post(done)
+            except Exception:
+                _log.exception("posting %s failed", type(done).__name__)
+
+    def _done(self, task: ComputeAction) -> PeerInput | _Launched | None:
         """What comes of it. Where there was no memory for it, it is done again with less, once in an engine's life."""
         done, error = self._attempt(task)
         if error is not None and out_of_memory(error):
@@ -405,19 +469,23 @@ class StageEngine:
                     self._relieve(task, error)
         return done if error is None else failure(task, error)
 
-    def _attempt(self, task: ComputeAction) -> tuple[PeerInput | None, Exception | None]:
+    def _attempt(self, task: ComputeAction) -> tuple[PeerInput | _Launched | None, Exception | None]:
         """What came of it, or why nothing did: without the frames of before, which hold on to memory."""
         try:
             return self._carry_out(task), None
-        except CodecError as error:  # the numbers are at fault, not the program
-            _log.warning("%s failed: %s", type(task).__name__, error)
-            return None, error.with_traceback(None)
         except Exception as error:
-            if out_of_memory(error):
-                _log.warning("%s failed: %s", type(task).__name__, _first_line(error))
-            else:
-                _log.exception("%s failed", type(task).__name__)
+            self._warn(task, error)
             return None, error.with_traceback(None)
+
+    def _warn(self, task: ComputeAction, error: Exception) -> None:
+        """Inside an except clause."""
+        name = type(task).__name__
+        if isinstance(error, CodecError):  # the numbers are at fault, not the program
+            _log.warning("%s failed: %s", name, error)
+        elif out_of_memory(error):
+            _log.warning("%s failed: %s", name, _first_line(error))
+        else:
+            _log.exception("%s failed", name)
 
     def _relieve(self, task: ComputeAction, error: Exception) -> bool:
         """Give up what can be. Whether this is the first time."""
@@ -442,22 +510,23 @@ class StageEngine:
             case _:
                 return True
 
-    def _carry_out(self, action: ComputeAction) -> PeerInput | None:
+    def _carry_out(self, action: ComputeAction) -> PeerInput | _Launched | None:
         stage = self._held()
         if self._starved and isinstance(action, Forward | Backward):
             self._starved -= 1
             raise MemoryError("a rehearsal: no memory is left")
         match action:
             case Begin():
+                self._clock.set()
                 stage.begin(action.codecs, action.nonfinite)
             case Discard():
                 stage.discard(action)
             case Forward():
-                return self._timed(stage.forward, action)
+                return self._launched_by(stage.launch_forward, action) or self._timed(stage.forward, action)
             case Backward():
-                return self._timed(stage.backward, action)
+                return self._launched_by(stage.launch_backward, action) or self._timed(stage.backward, action)
             case Weights():
-                return self._timed(stage.weights, action)
+                return self._launched_by(stage.launch_weights, action) or self._timed(stage.weights, action)
             case EncodePart():
                 return PartEncoded(action.attempt, action.bucket, stage.reduction.part(action))
             case SumBucket():
@@ -466,7 +535,7 @@ class StageEngine:
                 stage.reduction.store(action.attempt, action.bucket, action.payload)
             case Assemble():
                 done = stage.reduction.assemble(action.attempt)
-                return replace(done, state=stage.optimizer.checksum(), spoilt=stage.optimizer.spoilt())
+                return replace(done, state=stage.optimizer.checksum(), **stage.optimizer.condition()._asdict())
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)
             case Apply():
@@ -476,10 +545,20 @@ class StageEngine:
                 stage.bases.settle(action)
         return None
 
+    def _launched_by(self, launch: Callable[[_Action], Callable[[], PeerInput]], action: _Action) -> _Launched | None:
+        """None where the thread has to wait for what it computes: it computes by itself, or at a pace."""
+        if not self._ahead:
+            return None
+        stage, begun = self._held(), self._clock.mark()
+        before = stage.turned
+        finish = launch(action)
+        turned = stage.turned if stage.turned is not before else None
+        return _Launched(action, finish, begun, self._clock.mark(), turned)
+
     def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         start = time.perf_counter()
         done = self._compute(run, action)
-        if isinstance(done, ForwardDone | BackwardDone | WeightsDone):
+        if isinstance(done, _TIMED):
             return replace(done, seconds=time.perf_counter() - start)
         return done
 
@@ -491,15 +570,21 @@ class StageEngine:
     def _initialise(self) -> None:
         self._holds.settle()
         self._stage = self._coming = None  # two copies need not fit
-        self._stage = self._build(initialised=True)
+        self._stage = self._warm(self._build(initialised=True))
 
     def _prepare(self) -> Stage:
         """Tensors to load a state into: those of the one that is held, else new ones."""
         if self._stage is not None:
             return self._stage
         if self._coming is None:
-            self._coming = self._build(initialised=False)
+            self._coming = self._warm(self._build(initialised=False))
         return self._coming
+
+    def _warm(self, stage: Stage) -> Stage:
+        """Ready to compute."""
+        if self._compiled:
+            stage.warm_up(self._manifest)
+        return stage
 
     def _load(self, state: StageState) -> None:
         stage = self._prepare()
@@ -509,10 +594,23 @@ class StageEngine:
         finally:
             if stage.optimizer.torn:
                 self._stage = self._coming = None
+        stage.loaded()
         stage.begin()
         stage.bases.clear()
         stage.reduction.forget()
         self._stage, self._coming = stage, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A microbatch that the device computes; `finish` is for the time when it has passed `end`."""
+
+    task: Forward | Backward | Weights
+    finish: Callable[[], PeerInput]
+    begun: Mark
+    end: Mark
+    turned: Mark | None
+    """Where the last stage went from forward to backward, if it did."""
 
 
 class _Call:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no value of these tensors, all on one device, is NaN or infinite. Reads each once, and waits once."""
+def magnitude(tensors: Iterable[Tensor]) -> float:
+    """The largest magnitude in these tensors, all on one device; NaN if one of them holds a NaN, 0 if all are empty.
+
+    Reads each tensor once, and waits for the device once.
+    """
     bounds = [torch.stack(torch.aminmax(tensor)) for tensor in tensors if tensor.numel()]  # NaN wins in both
-    return not bounds or bool(torch.stack(bounds).isfinite().all())
+    return torch.stack(bounds).abs().amax().item() if bounds else 0.0
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no value of these tensors, all on one device, is NaN or infinite. Reads as `magnitude` does."""
+    return math.isfinite(magnitude(tensors))

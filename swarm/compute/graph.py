@@ -1,8 +1,7 @@
-"""The autograd graph of one microbatch: what it holds between forward and backward, and how GPUs compute it."""
+"""The autograd graph of one microbatch: what it holds between forward and backward."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -29,8 +28,7 @@ def graph_bytes(manifest: RunManifest, stage: int) -> int:
         x = torch.zeros(shape, device="meta", requires_grad=True)
 
     def run() -> Tensor:
-        out: Tensor = module(x, tokens)
-        return module.loss_sum(out, tokens) if module.last else out
+        return module.train_loss(x, tokens, tokens) if module.last else module(x, tokens)
 
     return saved_bytes(run, lambda out: out, module.parameters())[1]
 
@@ -52,10 +50,3 @@ def saved_bytes(
         result = run()
     note(output(result))
     return result, sum(storages.values())
-
-
-def autocast(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """GPUs multiply in bf16; parameters, sums and what crosses a boundary stay fp32."""
-    if device.type == "cuda":
-        return torch.autocast("cuda", dtype=torch.bfloat16)
-    return contextlib.nullcontext()

@@ -15,7 +15,8 @@ from swarm import codecs
 from swarm.compute.coded import CodedBuckets, FeedbackReduction, added
 from swarm.compute.low_rank import LowRank, Matrix, orthonormal, product, times
 from swarm.compute.reduction import BUCKET_ELEMENTS
-from swarm.compute.sums import Accumulator, Layout, combine
+from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.totals import in_floats
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import EncodePart, SumBucket
@@ -107,7 +108,7 @@ class LowRankReduction(FeedbackReduction):
     def _finish(self, attempt: Attempt) -> None:
         """All sums are here: what they stand for goes into the reduced buffer."""
         if attempt == self._alone:
-            self._reduced.copy_(combine(self._accumulator.flat, (), self._sums))
+            self._reduced.copy_(self._own(self._accumulator.numbers(slice(0, self._accumulator.layout.length)).cpu()))
             return
         second = self._second(self._crossed)
         for (matrix, left), (_, right) in zip(self._left(), self._ranks.right_factors(second), strict=True):
@@ -127,13 +128,14 @@ class LowRankReduction(FeedbackReduction):
         where = self._buckets.slice(action.bucket)
         if not self._buckets.ends_in_loss(action.bucket):
             return self._mine.crossing[where], 0.0
-        return self._mine.crossing[where.start : where.stop - 1], self._accumulator.flat[-1].item()
+        return self._mine.crossing[where.start : where.stop - 1], self._accumulator.loss
 
     def _begun(self, action: EncodePart | SumBucket) -> _Share:
         """The own sums with what was lost before, and their share of the first round."""
         before = self._residuals.share(action.attempt, _ALL, action.carried)
-        with_loss = self._accumulator.layout.with_loss
-        whole = self._accumulator.flat[: len(self._accumulator.flat) - with_loss].cpu().to(torch.float64)
+        layout = self._accumulator.layout
+        numbers = self._accumulator.numbers(slice(0, layout.length - layout.with_loss))
+        whole = in_floats(numbers, self._sums).cpu().to(torch.float64)
         whole = whole if before is None else whole + before
         mine = _Share(action.attempt, whole.to(torch.float32), self._buckets.length)
         start = self._ranks.start(action.attempt.pass_id.step, self._residuals.sum(action.attempt, _ALL, action.warm))

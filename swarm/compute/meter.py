@@ -43,11 +43,18 @@ class Meter:
         """`waited_s`: for so long nothing was done at first. `turned_at`: if it is within, backward begins there."""
         assert self._current is not None
         kind, microbatch, start = self._current
-        start, end = start + waited_s, self.clock()
+        self.add(kind, microbatch, start + waited_s, self.clock(), turned_at)
+
+    def add(self, kind: int, microbatch: int, start: float, end: float, turned_at: float = 0.0) -> None:
+        """What a device did from `start` to `end`; it may have begun with something else already."""
         if start < turned_at < end:
             self._done.append(Stretch(kind, microbatch, start, turned_at))
             kind, start = BACKWARD, turned_at
         self._done.append(Stretch(kind, microbatch, start, end))
+        self._current = None
+
+    def rest(self) -> None:
+        """Nothing is being done."""
         self._current = None
 
     def read(self) -> list[Stretch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
 from swarm.compute.digest import next_chain, reduced_digest, state_digest
-from swarm.compute.finite import all_finite
+from swarm.compute.finite import all_finite, magnitude
 from swarm.compute.held import HeldState, Holds
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
@@ -25,6 +26,19 @@ from swarm.models.retraction import retract
 from swarm.protocol.update import Update
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
+
+
+MOST_USABLE = 2.0**42
+"""The product of three larger numbers, as in a gated layer, is beyond fp32. No parameter that trains is as large."""
+
+
+class Condition(NamedTuple):
+    """Of parameters and moments."""
+
+    spoilt: bool
+    """Some are not finite: nothing can be learned from there."""
+    unusable: bool
+    """Some are not finite, or parameters are so large that nothing finite can be computed with them."""
 
 
 class OptimizerError(ValueError):
@@ -85,19 +99,21 @@ class StageOptimizer:
             for kind in ("exp_avg", "exp_avg_sq")
         }
 
-    def apply(self, reduced: Tensor, scale: float, update: Update) -> None:
-        """One step from the reduced sums (layout.length,). Scale 0 skips: only version and chain move.
+    def apply(
+        self, reduced: Tensor, scale: float, update: Update, *, unit: float = 1.0, digest: str | None = None
+    ) -> None:
+        """One step from the reduced sums (layout.length,) in their `unit`, a power of two. `digest`: theirs, if known.
 
-        An exception leaves the state void. Raises RankError.
+        Scale 0 skips: only version and chain move. An exception leaves the state void. Raises RankError.
         """
-        chain = next_chain(self.chain, reduced_digest(reduced), scale, update)
+        chain = next_chain(self.chain, digest or reduced_digest(reduced), scale, update)
         if scale != 0.0:
             decaying = Factors.of(self._section, update, self._section.weight_decay)
             others = Factors.of(self._section, update, 0.0)
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
                 state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
                 p, first, second = there = [self._where(tensor) for tensor in state]
-                step(p, reduced[part], first, second, decaying if _decays(name, parameter) else others, scale)
+                step(p, reduced[part], first, second, decaying if _decays(name, parameter) else others, scale * unit)
                 if is_projector(name):
                     p.copy_(retract(p))
                 for tensor, computed in zip(state, there, strict=True):
@@ -119,9 +135,12 @@ class StageOptimizer:
         """Of parameters and moments as they lie in memory now: equal on all replicas, and quickly made."""
         return checksum(self._live().values())
 
-    def spoilt(self) -> bool:
-        """Whether some parameter or moment is not finite: nothing can be learned from there."""
-        return not all_finite(self._live().values())
+    def condition(self) -> Condition:
+        """Whether the parameters and moments are of use. Reads each once."""
+        moments = (tensor for tensors in self._moments.values() for tensor in tensors.values())
+        largest = magnitude(parameter.detach() for parameter in self._parameters.values())
+        spoilt = not (math.isfinite(largest) and all_finite(moments))
+        return Condition(spoilt, spoilt or largest >= MOST_USABLE)
 
     def state(self) -> StageState:
         """A consistent copy on the CPU."""

@@ -1,11 +1,10 @@
 """Numbers of a grid as bytes, with only the bits they need: what replicas send each other to add up.
 
-In mode "exact" a sum is a multiple of 2^-b: an integer. Its 64 bits are few when the grid is as coarse as the gradients
-allow, so blocks of 64 numbers are stored as integers of one width each: the zigzag of the largest. Every number comes
-back with the very same bits, whatever it is: a block that holds anything else (infinity, NaN, a sum of more than
-53 bits) is stored as it is.
+In mode "exact" a sum is a whole number of units 2^-b. Its 64 bits are few when the grid is as coarse as the gradients
+allow, so blocks of 64 numbers are stored as integers of one width each: the zigzag of the largest. A block that holds
+NOT_FINITE, or a number of more than 53 bits with its sign, is stored as fp64, NaN for the former.
 
-    payload: a byte per block, its width in bits: 0 … 53, or 64 as it is | the blocks, those of width 0 first, then 1, …
+    payload: a byte per block, its width in bits: 0 … 53, or 64 for fp64 | the blocks, those of width 0 first, then 1, …
 
 The n blocks of one width are 64·n numbers in 8 rows of equal length. A column is 8 numbers in `width` bytes, the number
 of the first row in the lowest bits: so many words of 64 bits, and what is left over as 32, 16 and 8 bits. First the
@@ -15,22 +14,27 @@ is transposed. The last block is filled up with zeros.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from swarm.buffer import Buffer
+from swarm.compute.sums import NOT_FINITE
 
 BLOCK = 64
 _ROWS = 8
 _WIDEST = 53
 _RAW = 64
-_CHUNK = 512
-"""Blocks that are worked on at a time, so that what comes between two operations stays in a cache."""
+_COLUMNS = 1 << 12
+"""Columns that are worked on at a time, so that what comes between two operations stays in a cache."""
+_WORDS = -(-_WIDEST // 8)
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
+Whole = NDArray[np.int64]
 
 
 class PackingError(ValueError):
@@ -42,38 +46,60 @@ def largest(count: int) -> int:
     return _blocks(count) * (1 + 8 * BLOCK)
 
 
-def pack(values: NDArray[np.float64], grid_bits: int) -> bytes:
-    """values: (count,), contiguous. Small where they are multiples of 2^-grid_bits."""
-    folded, widths = _folded(values, grid_bits)
-    present = _present(widths)
-    packed = [_pack(folded if len(present) == 1 else folded[widths == width], width) for width in present]
-    return b"".join((widths.tobytes(), *(plane for planes in packed for plane in planes)))
+def pack(numbers: Whole, grid_bits: int) -> bytearray:
+    """numbers: (count,), contiguous, in units of 2^-grid_bits."""
+    blocks = _blocks(len(numbers))
+    folded, widths = _folded(numbers, grid_bits)
+    payload = bytearray(blocks + BLOCK // 8 * int(widths.sum(dtype=np.int64)))
+    everything = np.frombuffer(payload, dtype=np.uint8)
+    everything[:blocks] = widths
+    counts = np.bincount(widths)
+    ordered = folded
+    if np.count_nonzero(counts) > 1:
+        order = np.argsort(widths, kind="stable")
+        ordered = np.take(folded, order, axis=0, out=_scratch("ordered", (blocks, BLOCK)), mode="clip")
+    for width, those, where in _groups(counts):
+        _pack(ordered[those], width, everything[blocks:][where])
+    return payload
 
 
-def unpack(payload: Buffer, count: int, grid_bits: int) -> NDArray[np.float64]:
-    """(count,), freshly allocated. Raises PackingError."""
+def unpack(payload: Buffer, count: int, grid_bits: int, out: Whole) -> None:
+    """Into `out`, (count,), contiguous. Raises PackingError, with `out` undefined."""
     widths, data = _split(payload, count)
-    blocks = np.empty((len(widths), BLOCK))
-    start = 0
-    for width in _present(widths):
-        chosen = np.flatnonzero(widths == width)
-        end = start + len(chosen) * BLOCK // 8 * width
-        _unfold(_unpack(data[start:end], len(chosen), width), width, grid_bits, blocks, chosen)
-        start = end
-    return blocks.reshape(-1)[:count]
+    blocks = len(widths)
+    counts = np.bincount(widths)
+    whole = _scratch("unpacked", (blocks, BLOCK)).view(np.int64)
+    for width, those, where in _groups(counts):
+        if width == _RAW:
+            whole[those] = _from_floats(data[where].view(np.float64), grid_bits).reshape(-1, BLOCK)
+        else:
+            _unpack(data[where], width, whole[those])
+    if np.count_nonzero(counts) <= 1:
+        out[:] = whole.reshape(-1)[:count]
+        return
+    order = np.argsort(widths, kind="stable")
+    full = count // BLOCK
+    if full == blocks:
+        out.reshape(-1, BLOCK)[order] = whole
+        return
+    last = int(np.flatnonzero(order == full)[0])  # the block that is filled up
+    out[full * BLOCK :] = whole[last, : count - full * BLOCK]
+    rest = np.delete(order, last)
+    out[: full * BLOCK].reshape(-1, BLOCK)[rest] = np.delete(whole, last, axis=0)
 
 
-def peak(payload: Buffer, count: int) -> float:
-    """Largest magnitude among the numbers that are stored as they are; NaN if there is one.
+def check(payload: Buffer, count: int, grid_bits: int) -> None:
+    """Raise PackingError for what is not packed, lies beyond the grid, or between its numbers.
 
-    The others are at most 2^(52 - grid_bits). Reads nothing else, so it costs little. Raises PackingError.
+    Reads only what is stored as fp64, so it costs little. All else is at most 2^(52 - grid_bits).
     """
     widths, data = _split(payload, count)
-    raw = np.count_nonzero(widths == _RAW) * BLOCK
-    numbers = data[len(data) - 8 * raw :].view(np.float64)  # the widest come last
-    if raw and widths[-1] == _RAW:
-        numbers = numbers[: raw - (len(widths) * BLOCK - count)]  # what fills up the last block is never read
-    return float(np.abs(numbers).max(initial=0.0))
+    if not np.any(widths == _RAW):
+        return
+    numbers = data[len(data) - 8 * BLOCK * np.count_nonzero(widths == _RAW) :].view(np.float64)  # the widest come last
+    if widths[-1] == _RAW:
+        numbers = numbers[: len(numbers) - (len(widths) * BLOCK - count)]  # what fills up the last block is never read
+    _from_floats(numbers, grid_bits)
 
 
 def _blocks(count: int) -> int:
@@ -96,112 +122,152 @@ def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes]:
     return widths, data
 
 
-def _present(widths: Bytes) -> list[int]:
-    return [int(width) for width in np.flatnonzero(np.bincount(widths))]
+def _groups(counts: NDArray[np.intp]) -> Iterator[tuple[int, slice, slice]]:
+    """(width, its blocks among those in order, its bytes) of every width that is there, but 0 has no bytes."""
+    block = start = 0
+    for width in np.flatnonzero(counts).tolist():
+        those = slice(block, block := block + int(counts[width]))
+        where = slice(start, start := start + (those.stop - those.start) * BLOCK // 8 * width)
+        yield width, those, where
 
 
-def _chunks(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+_local = threading.local()
 
 
-# ------------------------------------------------ numbers and integers
+def _scratch(name: str, shape: tuple[int, ...]) -> Words:
+    """Undefined memory of this thread, the same at the next call: fresh pages cost as much as the work on them."""
+    size = int(np.prod(shape))
+    held: Words | None = getattr(_local, name, None)
+    if held is None or len(held) < size:
+        held = np.empty(size, np.uint64)
+        setattr(_local, name, held)
+    return held[:size].reshape(shape)
 
 
-def _folded(values: NDArray[np.float64], grid_bits: int) -> tuple[Words, Bytes]:
-    """Each number in units of the grid, zigzag, (blocks, BLOCK), and the blocks' widths; as it is where that is RAW."""
-    blocks = _blocks(len(values))
-    folded, widths = np.empty((blocks, BLOCK), np.uint64), np.empty(blocks, np.uint8)
-    scratch = np.empty((min(_CHUNK, blocks), BLOCK))
-    for where in _chunks(blocks, _CHUNK):
-        numbers = values[where.start * BLOCK : where.stop * BLOCK]
-        if len(numbers) < (where.stop - where.start) * BLOCK:
-            numbers = np.concatenate((numbers, np.zeros(-len(numbers) % BLOCK)))
-        widths[where] = _fold(numbers.reshape(-1, BLOCK), grid_bits, folded[where], scratch)
+# ------------------------------------------------ numbers and zigzag
+
+
+def _folded(numbers: Whole, grid_bits: int) -> tuple[Words, Bytes]:
+    """Each number as zigzag, (blocks, BLOCK), and the blocks' widths; as fp64 where that is RAW."""
+    blocks = _blocks(len(numbers))
+    folded = _scratch("folded", (blocks, BLOCK))
+    integers, flat = folded.view(np.int64), folded.reshape(-1).view(np.int64)
+    signs = _scratch("signs", (_ROWS * _COLUMNS,)).view(np.int64)
+    widest = np.empty(blocks, np.int64)
+    for start in range(0, len(numbers), len(signs)):
+        part = numbers[start : start + len(signs)]
+        where = flat[start : start + len(part)]
+        np.left_shift(part, 1, out=where)
+        np.bitwise_xor(where, np.right_shift(part, 63, out=signs[: len(part)]), out=where)
+        if len(part) % BLOCK:
+            flat[len(numbers) :] = 0
+        those = slice(start // BLOCK, _blocks(start + len(part)))
+        torch.amax(torch.from_numpy(integers[those]), 1, out=torch.from_numpy(widest[those]))
+    widths = np.frexp(widest.astype(np.float64))[1].astype(np.uint8)
+    if len(wide := np.flatnonzero(widths > _WIDEST)):
+        widths[wide] = _RAW
+        filled = integers[wide]  # the zigzag of zeros is zero
+        folded[wide] = _to_floats((filled >> 1) ^ -(filled & 1), grid_bits).view(np.uint64)
     return folded, widths
 
 
-def _fold(numbers: NDArray[np.float64], grid_bits: int, folded: Words, scratch: NDArray[np.float64]) -> Bytes:
-    """numbers, folded: (blocks, BLOCK). Returns the widths."""
-    integers = folded.view(np.int64)
-    scaled = scratch[: len(numbers)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.multiply(numbers, 2.0**grid_bits, out=scaled)
-        np.copyto(integers, scaled, casting="unsafe")
-    back = np.multiply(integers, 2.0**-grid_bits, out=scaled)
-    same = (back.view(np.int64) == numbers.view(np.int64)).all(axis=1)
-    signs = np.right_shift(integers, 63, out=scaled.view(np.int64))
-    np.left_shift(integers, 1, out=integers)
-    np.bitwise_xor(integers, signs, out=integers)  # zigzag: small negative numbers are small too
-    used = np.bitwise_or.reduce(folded, axis=1)
-    fits = same & (used < 1 << _WIDEST)
-    folded[~fits] = numbers[~fits].view(np.uint64)
-    return np.where(fits, np.frexp(used.astype(np.float64))[1], _RAW).astype(np.uint8)
+def _to_floats(whole: Whole, grid_bits: int) -> NDArray[np.float64]:
+    return np.where(whole == NOT_FINITE, np.nan, whole * 2.0**-grid_bits)
 
 
-def _unfold(folded: Words, width: int, grid_bits: int, blocks: NDArray[np.float64], chosen: NDArray[np.intp]) -> None:
-    """folded: (len(chosen), BLOCK), overwritten: the blocks `chosen` of `blocks`."""
-    for where in _chunks(len(chosen), _CHUNK):
-        if width == _RAW:
-            blocks[chosen[where]] = folded[where].view(np.float64)
-            continue
-        integers = folded[where].view(np.int64)
-        signs = np.negative(integers & 1)
-        np.right_shift(integers, 1, out=integers)
-        np.bitwise_xor(integers, signs, out=integers)
-        if len(chosen) == len(blocks):
-            np.multiply(integers, 2.0**-grid_bits, out=blocks[where])
-        else:
-            blocks[chosen[where]] = integers * 2.0**-grid_bits
+def _from_floats(numbers: NDArray[np.float64], grid_bits: int) -> Whole:
+    """Raises PackingError for what is on no grid, or beyond it. NaN and infinity become NOT_FINITE."""
+    finite = np.isfinite(numbers)
+    known = np.where(finite, numbers, 0.0)
+    if (peak := np.abs(known).max(initial=0.0)) >= (limit := 2.0 ** (_WIDEST - grid_bits)):
+        raise PackingError(f"numbers up to {peak:.6g}, the grid carries {limit:.6g}")
+    scaled = known * 2.0**grid_bits
+    whole = scaled.astype(np.int64)
+    if np.any(whole != scaled):
+        raise PackingError(f"numbers that are no multiples of 2^-{grid_bits}")
+    return np.where(finite, whole, NOT_FINITE)
 
 
-# ------------------------------------------------ integers and bytes
+# ------------------------------------------------ zigzag and bytes
 
 
-def _pack(numbers: Words, width: int) -> list[bytes]:
-    """numbers: (blocks, BLOCK), each below 2^width."""
+def _pack(numbers: Words, width: int, data: Bytes) -> None:
+    """numbers: (blocks, BLOCK), each below 2^width. data: their bytes."""
     if width == _RAW:
-        return [numbers.tobytes()]
+        data[:] = numbers.reshape(-1).view(np.uint8)
+        return
+    if not width:
+        return
     rows = numbers.reshape(_ROWS, -1)
-    words = np.zeros((-(-width // 8), rows.shape[1]), dtype=np.uint64)
-    for where in _chunks(rows.shape[1], _CHUNK * BLOCK // _ROWS) if width else ():
-        chunk = list(words[:, where])
-        for place, row in enumerate(rows[:, where]):
+    count = rows.shape[1]
+    words, shifted = _scratch("words", (_WORDS, _COLUMNS)), _scratch("shifted", (_COLUMNS,))
+    for start in range(0, count, _COLUMNS):
+        part = rows[:, start : start + _COLUMNS]
+        size = part.shape[1]
+        begun = 0
+        for place, row in enumerate(part):
             word, shift = divmod(place * width, 64)
-            chunk[word] |= row << np.uint64(shift)
+            if word == begun:  # the first of this word: nothing is there to be kept
+                np.left_shift(row, np.uint64(shift), out=words[word, :size])
+                begun += 1
+            else:
+                held = words[word, :size]
+                np.bitwise_or(held, np.left_shift(row, np.uint64(shift), out=shifted[:size]), out=held)
             if shift + width > 64:
-                chunk[word + 1] |= row >> np.uint64(64 - shift)
-    return [(words[word] >> np.uint64(shift)).astype(kind).tobytes() for word, shift, kind in _planes(width)]
+                np.right_shift(row, np.uint64(64 - shift), out=words[word + 1, :size])
+                begun += 1
+        for word, shift, kind, plane in _planes(width, count, data):
+            held = words[word, :size]
+            if shift:
+                held = np.right_shift(held, np.uint64(shift), out=shifted[:size])
+            plane[start * kind().itemsize : (start + size) * kind().itemsize] = held.astype(kind, copy=False).view(
+                np.uint8
+            )
 
 
-def _unpack(data: Bytes, blocks: int, width: int) -> Words:
-    """(blocks, BLOCK)"""
-    if width == _RAW:
-        return data.view(np.uint64).reshape(blocks, BLOCK)
-    columns = blocks * BLOCK // _ROWS
-    words = np.zeros((-(-width // 8), columns), dtype=np.uint64)
-    start = 0
-    for word, shift, kind in _planes(width):
-        plane = data[start : (start := start + columns * kind().itemsize)].view(kind)
-        words[word] |= plane.astype(np.uint64) << np.uint64(shift)
-    rows = np.zeros((_ROWS, columns), dtype=np.uint64)
+def _unpack(data: Bytes, width: int, whole: Whole) -> None:
+    """whole: (blocks, BLOCK), written."""
+    if not width:
+        whole[:] = 0
+        return
+    rows = whole.reshape(_ROWS, -1)
+    count = rows.shape[1]
+    words, shifted = _scratch("words", (_WORDS, _COLUMNS)), _scratch("shifted", (_COLUMNS,))
+    zigzag = _scratch("signs", (_ROWS, _COLUMNS)).view(np.int64)
     mask = np.uint64((1 << width) - 1)
-    for where in _chunks(columns, _CHUNK * BLOCK // _ROWS) if width else ():
-        chunk = words[:, where]
-        for place, row in enumerate(rows[:, where]):
+    for start in range(0, count, _COLUMNS):
+        size = min(_COLUMNS, count - start)
+        for word, shift, kind, plane in _planes(width, count, data):
+            piece = plane[start * kind().itemsize : (start + size) * kind().itemsize].view(kind)
+            held = words[word, :size]
+            if shift:
+                held |= np.left_shift(piece, np.uint64(shift), out=shifted[:size], dtype=np.uint64)
+            else:
+                held[:] = piece
+        for place in range(_ROWS):
+            row = rows[place, start : start + size]
+            bits = row.view(np.uint64)
             word, shift = divmod(place * width, 64)
-            np.right_shift(chunk[word], np.uint64(shift), out=row)
+            np.right_shift(words[word, :size], np.uint64(shift), out=bits)
             if shift + width > 64:
-                row |= chunk[word + 1] << np.uint64(64 - shift)
-            row &= mask
-    return rows.reshape(blocks, BLOCK)
+                bits |= np.left_shift(words[word + 1, :size], np.uint64(64 - shift), out=shifted[:size])
+            bits &= mask
+        part = rows[:, start : start + size]
+        signs = zigzag[:, :size]
+        np.negative(np.bitwise_and(part, 1, out=signs), out=signs)
+        np.right_shift(part, 1, out=part)
+        part ^= signs
 
 
-def _planes(width: int) -> Iterator[tuple[int, int, type[np.unsignedinteger]]]:
-    """(word of a column, lowest bit, type) of what is stored of it, in order: `width` bytes."""
+def _planes(width: int, count: int, data: Bytes) -> Iterator[tuple[int, int, type[np.unsignedinteger], Bytes]]:
+    """(word of a column, lowest bit, type, bytes) of what is stored of `count` columns, in order."""
     words, left = divmod(width, 8)
-    yield from ((word, 0, np.uint64) for word in range(words))
+    start = 0
+    for word in range(words):
+        yield word, 0, np.uint64, data[start : (start := start + 8 * count)]
     shift = 0
     for kind in (np.uint32, np.uint16, np.uint8):
-        if left & kind().itemsize:
-            yield words, shift, kind
-            shift += 8 * kind().itemsize
+        size = kind().itemsize
+        if left & size:
+            yield words, shift, kind, data[start : (start := start + size * count)]
+            shift += 8 * size

@@ -1,11 +1,12 @@
 """The reduce of one stage: buckets of the flat vector, parts, sums, and the separate buffer they end in.
 
 Exact parts and sums are packed (packing.py): fewer bytes, the same numbers. With mode "fp32" they are raw little-endian
-numbers, whose size follows from the bucket.
+numbers, whose size follows from the bucket. What numbers the reduced vector is made of: totals.py.
 """
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.compute import packing
+from swarm.compute import device_packing, packing
 from swarm.compute.body import FrameError
-from swarm.compute.digest import reduced_digest
-from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
+from swarm.compute.device_packing import DevicePacking
+from swarm.compute.digest import Hashing, reduced_digest
+from swarm.compute.norm import squared_norm
+from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.totals import combine, in_floats, loss_of, reduced_dtype, unit_of
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import Assembled, EncodePart, SumBucket
@@ -43,20 +47,26 @@ class Buckets:
     first_round = 0
     """So many of the buckets are reduced before the others can be computed."""
 
-    def __init__(self, layout: Layout, sums: SumSection) -> None:
+    def __init__(self, layout: Layout, sums: SumSection, *, reduced: bool = False) -> None:
+        """`reduced`: of the reduced vector, uncompressed, not of what replicas exchange."""
         ends = (layout.shared_length, layout.length)
         self._starts = [start for part in pairwise((0, *ends)) for start in range(*part, BUCKET_ELEMENTS)] or [0]
         self.shared = -(-layout.shared_length // BUCKET_ELEMENTS)
         self.count = len(self._starts)
         self._ends = [*self._starts[1:], layout.length]
-        self._exact = sums.mode == "exact"
         self._grid_bits = sums.grid_bits
-        self._limit = 2.0 ** (53 - sums.grid_bits) if self._exact else math.inf
+        self._limit = 2.0 ** (53 - sums.grid_bits) if sums.mode == "exact" else math.inf
+        self._packed = sums.mode == "exact" and not (reduced and sums.compresses)
+        self._raw = np.float64 if sums.mode == "exact" else np.float32
 
     def slice(self, bucket: int) -> slice:
         if not 0 <= bucket < self.count:
             raise self._unknown(bucket)
         return slice(self._starts[bucket], self._ends[bucket])
+
+    @property
+    def slices(self) -> list[builtins.slice]:
+        return [self.slice(bucket) for bucket in range(self.count)]
 
     def _unknown(self, bucket: int) -> FrameError:
         return FrameError(f"bucket {bucket} does not exist: the stage has {self.count}")
@@ -74,28 +84,35 @@ class Buckets:
         count = self._numbers(bucket)
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
-        if not self._exact:
-            if (size := memoryview(payload).nbytes) != 4 * count:
-                raise FrameError(f"bucket {bucket} of {size} bytes, expected {4 * count}")
+        if not self._packed:
+            if (size := memoryview(payload).nbytes) != (expected := self._raw().itemsize * count):
+                raise FrameError(f"bucket {bucket} of {size} bytes, expected {expected}")
             return
         try:
-            peak = packing.peak(payload, count)
+            packing.check(payload, count, self._grid_bits)
         except packing.PackingError as error:
             raise FrameError(f"bucket {bucket} of {error}") from None
-        if math.isfinite(peak) and peak >= self._limit:
-            raise FrameError(f"bucket {bucket} reaches {peak:.6g}, the grid carries {self._limit:.6g}")
 
-    def read(self, bucket: int, payload: object) -> Tensor:
-        """The numbers of a bucket, freshly allocated. Raises FrameError."""
-        self.check(bucket, payload)
-        if self._exact:
-            return torch.from_numpy(packing.unpack(payload, self._numbers(bucket), self._grid_bits))  # type: ignore[arg-type]
-        return torch.from_numpy(np.frombuffer(payload, dtype=np.float32).copy())  # type: ignore[call-overload]
+    def read(self, bucket: int, payload: object, out: Tensor | None = None) -> Tensor:
+        """The numbers of a bucket, on the CPU, in `out` or a new tensor. Raises FrameError, with `out` undefined."""
+        if not self._packed:
+            self.check(bucket, payload)
+            numbers = torch.from_numpy(np.frombuffer(payload, dtype=self._raw).copy())  # type: ignore[call-overload]
+            return numbers if out is None else out.copy_(numbers)
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise FrameError(f"bucket {bucket} of type {type(payload).__name__}, expected bytes")
+        count = self._numbers(bucket)
+        numbers = torch.empty(count, dtype=torch.int64) if out is None else out
+        try:
+            packing.unpack(payload, count, self._grid_bits, numbers.numpy())
+        except packing.PackingError as error:
+            raise FrameError(f"bucket {bucket} of {error}") from None
+        return numbers
 
     def write(self, numbers: Tensor) -> memoryview:
-        """The payload of a bucket's numbers, which lie on the CPU. With mode "fp32" a view of them."""
-        if self._exact:
-            return memoryview(packing.pack(numbers.numpy(), self._grid_bits))
+        """The payload of a bucket's numbers, which lie on the CPU. A view of them where nothing is packed."""
+        if self._packed:
+            return memoryview(packing.pack(numbers.numpy(), self._grid_bits)).toreadonly()
         return numbers.numpy().data.cast("B").toreadonly()
 
 
@@ -105,11 +122,18 @@ class Reduction:
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
         self._buckets = buckets
-        self._whole = Buckets(accumulator.layout, sums)
+        self._whole = Buckets(accumulator.layout, sums, reduced=True)
         """Of the reduced vector, as it is sent where nothing is compressed."""
         self._sums = sums
-        self._reduced = torch.zeros_like(accumulator.flat, device="cpu")
-        self._dtype = self._reduced.dtype
+        self._dtype = reduced_dtype(sums)
+        packed = sums.mode == "exact" and not sums.compresses
+        found = device_packing.kernels(accumulator.device) if packed else None
+        self._device = None if found is None else DevicePacking(found, accumulator.numbers, sums.grid_bits)
+        """None: the CPU reduces, wherever the sums are."""
+        where = "cpu" if self._device is None else accumulator.device
+        self._reduced = torch.zeros(accumulator.layout.length, dtype=self._dtype, device=where)
+        self._digest: str | None = None
+        """Of the reduced vector, since it is complete."""
         self._attempt: Attempt | None = None
         self._stored: set[int] = set()
         self._summed: set[int] = set()
@@ -117,7 +141,9 @@ class Reduction:
 
     def part(self, action: EncodePart) -> memoryview:
         """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
-        return self._buckets.write(self._accumulator.flat[self._buckets.slice(action.bucket)].cpu())
+        if self._device is not None:
+            return self._device.part((action.attempt, self._accumulator.revision), action.bucket, self._buckets.slices)
+        return self._buckets.write(self._accumulator.numbers(self._buckets.slice(action.bucket)).cpu())
 
     def sum(self, action: SumBucket) -> memoryview:
         """Own sums plus the others' parts, in the order given; empty without others, as nobody receives it then.
@@ -125,12 +151,22 @@ class Reduction:
         Raises FrameError, SumOverflow.
         """
         where = self._buckets.slice(action.bucket)
-        parts = [self._buckets.read(action.bucket, part) for part in action.parts]
+        own = self._accumulator.numbers(where).to(self._reduced.device)
+        if self._device is not None:
+            for part in action.parts:
+                self._buckets.check(action.bucket, part)
         self._take(action.attempt, action.bucket)
-        total = combine(self._accumulator.flat[where], parts, self._sums, out=self._reduced[where])
-        self._summed.add(action.bucket)
-        if not parts:
+        if not action.parts:
+            self._reduced[where] = self._own(own)
+            self._summed.add(action.bucket)
             return memoryview(b"")
+        if self._device is not None:
+            payload = self._device.total(own, action.parts, self._reduced[where])  # type: ignore[arg-type]
+            self._summed.add(action.bucket)
+            return payload
+        parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # each is read once it is added
+        total = combine(own, parts, self._sums, out=self._reduced[where])
+        self._summed.add(action.bucket)
         # with "fp32" a view is written, and the next attempt may change it while it is still being sent
         return self._buckets.write(total if self._accumulator.exact else total.clone())
 
@@ -138,6 +174,10 @@ class Reduction:
         """Raises FrameError."""
         if attempt == self._attempt and bucket in self._summed:
             self._summed.discard(bucket)
+        elif self._device is not None:
+            self._buckets.check(bucket, payload)
+            self._take(attempt, bucket)
+            self._device.read(payload, self._reduced[self._buckets.slice(bucket)])  # type: ignore[arg-type]
         else:
             values = self._read(bucket, payload)
             self._take(attempt, bucket)
@@ -147,12 +187,21 @@ class Reduction:
     def assemble(self, attempt: Attempt) -> Assembled:
         """Raises ValueError when a bucket is missing."""
         reduced = self.reduced(attempt)
-        squared = squared_norm(reduced, self._accumulator.layout)
-        loss = reduced[-1].item() if self._accumulator.layout.with_loss else 0.0
+        hashing = None if self._digest else Hashing(reduced)
+        squared = squared_norm(reduced, self._accumulator.layout, self.unit)
+        loss = loss_of(reduced, self._sums) if self._accumulator.layout.with_loss else 0.0
         finite = math.isfinite(squared) and math.isfinite(loss)
         shared = self._accumulator.layout.shared_length
         of_shared = reduced_digest(reduced[:shared]) if shared else ""
-        return Assembled(attempt, reduced_digest(reduced), squared, loss, finite, of_shared)
+        self._digest = self._digest or (hashing.result() if hashing is not None else None)
+        return Assembled(attempt, self.digest(attempt), squared, loss, finite, of_shared)
+
+    def digest(self, attempt: Attempt) -> str:
+        """Of the reduced vector, which is read once. Raises ValueError when it is not here."""
+        reduced = self.reduced(attempt)
+        if self._digest is None:
+            self._digest = reduced_digest(reduced)
+        return self._digest
 
     def reduced(self, attempt: Attempt) -> Tensor:
         """The complete reduced vector of `attempt`. Raises ValueError when it is not here."""
@@ -161,9 +210,16 @@ class Reduction:
             raise ValueError(f"the reduced sums of attempt {attempt} are not here: holding {self._attempt}, {missing=}")
         return self._reduced
 
+    @property
+    def unit(self) -> float:
+        """What a 1 in the reduced vector stands for."""
+        return unit_of(self._reduced, self._sums)
+
     def written(self, attempt: Attempt) -> list[bytes]:
         """All of the reduced vector, uncompressed, for those who catch up."""
         reduced = self.reduced(attempt)
+        if self._device is not None:
+            return self._device.written(reduced, self._whole.slices)
         return [bytes(self._whole.write(reduced[self._whole.slice(b)])) for b in range(self._whole.count)]
 
     def restore(self, attempt: Attempt, written: Sequence[object]) -> None:
@@ -172,8 +228,13 @@ class Reduction:
             raise FrameError(f"{len(written)} buckets, the stage has {self._whole.count}")
         self._turn_to(None)
         for bucket, payload in enumerate(written):
-            self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
+            if self._device is None:
+                self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
+                continue
+            self._whole.check(bucket, payload)
+            self._device.read(payload, self._reduced[self._whole.slice(bucket)])  # type: ignore[arg-type]
         self._attempt = attempt
+        self._digest = None
         self._stored = set(range(self._buckets.count))
 
     def cancel(self, attempt: Attempt) -> None:
@@ -182,6 +243,8 @@ class Reduction:
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
         """The decision of `attempt` is applied."""
+        if self._device is not None:
+            self._device.drop()
 
     def forget(self) -> None:
         """Another state is loaded: nothing of earlier steps counts."""
@@ -194,10 +257,18 @@ class Reduction:
 
     def _turn_to(self, attempt: Attempt | None) -> None:
         """What lies in the reduced buffer is of this attempt."""
+        self._digest = None
         if attempt != self._attempt:
+            if self._device is not None and attempt is None:
+                self._device.drop()
             self._attempt = attempt
             self._stored.clear()
             self._summed.clear()
+
+    def _own(self, numbers: Tensor) -> Tensor:
+        """Own sums as a roster of one reduces them."""
+        total = combine(numbers, (), self._sums)
+        return in_floats(total, self._sums) if self._sums.compresses else total
 
     def _read(self, bucket: int, payload: object) -> Tensor:
         return self._buckets.read(bucket, payload)

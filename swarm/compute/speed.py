@@ -15,7 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from swarm.compute.graph import autocast, saved_bytes
+from swarm.compute.arithmetic import Arithmetic
+from swarm.compute.graph import saved_bytes
+from swarm.compute.precision import Precision
+from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import ModelSection, RunManifest
 from swarm.models.cuts import flop_costs, stage_costs
 from swarm.models.kinds import build_stage
@@ -42,7 +45,7 @@ class Speed:
 
 
 def measure_speed(
-    manifest: RunManifest, device: str, threads: int, limit_s: float = LIMIT_S, memory: int | None = None
+    manifest: RunManifest, arithmetic: Arithmetic, limit_s: float = LIMIT_S, memory: int | None = None
 ) -> Speed:
     """Blocks for `limit_s` or a little more. Others on this machine go first: it runs at low priority where it can.
 
@@ -55,9 +58,9 @@ def measure_speed(
         if hasattr(os, "setpriority"):  # of this thread alone, which ends
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(arithmetic.threads)
         try:
-            result.set_result(_measure(manifest, device, limit_s, memory))
+            result.set_result(_measure(manifest, arithmetic, limit_s, memory))
         except Exception as error:
             result.set_exception(error)
 
@@ -65,14 +68,14 @@ def measure_speed(
     return result.result()
 
 
-def _measure(manifest: RunManifest, device: str, limit_s: float, memory: int | None) -> Speed:
+def _measure(manifest: RunManifest, arithmetic: Arithmetic, limit_s: float, memory: int | None) -> Speed:
     length, sequences = manifest.batch.sequence_length, manifest.batch.sequences
     part = _part(manifest, memory)
     if part is None:
-        forward_s, backward_s = _by_multiplying(manifest, device)
+        forward_s, backward_s = _by_multiplying(manifest, arithmetic.device)
     else:
         rows, part_length = part
-        layer = _Layer(manifest.model, part_length, device)
+        layer = _Layer(manifest.model, part_length, arithmetic.device, arithmetic)
         layer.seconds(1)  # allocates, compiles
         forward_s, backward_s = layer.seconds(1)
         times = sequences * length / part_length
@@ -123,11 +126,17 @@ def _by_multiplying(manifest: RunManifest, device: str) -> tuple[float, float]:
 class _Layer:
     """A stage of one layer, without embedding or head, and without what stands at cuts."""
 
-    def __init__(self, model: ModelSection, length: int, device: str) -> None:
+    def __init__(self, model: ModelSection, length: int, device: str, arithmetic: Arithmetic | None = None) -> None:
+        """`arithmetic` None: nothing is computed with it."""
         shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
         plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
         model = model.model_copy(update={**shape, **plain})
         self._module = build_stage(model, 1, device=device, seed=None if device == "meta" else 0)
+        self._precision = Precision.FP32 if arithmetic is None else arithmetic.precision
+        if arithmetic is not None and arithmetic.compiled:
+            for layer in self._module.layers():
+                layer.compile(dynamic=False)
+        self._leaves = list(WorkingWeights(self._module, self._precision).leaves.values())
         self._width = model.boundary_width
         self._length = length
         self._device = torch.device(device)
@@ -150,11 +159,11 @@ class _Layer:
         x = torch.randn(rows, self._length, self._width, device=self._device, requires_grad=True)
         self._wait()
         start = time.perf_counter()
-        with autocast(self._device):
+        with self._precision.autocast(self._device):
             out = self._module(x, tokens)
         self._wait()
         middle = time.perf_counter()
-        torch.autograd.grad(out, [x, *self._module.parameters()], torch.ones_like(out))
+        torch.autograd.grad(out, [x, *self._leaves], torch.ones_like(out))
         self._wait()
         return middle - start, time.perf_counter() - middle
 

@@ -2,28 +2,36 @@
 
 A forward keeps its autograd graph while the budget lasts. Beyond it only the received body is kept and the forward is
 computed again in backward. Both run the same operations in the same grad mode, so the results are the same bits.
+
+A GPU is given work without waiting for it: `launch_forward` and `launch_backward` return what is to be called once the
+device has done all that. `forward` and `backward` wait.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # torch's first backward would: half a second of a core, while all wait
 from torch import Tensor
 
 from swarm.buffer import Buffer
+from swarm.codecs.codec import to_device, to_host
 from swarm.compute.averaging import reduction_of
 from swarm.compute.bases import BaseStore
-from swarm.compute.body import BodyFormat, ForwardBody
+from swarm.compute.body import BodyFormat, BodyKind, ForwardBody, Packing
+from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.digest import first_chain
 from swarm.compute.due_weights import Due, DueWeights
-from swarm.compute.graph import autocast, saved_bytes
+from swarm.compute.graph import saved_bytes
+from swarm.compute.host_copy import HostCopy
 from swarm.compute.optimizer import StageOptimizer
+from swarm.compute.precision import Precision
 from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.models.split_backward import Kept, SplitBackward
@@ -43,6 +51,7 @@ from swarm.protocol.peer.io import (
     WeightsDone,
 )
 
+_Value = TypeVar("_Value")
 _FAR_TOO_LARGE = 1e38
 """Finite in fp32; sums of products with it are not."""
 
@@ -59,14 +68,29 @@ class Stage:
         graph_budget_bytes: int,
         initialised: bool,
         updates_on_cpu: bool = False,
+        precision: Precision | None = None,
+        clock: DeviceClock | None = None,
+        compiled: bool = False,
         splits: bool = False,
     ) -> None:
-        """`splits`: a backward leaves the weights' gradients due, while there is memory for what they are made of."""
+        """`precision` None: what is usual on the device. `clock`: that of `device`.
+
+        `compiled`: torch compiles the layers. `splits`: a backward leaves the weights' gradients due, while there is
+        memory for what they are made of; compiled layers cannot.
+        """
+        assert not (compiled and splits), "compiled layers give all gradients at once"
         self._index = index
         self._device = torch.device(device)
+        self._precision = precision or Precision.usual(self._device)
+        self._clock = clock or DeviceClock(self._device)
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
-        self.parameters = dict(self._module.named_parameters())
+        self._weights = WorkingWeights(self._module, self._precision)
+        self._compiled = compiled
+        if compiled:
+            for layer in self._module.layers():
+                layer.compile(dynamic=False)
+        self.parameters = self._weights.masters
         self._split = SplitBackward() if splits else None
         if self._split is not None:
             self._split.attach(self._module)
@@ -79,8 +103,8 @@ class Stage:
         self._received: dict[Microbatch, Buffer] = {}  # forward bodies that a gradient is yet to be packed beside
         self.sent: dict[Microbatch, Buffer] = {}
         """Forward bodies that a gradient is yet to come beside; empty where the codec needs none. Any thread reads."""
-        self.turned_at = 0.0
-        """When the last stage went from forward to backward, in the last microbatch it trained on (perf_counter)."""
+        self.turned: Mark = 0.0
+        """Where the last stage went from forward to backward, in the last microbatch it trained on."""
         self.bases = BaseStore()
         self.overflows = False
         """Gradients for the stage before are sent finite and far too large: a rehearsal."""
@@ -138,137 +162,215 @@ class Stage:
         self.sent.pop(microbatch, None)
         self.bases.discard(action.pass_id.step, microbatch)
 
+    def loaded(self) -> None:
+        """The parameters are others than before."""
+        self._weights.refresh()
+
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
         """Compute a microbatch. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
-        body = self._unpacked(action)
-        if action.kind is not PassKind.TRAIN:
-            return self._forward_only(action, body)
-        if self._format.remembers and body.hidden is not None:
-            half = body.hidden.half() if self._format.mutual else None
-            self.bases.stage(_named(action, End.RECEIVED), body.hidden, half)
-        if self._format.needs_forward and self._index:
-            self._received[action.microbatch] = action.payload  # type: ignore[assignment]
-        if self._module.last:
-            return self._train_last(action, body)
-        graph, nbytes = self._graphs.measured(lambda: self._run(body), self.parameters.values())
-        done = self._sent(action, body, graph.output.detach())
-        kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
-        if self._format.needs_forward:
-            self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
-        return replace(done, kept=kept)
+        return self._waited(self.launch_forward(action))
 
     def backward(self, action: Backward) -> BackwardDone:
         """Add a forwarded microbatch to the sums, or leave its weights' gradients due.
 
         Raises FrameError, codecs.CodecError, SumOverflow, LookupError.
         """
+        return self._waited(self.launch_backward(action))
+
+    def weights(self, action: Weights) -> WeightsDone:
+        """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
+        return self._waited(self.launch_weights(action))
+
+    def warm_up(self, manifest: RunManifest) -> None:
+        """Compute a microbatch for nothing: layers are compiled when they are first needed, which takes a while."""
+        batch, width = manifest.batch, manifest.model.boundary_width
+        tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
+        hidden = torch.zeros(batch.sequences, batch.sequence_length, width, device=self._device)
+        body = ForwardBody(BodyKind.BATCH, tokens, hidden if self._index else None)
+        graph = self._run(body)
+        torch.autograd.grad(graph.output.sum(), list(self._weights.leaves.values()), allow_unused=True)
+
+    def launch_forward(self, action: Forward) -> Callable[[], ForwardDone | BackwardDone | ResultDone]:
+        """`forward`, of which the device may do its part later. Both this and the result raise what `forward` does."""
+        body = self._unpacked(action)
+        if action.kind is not PassKind.TRAIN:
+            return self._forward_only(action, body)
+        if self._format.remembers and body.hidden is not None:
+            received = body.hidden.cpu()
+            half = received.half() if self._format.mutual else None
+            self.bases.stage(_named(action, End.RECEIVED), received, half)
+        if self._format.needs_forward and self._index:
+            self._received[action.microbatch] = action.payload  # type: ignore[assignment]
+        if self._module.last:
+            return self._train_last(action, body)
+        graph, nbytes = self._graphs.measured(lambda: self._run(body), self._weights.leaves.values())
+        sent = self._sent(action, body, graph.output.detach())
+        kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
+
+        def finish() -> ForwardDone:
+            done = sent()
+            if self._format.needs_forward:
+                self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
+            return replace(done, kept=kept)
+
+        return finish
+
+    def launch_backward(self, action: Backward) -> Callable[[], BackwardDone]:
+        """`backward`, of which the device may do its part later."""
         kept = self._graphs.get(action.microbatch)
         if kept is None:
             raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
         graph = kept.graph or self._run(self._unpacked(kept.order))
         kept.graph = None  # it is used up, whatever comes of it
         sent = self.sent.get(action.microbatch)
-        gradient = self._format.unpack_backward(self._index + 1, action.payload, sent)  # type: ignore[arg-type]
-        done = self._accumulate(action, graph, gradient.to(self._device), None)
+        payload: Buffer = action.payload  # type: ignore[assignment]
+        gradient = self._format.unpack_backward(self._index + 1, payload, sent, self._device)
+        finish = self._accumulate(action, graph, gradient, None)
         self._graphs.pop(action.microbatch)
         self.sent.pop(action.microbatch, None)
-        return done
+        return finish
 
-    def weights(self, action: Weights) -> WeightsDone:
-        """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
-        self._add(self._due.of(action.microbatch), action)
+    def launch_weights(self, action: Weights) -> Callable[[], WeightsDone]:
+        """`weights`, of which the device may do its part later."""
+        added = self._add(self._due.of(action.microbatch), action)
         self._due.drop(action.microbatch)
-        return WeightsDone(action.pass_id, action.microbatch)
+
+        def finish() -> WeightsDone:
+            added()
+            return WeightsDone(action.pass_id, action.microbatch)
+
+        return finish
 
     def apply(self, action: Apply) -> AppliedStep:
         """Raises ValueError when the reduced sums or the version are not those of the decision."""
         if action.decision.step != self.optimizer.version:
             raise ValueError(f"decision of step {action.decision.step} at version {self.optimizer.version}")
         decision = action.decision
-        self.optimizer.apply(self.reduction.reduced(action.attempt), decision.scale, decision.update)
+        reduced, digest = self.reduction.reduced(action.attempt), self.reduction.digest(action.attempt)
+        self.optimizer.apply(reduced, decision.scale, decision.update, unit=self.reduction.unit, digest=digest)
         self.reduction.applied(action.attempt, skipped=action.decision.skip)
+        self._weights.refresh()
         return AppliedStep(action.decision.step, self.optimizer.chain)
 
     def _unpacked(self, action: Forward) -> ForwardBody:
         base = self.bases.of(action.decode_with)
-        return self._format.unpack_forward(self._index, action.payload, action.kind, base)  # type: ignore[arg-type]
+        payload: Buffer = action.payload  # type: ignore[assignment]
+        return self._format.unpack_forward(self._index, payload, action.kind, base, self._device)
 
-    def _sent(self, action: Forward, body: ForwardBody, hidden: Tensor) -> ForwardDone:
+    def _sent(self, action: Forward, body: ForwardBody, hidden: Tensor) -> Callable[[], ForwardDone]:
         """The frame of a training pass. If it may be a change: also whole, and what the next stage makes of it."""
         base = self.bases.of(action.encode_with)
-        payload = self._frame(body, hidden, base)
+        packing = self._frame(body, hidden, base)
         if not self._format.remembers:
-            return ForwardDone(action.pass_id, action.microbatch, payload)
+            return lambda: ForwardDone(action.pass_id, action.microbatch, packing())
+        payload = self._waited(packing)
         shared = base if self._format.mutual else None
         crossed = self._format.unpack_forward(self._index + 1, payload, action.kind, shared).hidden
         assert crossed is not None
         left = self._format.left(base, hidden, crossed)
-        return ForwardDone(
+        done = ForwardDone(
             action.pass_id,
             action.microbatch,
             payload,
-            whole=None if shared is None else self._frame(body, crossed),
+            whole=None if shared is None else self._frame(body, crossed)(),
             received=self.bases.staged_digest(_named(action, End.RECEIVED)),
             sent=self.bases.stage(_named(action, End.SENT), crossed, left),
         )
+        return lambda: done
 
     def _build(self, manifest: RunManifest, seed: int | None) -> StageModule:
         return build_stage(manifest.model, self._index, device=self._device, seed=seed)
 
-    def _run(self, body: ForwardBody) -> Graph:
-        tokens = body.inputs.to(self._device)
-        source = None if body.hidden is None else body.hidden.to(self._device).requires_grad_()
-        with autocast(self._device):
-            return Graph(source, self._module(tokens if source is None else source, tokens))
+    def _run(self, body: ForwardBody, run: Callable[[Tensor, Tensor], Tensor] | None = None) -> Graph:
+        """`run` None: the module."""
+        tokens = to_device(body.inputs.contiguous(), self._device)
+        source = None if body.hidden is None else body.hidden.requires_grad_()
+        with self._precision.autocast(self._device):
+            return Graph(source, (run or self._module)(tokens if source is None else source, tokens))
 
-    def _frame(self, body: ForwardBody, hidden: Tensor, base: Tensor | None = None) -> bytes:
-        return self._format.pack_forward(self._index + 1, body.kind, body.tokens, hidden, base)
+    def _frame(self, body: ForwardBody, hidden: Tensor, base: Tensor | None = None) -> Packing:
+        return self._format.begin_forward(self._index + 1, body.kind, body.tokens, hidden, base)
 
-    def _forward_only(self, action: Forward, body: ForwardBody) -> ForwardDone | ResultDone:
-        with torch.no_grad():
+    def _waited(self, finish: Callable[[], _Value]) -> _Value:
+        """What it gives once the device has come so far."""
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        return finish()
+
+    def _forward_only(self, action: Forward, body: ForwardBody) -> Callable[[], ForwardDone | ResultDone]:
+        # such passes have other shapes, and no graph: for them alone nothing is compiled
+        eager = torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext()
+        with torch.no_grad(), eager:
             output = self._run(body).output
             if not self._module.last:
-                return ForwardDone(action.pass_id, action.microbatch, self._frame(body, output))
+                packing = self._frame(body, output)
+                return lambda: ForwardDone(action.pass_id, action.microbatch, packing())
             if action.kind is PassKind.GENERATE:
-                return ResultDone(action.pass_id, action.microbatch, 0.0, int(output[0, -1].argmax()))
-            loss = self._module.loss_sum(output, body.labels.to(self._device)).item()
-            return ResultDone(action.pass_id, action.microbatch, loss)
+                chosen = to_host(output[0, -1].argmax())
+                return lambda: ResultDone(action.pass_id, action.microbatch, 0.0, int(chosen))
+            loss = to_host(self._module.loss_sum(output, to_device(body.labels.contiguous(), self._device)))
+            return lambda: ResultDone(action.pass_id, action.microbatch, loss.item())
 
-    def _train_last(self, action: Forward, body: ForwardBody) -> BackwardDone:
-        graph = self._run(body)
-        with autocast(self._device):
-            loss = self._module.loss_sum(graph.output, body.labels.to(self._device))
-        value = loss.item()
-        self.turned_at = time.perf_counter()
-        return self._accumulate(action, Graph(graph.source, loss), None, value)
+    def _train_last(self, action: Forward, body: ForwardBody) -> Callable[[], BackwardDone]:
+        labels = to_device(body.labels.contiguous(), self._device)
+        graph = self._run(body, lambda x, tokens: self._module.train_loss(x, tokens, labels))
+        self.turned = self._clock.mark()
+        return self._accumulate(action, graph, None, graph.output.detach())
 
     def _accumulate(
-        self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: float | None
-    ) -> BackwardDone:
+        self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: Tensor | None
+    ) -> Callable[[], BackwardDone]:
         sources = () if graph.source is None else (graph.source,)
-        of, split = (*sources, *self.parameters.values()), self._split
-        kept: list[Kept] = []
+        of, split = (*sources, *self._weights.leaves.values()), self._split
+        scale, kept = self._precision.gradient_scale, list[Kept]()
+        if scale != 1.0:
+            gradient = scale * (torch.ones_like(graph.output) if gradient is None else gradient)
         with contextlib.nullcontext(kept) if split is None else split.splitting() as kept:
             gradients = torch.autograd.grad(graph.output, of, gradient, allow_unused=split is not None)
-        if self.overflows and sources:
-            gradients = (torch.sign(gradients[0]) * _FAR_TOO_LARGE, *gradients[1:])
-        received = self._received.get(action.microbatch)
-        payload = self._format.pack_backward(self._index, gradients[0], received) if sources else None
-        due = Due(gradients[len(sources) :], kept, loss)
+        packing = None
+        if sources:
+            of_source = gradients[0] if scale == 1.0 else gradients[0] / scale
+            if self.overflows:
+                of_source = torch.sign(of_source) * _FAR_TOO_LARGE
+            received = self._received.get(action.microbatch)
+            packing = self._format.begin_backward(self._index, of_source, received)
+        due = Due(gradients[len(sources) :], kept, None if loss is None else HostCopy(loss))
         waits = bool(kept) and self._graphs.fits(self._due.nbytes + (nbytes := due.nbytes))
         if waits:
             self._due.keep(action.microbatch, due, nbytes)
-        else:
-            self._add(due, action)
+        added = None if waits else self._add(due, action)
         self._received.pop(action.microbatch, None)
         crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
-        return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
 
-    def _add(self, due: Due, action: Forward | Backward | Weights) -> None:
-        gradients = due.computed(tuple(self.parameters.values()))
+        def finish() -> BackwardDone:
+            payload = None if packing is None else packing()
+            if added is not None:
+                added()
+            return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
+
+        return finish
+
+    def _add(self, due: Due, action: Forward | Backward | Weights) -> Callable[[], None]:
+        """Begin to add the gradients of a microbatch. The result ends it, and raises SumOverflow, as this does."""
+        scale, step = self._precision.gradient_scale, action.pass_id.step
+        gradients = due.computed(tuple(self._weights.leaves.values()))
+        if scale != 1.0:
+            gradients = [gradient.to(torch.float32) / scale for gradient in gradients]
         self._adding = True
-        self._accumulator.add(gradients, due.loss, step=action.pass_id.step)
+        for index, gradient in enumerate(gradients):
+            self._accumulator.add_one(index, gradient, step=step)
+        added = self._accumulator.end(step)
         self._adding = False
+
+        def finish() -> None:
+            if due.loss is not None:
+                self._accumulator.add_loss(due.loss.wait().item(), step=step)
+            if missing := added.result():
+                for index in missing:
+                    self._accumulator.add_one(index, gradients[index], step=step)
+                self._accumulator.settle(step)
+
+        return finish
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,40 @@
-"""Sums and norms: the one place that says how gradients are added.
+"""Sums: the one place that says how gradients are added.
 
 A stage's gradient is one flat vector in parameter order (`Layout`). The last stage's has one more element, the loss
 sum, so that the loss is reduced exactly once, with the gradient it belongs to.
 
-Mode "exact": each microbatch's gradient is rounded to multiples of 2^-b by (g + C) − C in fp64, C = 1.5·2^(52−b). Such
-multiples add in fp64 without error, in any order, while every sum stays below 2^(53−b), which is checked. Mode "fp32"
-adds as it comes.
+Mode "exact": each microbatch's gradient is rounded to multiples of 2^-b, ties to even, and added as whole numbers: in
+any order the same. A tensor's sum is int32 while its bound stays below 2^31, else int64. The bound is the sum of the
+microbatches' peaks. It has no order either, so whether a sum overflows depends on nothing else. Mode "fp32" adds as
+it comes.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from swarm.compute import adding
+from swarm.compute.host_copy import HostCopy
 from swarm.manifest import ModelSection, SumSection
 from swarm.models.kinds import build_stage
 
-_ROUND_BLOCK = 1 << 18  # elements: few calls into torch, and the fp64 scratch still stays in a cache
-_NORM_BLOCK = 1 << 14  # elements: part of the definition of the norm, never change it
+NOT_FINITE = -(1 << 62)
+"""Stands for NaN and infinity among whole numbers. What replicas send instead is one canonical NaN."""
+_NARROW = 1 << 31
+_WIDE = 1 << 53
+"""What the bound of an int32 and of an int64 tensor stays below. The latter is what fp64 carries, in any unit."""
+_NARROW_AGAIN = 1 << 29
+"""An int64 tensor whose bound was lower in all of a pass becomes int32."""
+_BLOCK = 1 << 15
+"""Elements that a CPU rounds and adds at a time, so that what comes between two operations stays in a cache."""
 
 
 class SumOverflow(ArithmeticError):
@@ -76,107 +88,266 @@ class Layout:
 
 
 class Accumulator:
-    """Sum over microbatches of one stage's gradients.
-
-    `flat`: (layout.length,) fp64 ("exact") or fp32 ("fp32") on `device`.
-    """
+    """Sum over microbatches of one stage's gradients, on `device`."""
 
     def __init__(self, layout: Layout, sums: SumSection, device: str | torch.device = "cpu") -> None:
         self.layout = layout
         self.exact = sums.mode == "exact"
-        self.flat = torch.zeros(layout.length, dtype=sum_dtype(sums), device=device)
+        self.device = torch.device(device)
+        self.revision = 0
+        """Another one when the sums may be others."""
         self._grid_bits = sums.grid_bits
-        self._offset = 1.5 * 2.0 ** (52 - sums.grid_bits)
-        self._slices = layout.slices
-        self._bounds = [0.0] * len(layout.names)  # of |sum| per tensor: sum of peaks, or the peak of the sum
-        block = _ROUND_BLOCK if torch.device(device).type == "cpu" else max((1, *layout.sizes))
-        self._scratch = torch.empty(min(block, max((1, *layout.sizes))), dtype=torch.float64, device=device)
+        self._scale = 2.0**sums.grid_bits
+        self._starts = [part.start for part in layout.slices]
+        kind = torch.int32 if self.exact else torch.float32
+        self._sums = [torch.zeros(size, dtype=kind, device=device) for size in layout.sizes]
+        self._bounds = [0] * len(self._sums)
+        """Of each tensor's magnitude, in units of the grid: the sum of peaks."""
+        self._void = [False] * len(self._sums)
+        """Tensors that a gradient was not finite of."""
+        self._loss = _Loss(sums)
+        self._awaited: list[int] = []
+        """Tensors whose gradients the device has, since `end`."""
+        self._here = self.device.type == "cpu"
+        count = min(_BLOCK, max((0, *layout.sizes))) if self.exact and self._here else 0
+        self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
+        self._peaks = torch.zeros(len(self._sums), device=device)
+        self._room = self._rooms()
 
     def zero(self) -> None:
-        self.flat.zero_()
-        self._bounds = [0.0] * len(self._bounds)
+        self.revision += 1
+        for index, bound in enumerate(self._bounds):
+            if self._sums[index].dtype == torch.int64 and 0 < bound < _NARROW_AGAIN:
+                self._sums[index] = torch.zeros_like(self._sums[index], dtype=torch.int32)
+            else:
+                self._sums[index].zero_()
+        self._bounds = [0] * len(self._bounds)
+        self._void = [False] * len(self._void)
+        self._loss.zero()
+        self._awaited = []
+        self._peaks.zero_()
+        self._room = self._rooms()
+
+    # ------------------------------------------------ one microbatch after the other
 
     def add(self, gradients: Sequence[Tensor], loss: float | None = None, *, step: int | None = None) -> None:
-        """Add one microbatch: fp32 gradients in layout order and, on the last stage, its fp32 loss sum.
+        """Add one microbatch: gradients in layout order and, on the last stage, its fp32 loss sum. Waits once.
 
-        NaN and infinity are added as they are and make the norm non-finite. Raises SumOverflow; some tensors may
-        have been added by then, so the whole sum is void.
+        NaN and infinity make all of the tensor's sum NOT_FINITE. Raises SumOverflow; some tensors may have been added
+        by then, so the whole sum is void.
         """
         assert (loss is not None) == self.layout.with_loss
         for index, gradient in enumerate(gradients):
-            part = self.flat[self._slices[index]]
-            if self.exact:
-                self._check_gradient(index, gradient, step)
-                self._add_rounded(gradient.reshape(-1), part)
-                self._check_sum(index, part, step)
-            else:
-                part.add_(gradient.reshape(-1))
+            self.add_one(index, gradient, step=step)
         if loss is not None:
-            self._add_loss(loss, step)
+            self.add_loss(loss, step=step)
+        if missing := self.settle(step):
+            for index in missing:
+                self.add_one(index, gradients[index], step=step)
+            self.settle(step)
 
-    def _add_rounded(self, gradient: Tensor, part: Tensor) -> None:
-        block = len(self._scratch)
-        for start in range(0, len(gradient), block):
-            piece = gradient[start : start + block]
-            rounded = self._scratch[: len(piece)]
-            rounded.copy_(piece)  # to fp64 first: adding the scalar to fp32 would round in fp32
-            rounded.add_(self._offset).sub_(self._offset)
-            part[start : start + block].add_(rounded)
+    @torch.no_grad()
+    def add_one(self, index: int, gradient: Tensor, *, step: int | None = None) -> None:
+        """Add the gradient of one tensor: fp32, bf16 or fp16. An accelerator only starts, and `end` must follow.
 
-    def _check_gradient(self, index: int, gradient: Tensor, step: int | None) -> None:
-        peak = peak_of(gradient)
-        if math.isfinite(peak) and peak > 2.0 ** (51 - self._grid_bits):
-            raise SumOverflow(_too_large(f"a gradient of {self.layout.names[index]}", peak, self._grid_bits, 51, step))
-        self._bounds[index] += peak
+        Raises SumOverflow, on a CPU.
+        """
+        self.revision += 1
+        flat = gradient.reshape(-1)
+        if not self.exact:
+            self._sums[index].add_(flat)
+        elif self._here:
+            self._add_here(index, flat, step)
+        else:
+            assert index not in self._awaited, "one gradient of a tensor at a time"
+            self._awaited.append(index)
+            where, most = slice(index, index + 1), self._most
+            add = adding.adder(self.device)
+            add(self._sums[index], flat, self._peaks[where], self._room[where], self._scale, most)
 
-    def _check_sum(self, index: int, part: Tensor, step: int | None) -> None:
-        if self._bounds[index] < 2.0 ** (53 - self._grid_bits):  # the bound proves it; else look
+    def add_loss(self, loss: float, *, step: int | None = None) -> None:
+        """Raises SumOverflow."""
+        self.revision += 1
+        self._loss.add(loss, step)
+
+    def settle(self, step: int | None = None) -> tuple[int, ...]:
+        """`end`, and at once what comes of it. Raises SumOverflow."""
+        return self.end(step).result()
+
+    @torch.no_grad()
+    def end(self, step: int | None = None) -> Added:
+        """All gradients of a microbatch are given. Begins one copy to the host, which tells what became of them."""
+        awaited, self._awaited = self._awaited, []
+        if not awaited:
+            return Added(self, (), None, step)
+        fits = adding.fits(self._peaks, self._room, self._scale, self._most)
+        self._room -= torch.where(fits, adding.units(self._peaks, self._scale), 0.0).to(torch.int64)
+        told = HostCopy(torch.stack((self._peaks, fits.float())))
+        self._peaks.zero_()
+        return Added(self, tuple(awaited), told, step)
+
+    # ------------------------------------------------ the sums
+
+    def numbers(self, where: slice) -> Tensor:
+        """A part of the flat vector, to read: int64 in units of the grid with NOT_FINITE; with "fp32" as it is."""
+        parts = []
+        end = self.layout.length - self.layout.with_loss
+        start, stop = where.start, min(where.stop, end)
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            sums, first = self._sums[index], self._starts[index]
+            if piece := sums[start - first : stop - first].numel():
+                parts.append(self._read(index, slice(start - first, start - first + piece)))
+            start += piece
+            index += 1
+        if where.stop > end:
+            parts.append(self._loss.number().to(self.device))
+        if not parts:
+            return torch.zeros(0, dtype=torch.int64 if self.exact else torch.float32, device=self.device)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @property
+    def loss(self) -> float:
+        """The loss sum; NaN if it is not finite."""
+        return self._loss.value
+
+    @property
+    def flat(self) -> Tensor:
+        """(layout.length,), a copy: fp64 ("exact") or fp32 ("fp32")."""
+        numbers = self.numbers(slice(0, self.layout.length))
+        if not self.exact:
+            return numbers.clone()
+        return numbers.to(torch.float64).mul_(1 / self._scale).masked_fill_(numbers == NOT_FINITE, math.nan)
+
+    @property
+    def _most(self) -> float:
+        """Magnitude of a gradient."""
+        return 2.0 ** (51 - self._grid_bits)
+
+    def _rooms(self) -> Tensor:
+        rooms = [_NARROW if sums.dtype == torch.int32 else _WIDE for sums in self._sums]
+        return torch.tensor(rooms, dtype=torch.int64, device=self.device)
+
+    def _read(self, index: int, where: slice) -> Tensor:
+        sums = self._sums[index][where]
+        if self._void[index]:
+            return torch.full(sums.shape, NOT_FINITE, dtype=torch.int64, device=self.device)
+        return sums.to(torch.int64) if self.exact else sums
+
+    def _add_here(self, index: int, gradient: Tensor, step: int | None) -> None:
+        """On the CPU. The gradient is read once for its peak and once to be added."""
+        if not gradient.numel():
             return
-        peak = self._bounds[index] = peak_of(part)
-        if math.isfinite(peak) and peak >= 2.0 ** (53 - self._grid_bits):
-            raise SumOverflow(_too_large(f"the sum of {self.layout.names[index]}", peak, self._grid_bits, 53, step))
+        peak = peak_of(gradient)
+        if not math.isfinite(peak):
+            self._void[index] = True
+            return
+        height = self._counted(index, peak, step)
+        if self._bounds[index] >= _NARROW and self._sums[index].dtype == torch.int32:
+            self._widen(index)
+        scaled, narrow, wide = self._scratch
+        exact = narrow if height < _NARROW else wide  # four bytes cost a fraction of what eight do
+        for start in range(0, len(gradient), _BLOCK):
+            piece = gradient[start : start + _BLOCK]
+            count = len(piece)
+            whole = exact[:count].copy_(scaled[:count].copy_(piece).mul_(self._scale).round_())
+            if self._sums[index].dtype == torch.int64 and exact is narrow:
+                whole = wide[:count].copy_(whole)
+            part = self._sums[index][start : start + count].numpy()
+            np.add(part, whole.numpy(), out=part)  # torch multiplies whole numbers by 1 before it adds them
 
-    def _add_loss(self, loss: float, step: int | None) -> None:
-        if self.exact and math.isfinite(loss):
-            if abs(loss) > 2.0 ** (51 - self._grid_bits):
-                raise SumOverflow(_too_large("the loss sum", loss, self._grid_bits, 51, step))
-            loss = (loss + self._offset) - self._offset
-        self.flat[-1] += loss
-        total = abs(self.flat[-1].item())
-        if self.exact and math.isfinite(total) and total >= 2.0 ** (53 - self._grid_bits):
-            raise SumOverflow(_too_large("the loss sum", total, self._grid_bits, 53, step))
+    def _counted(self, index: int, peak: float, step: int | None) -> int:
+        """A finite peak in units of the grid, counted in the bound of its tensor. Raises SumOverflow."""
+        if peak > self._most:
+            raise SumOverflow(too_large(f"a gradient of {self.layout.names[index]}", peak, self._grid_bits, 51, step))
+        height = round(peak * self._scale)  # ties to even, as all the others
+        self._bounds[index] += height
+        if self._bounds[index] >= _WIDE:
+            bound = self._bounds[index] / self._scale
+            raise SumOverflow(too_large(f"the sum of {self.layout.names[index]}", bound, self._grid_bits, 53, step))
+        return height
+
+    def _widen(self, index: int) -> None:
+        self._sums[index] = self._sums[index].to(torch.int64)
+        self._room[index] += _WIDE - _NARROW
+
+    def _settled(self, awaited: Sequence[int], told: Tensor, step: int | None) -> tuple[int, ...]:
+        """`told`: (2, tensors), the peaks of a microbatch's gradients, and whether they were added."""
+        peaks, added = told.tolist()
+        missing = []
+        for index in awaited:
+            if not math.isfinite(peaks[index]):
+                self._void[index] = True
+                continue
+            if added[index]:
+                self._counted(index, peaks[index], step)
+                continue
+            height = self._counted(index, peaks[index], step)
+            self._bounds[index] -= height  # it comes once more
+            if self._sums[index].dtype == torch.int32:
+                self._widen(index)
+            missing.append(index)
+        return tuple(missing)
 
 
-def combine(own: Tensor, parts: Sequence[Tensor], sums: SumSection, out: Tensor | None = None) -> Tensor:
-    """own + parts[0] + parts[1] + …: what every replica receives. In `out`, on the CPU, or freshly allocated.
+class Added:
+    """What becomes of the gradients of one microbatch. Those of the next may be given before it is asked."""
 
-    Flat, in the mode's dtype. Non-finite values become one canonical NaN, so that equal sets give equal bytes in
-    any order. Raises SumOverflow, with `out` undefined.
-    """
-    total = torch.empty_like(own, device="cpu") if out is None else out
-    total.copy_(own.detach())
-    limit = 2.0 ** (53 - sums.grid_bits)
-    peak = peak_of(total)
-    for part in parts:
-        total += part
-        peak = peak_of(total)
-        if sums.mode == "exact" and math.isfinite(peak) and peak >= limit:
-            raise SumOverflow(_too_large("the sum over replicas", peak, sums.grid_bits, 53, None))
-    if not math.isfinite(peak):
-        total[~torch.isfinite(total)] = math.nan
-    return total
+    def __init__(self, sums: Accumulator, awaited: tuple[int, ...], told: HostCopy | None, step: int | None) -> None:
+        self._sums = sums
+        self._awaited = awaited
+        self._told = told
+        self._step = step
+
+    def result(self) -> tuple[int, ...]:
+        """Tensors whose gradients did not fit into int32 and were not added: give those once more, and no others.
+
+        Ask once, in the order of the microbatches. Raises SumOverflow.
+        """
+        if self._told is None:
+            return ()
+        return self._sums._settled(self._awaited, self._told.wait(), self._step)
 
 
-def squared_norm(flat: Tensor, layout: Layout) -> float:
-    """Sum of squares of what counts of a CPU flat vector: per tensor in fp64, then added in layout order.
+class _Loss:
+    """The sum of losses, on the host."""
 
-    Within a tensor: blocks of 16384 squares are added elementwise, one after another; then the block is folded in half
-    until one number is left. Elementwise operations only, so neither threads nor vector units decide a bit.
-    """
-    total = 0.0
-    for part in layout.counted:
-        total += _sum_of_squares(flat[part])
-    return total
+    def __init__(self, sums: SumSection) -> None:
+        self._exact = sums.mode == "exact"
+        self._grid_bits = sums.grid_bits
+        self._scale = 2.0**sums.grid_bits
+        self.zero()
+
+    def zero(self) -> None:
+        self._units = self._bound = 0
+        self._void = False
+        self._plain = torch.zeros(1)
+
+    def add(self, loss: float, step: int | None) -> None:
+        if not self._exact:
+            self._plain += loss
+            return
+        if not math.isfinite(loss):
+            self._void = True
+            return
+        if abs(loss) > 2.0 ** (51 - self._grid_bits):
+            raise SumOverflow(too_large("the loss sum", loss, self._grid_bits, 51, step))
+        self._units += (units := round(loss * self._scale))
+        self._bound += abs(units)
+        if self._bound >= _WIDE:
+            raise SumOverflow(too_large("the loss sum", self._bound / self._scale, self._grid_bits, 53, step))
+
+    def number(self) -> Tensor:
+        """(1,), as in the flat vector."""
+        if not self._exact:
+            return self._plain.clone()
+        return torch.tensor([NOT_FINITE if self._void else self._units])
+
+    @property
+    def value(self) -> float:
+        if not self._exact:
+            return self._plain.item()
+        return math.nan if self._void else self._units / self._scale
 
 
 def peak_of(values: Tensor) -> float:
@@ -185,25 +356,7 @@ def peak_of(values: Tensor) -> float:
     return max(-low.item(), high.item()) if not math.isnan(low.item()) else math.nan
 
 
-def sum_dtype(sums: SumSection) -> torch.dtype:
-    """What sums, parts and reduced vectors are made of."""
-    return torch.float64 if sums.mode == "exact" else torch.float32
-
-
-def _sum_of_squares(values: Tensor) -> float:
-    count = min(len(values), _NORM_BLOCK)
-    lanes = torch.zeros(count, dtype=torch.float64)
-    for start in range(0, len(values), _NORM_BLOCK):
-        squares = values[start : start + _NORM_BLOCK].to(torch.float64)
-        lanes[: len(squares)] += squares * squares  # two operations: a fused one would round once
-    while count > 1:
-        half = (count + 1) // 2
-        lanes[: count - half] += lanes[half:count].clone()
-        count = half
-    return lanes[0].item()
-
-
-def _too_large(what: str, value: float, grid_bits: int, exponent: int, step: int | None) -> str:
+def too_large(what: str, value: float, grid_bits: int, exponent: int, step: int | None) -> str:
     where = "" if step is None else f" in step {step}"
     return (
         f"{what} reaches {value:.6g}{where}, the grid of sums.grid_bits = {grid_bits} carries "

@@ -26,6 +26,7 @@ from swarm.events.faults import (
     RolledBack,
     RunDiverged,
     StageAmended,
+    StageDoubted,
     StepAborted,
 )
 from swarm.events.group import DecisionRecorded, LeaderFollowed, LeadershipLost, LeadershipTaken, MajorityMissing
@@ -163,6 +164,7 @@ __all__ = [
     "Severity",
     "ShareChanged",
     "StageAmended",
+    "StageDoubted",
     "StagePrepared",
     "StateChanged",
     "StateDrifted",

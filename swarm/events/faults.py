@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from swarm.events.event import Event, Severity
@@ -98,6 +98,31 @@ class RolledBack(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StageDoubted(Event):
+    """The replicas of one stage report that nothing finite comes of it, and no other stage confirms it.
+
+    The peers in `reload` load their state anew. The peers in `left_out` have done so before: other peers take their
+    place.
+    """
+
+    severity: ClassVar[Severity] = "warning"
+
+    version: int
+    """The version that the report is about."""
+    stage: int
+    reload: list[str]
+    left_out: list[str]
+    reason: str
+
+    def sentence(self) -> str:
+        loads = f"{', '.join(self.reload)} must load the state anew" if self.reload else ""
+        out = f"{', '.join(self.left_out)} must leave the place to another peer" if self.left_out else ""
+        return f"stage {self.stage} is not believed at version {self.version}, since {self.reason}: " + "; ".join(
+            part for part in (loads, out) if part
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RunDiverged(Event):
     """Steps are skipped one after the other, or parameters are not finite.
 
@@ -168,6 +193,8 @@ class FaultCosted(Event):
     tokens: int
     """That the swarm would have trained in those seconds."""
     reason: str
+    reasons: list[str] = field(default_factory=list)
+    """Why, for each of the first of `actors`."""
 
     def sentence(self) -> str:
         again = f"{self.microbatches} microbatches done again"

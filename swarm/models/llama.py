@@ -11,6 +11,7 @@ and a tensor's initial value is a function of (seed, name) alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from swarm.manifest import ModelSection
 from swarm.models.boundary import Boundaries, initial_boundary_value
+from swarm.models.cross_entropy import summed_cross_entropy
 from swarm.models.initial import seeded_normal
 from swarm.models.rms_norm import RMSNorm
 from swarm.models.split_backward import Embedding, Linear
@@ -83,6 +85,17 @@ class LlamaStage(StageModule):
         coefficients in the subspace, or what a sender made of it. A model with an anchor or token tables needs
         `tokens`, the ids, above stage 0 too. Logits are (B, T, V).
         """
+        out = self._through(x, tokens)
+        return self._logits(out) if self.last else out
+
+    def train_loss(self, x: Tensor, tokens: Tensor | None, labels: Tensor) -> Tensor:
+        return summed_cross_entropy(self._through(x, tokens), self._logits, self._head(), labels)
+
+    def layers(self) -> Iterable[nn.Module]:
+        return self.model.layers.values()
+
+    def _through(self, x: Tensor, tokens: Tensor | None) -> Tensor:
+        """As `forward`; from the last stage what logits are made of, (B, T, dim)."""
         residual = self.model.embed_tokens(x) if self.first else x  # (batch, time, residual or boundary width)
         tokens = x if self.first else tokens
         frozen = self._anchor(tokens)
@@ -97,11 +110,15 @@ class LlamaStage(StageModule):
             residual = layer(residual, anchored, cos, sin)
         if not self.last:
             return self.model.boundaries.after(residual, frozen)
-        final = self.model.norm(lift(residual, anchored))
-        if self._section.tie_embeddings:
-            return self.model.embed_tokens.project(final)
-        logits: Tensor = self.lm_head(final)
+        final: Tensor = self.model.norm(lift(residual, anchored))
+        return final
+
+    def _logits(self, final: Tensor) -> Tensor:
+        logits: Tensor = (self.model.embed_tokens.project if self._section.tie_embeddings else self.lm_head)(final)
         return logits
+
+    def _head(self) -> Tensor:
+        return self.model.embed_tokens.weight if self._section.tie_embeddings else self.lm_head.weight
 
     def _anchor(self, tokens: Tensor | None) -> Tensor | None:
         if not self._section.anchored:
@@ -112,6 +129,11 @@ class LlamaStage(StageModule):
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy summed over all tokens. logits (B, T, V), labels (B, T)."""
         return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+
+    def matrices(self) -> list[str]:
+        embedding = "model.embed_tokens.weight"
+        only_head = self.last and not self.first and self._section.tie_embeddings
+        return [*([embedding] if only_head else []), *super().matrices()]
 
     def reset_buffers(self) -> None:
         """Fill the rotary tables; computed on CPU so that every device holds the same bits."""
@@ -166,9 +188,10 @@ class _Attention(nn.Module):
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = _rotate(q, cos, sin).to(v.dtype), _rotate(k, cos, sin).to(v.dtype)
-        if self._groups > 1:
-            k, v = _repeat_heads(k, self._groups), _repeat_heads(v, self._groups)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        grouped = self._groups > 1
+        if grouped and not x.is_cuda:  # kernels of a GPU read a key once for all of its heads
+            k, v, grouped = _repeat_heads(k, self._groups), _repeat_heads(v, self._groups), False
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         written: Tensor = self.o_proj(attended.transpose(1, 2).reshape(batch, time, -1))
         return written
 

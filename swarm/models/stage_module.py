@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
@@ -29,6 +30,22 @@ class StageModule(nn.Module, abc.ABC):
     @abc.abstractmethod
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss summed over all that it is taken of, fp32 scalar, nats. labels (B, T): the ids after each of x."""
+
+    def train_loss(self, x: Tensor, tokens: Tensor | None, labels: Tensor) -> Tensor:
+        """`loss_sum` of the last stage's output, to be learned from. A kind of model may need less memory for it."""
+        return self.loss_sum(self(x, tokens), labels)
+
+    def layers(self) -> Iterable[nn.Module]:
+        """What is repeated, and so is compiled by itself."""
+        return ()
+
+    def matrices(self) -> list[str]:
+        """Names of the parameters that nothing but products with half-precision matrices reads.
+
+        Devices that multiply so keep a copy of each; all other parameters stay fp32.
+        """
+        kinds = (nn.Linear, nn.Conv2d)
+        return [f"{name}.weight" for name, module in self.named_modules() if isinstance(module, kinds)]
 
     def reset_buffers(self) -> None:
         """Fill what is neither trained nor stored, on whatever device the module lies."""

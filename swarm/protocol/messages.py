@@ -427,6 +427,8 @@ class Prepared:
     """Checksum of the parameters and moments that the gradients were computed with: replicas must hold the same."""
     spoilt: bool = False
     """Some of these are not finite."""
+    unusable: bool = False
+    """Some of them are not finite, or so large that nothing finite can be computed with them."""
 
     @property
     def answer(self) -> Hashable:

@@ -7,7 +7,7 @@ from random_words import prepare_words
 
 from benchmarks import slow_links
 
-pytestmark = [pytest.mark.swarm, pytest.mark.xdist_group("swarm")]
+pytestmark = pytest.mark.swarm
 
 ARGUMENTS = (
     *(

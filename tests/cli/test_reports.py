@@ -129,7 +129,7 @@ async def test_the_machine_is_told_once_to_whoever_leads_and_to_another_life_of_
     assert Trait("process", "cafe") in told.machine
     desk.reports.link_up(ONE)
     desk.reports.sent(ONE, Join(ME))
-    desk.core.allegiance.leader = TWO
+    desk.core.leader.actor = TWO
     desk.reports.sent(TWO, Join(ME))
     assert [to for to, _ in desk.line.sent] == [ONE, ONE, TWO]
     assert [event.kind for _, event in read_log(desk.path)] == [PeerDescribed.__name__], "its own log needs it once"

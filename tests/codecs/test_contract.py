@@ -1,5 +1,6 @@
 """One contract, run over every codec in the registry: a new codec is tested by adding its row (and its error bound)."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -117,13 +118,22 @@ def sample(shape: tuple[int, ...], seed: int = 0, scale: float = 1.0) -> torch.T
 def check_round_trip(name: str, x: torch.Tensor) -> None:
     codec = ROWS[name]()
     frame = codec.encode(x)
-    assert len(frame) <= codec.max_bytes(x.shape)
+    assert len(frame) <= codec.max_bytes(x.shape), x
     y = codec.decode(frame, tuple(x.shape))
-    assert y.shape == x.shape and y.dtype == torch.float32 and y.is_contiguous()
-    assert torch.isfinite(y).all()
+    assert y.shape == x.shape and y.dtype == torch.float32 and y.is_contiguous(), x
+    assert torch.isfinite(y).all(), x
     if not x.numel():
         return
-    assert ((y.double() - x.double()).abs() <= worst_error(name, x)).all()
+    assert ((y.double() - x.double()).abs() <= worst_error(name, x)).all(), x
+
+
+def reason_of(call: Callable[[], object]) -> Reason | None:
+    """Why `call` is refused; None if it is not."""
+    try:
+        call()
+    except CodecError as error:
+        return error.reason
+    return None
 
 
 @pytest.fixture(params=ROWS)
@@ -131,14 +141,14 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_round_trip(name: str, shape: tuple[int, ...]) -> None:
-    check_round_trip(name, sample(shape))
+def test_round_trip(name: str) -> None:
+    for shape in SHAPES:
+        check_round_trip(name, sample(shape))
 
 
-@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-12, 1e-6, 1e3, 1e9, 1e20, 5e37])
-def test_round_trip_at_every_magnitude(name: str, scale: float) -> None:
-    check_round_trip(name, sample((3, 100), scale=scale))
+def test_round_trip_at_every_magnitude(name: str) -> None:
+    for scale in (1e-42, 1e-30, 1e-12, 1e-6, 1e3, 1e9, 1e20, 5e37):
+        check_round_trip(name, sample((3, 100), scale=scale))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -189,16 +199,16 @@ def test_frames_do_not_depend_on_threads_or_strides(name: str) -> None:
     assert all(torch.equal(tensors[0], other) for other in tensors)
 
 
-@pytest.mark.parametrize("offset", [0, 1, 2, 3, 7, 63])
-def test_decode_from_any_alignment_gives_a_tensor_of_its_own(name: str, offset: int) -> None:
+def test_decode_from_any_alignment_gives_a_tensor_of_its_own(name: str) -> None:
     codec = ROWS[name]()
     x = sample((5, 77), seed=1)
     frame = codec.encode(x)
-    held = bytearray(b"\xff" * offset + frame + b"\xff" * 5)
-    y = codec.decode(memoryview(held)[offset : offset + len(frame)], (5, 77))
-    held[:] = bytes(len(held))
-    assert torch.equal(y, codec.decode(frame, (5, 77)))
-    assert y.data_ptr() % 64 == 0
+    for offset in (0, 1, 2, 3, 7, 63):
+        held = bytearray(b"\xff" * offset + frame + b"\xff" * 5)
+        y = codec.decode(memoryview(held)[offset : offset + len(frame)], (5, 77))
+        held[:] = bytes(len(held))
+        assert torch.equal(y, codec.decode(frame, (5, 77))), offset
+        assert y.data_ptr() % 64 == 0, offset
 
 
 def test_encoding_a_decoded_tensor_changes_nothing(name: str) -> None:
@@ -222,31 +232,22 @@ def test_zeros_stay_zero(name: str) -> None:
     assert codec.decode(codec.encode(x), (256,)).nonzero().tolist() == [[100]]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", [0, 63, 64, 129])
-def test_non_finite_tensors_are_not_encoded(name: str, bad: float, place: int) -> None:
-    x = sample((130,))
-    x[place] = bad
-    with pytest.raises(CodecError) as caught:
-        ROWS[name]().encode(x)
-    assert caught.value.reason is Reason.NOT_FINITE
+def test_non_finite_tensors_are_not_encoded(name: str) -> None:
+    for bad, place in itertools.product((math.nan, math.inf, -math.inf), (0, 63, 64, 129)):
+        x = sample((130,))
+        x[place] = bad
+        assert reason_of(lambda x=x: ROWS[name]().encode(x)) is Reason.NOT_FINITE, (bad, place)
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
+def test_unsupported_tensors_are_not_encoded(name: str) -> None:
+    for x in (
         torch.zeros(2, dtype=torch.int64),
         torch.zeros(2, dtype=torch.float64),
         torch.zeros(1, 1, 1, 1, 1),
         torch.zeros(0, 1, 2**21),
         torch.zeros(0, 1, 1, 2**16),
-    ],
-    ids=str,
-)
-def test_unsupported_tensors_are_not_encoded(name: str, x: torch.Tensor) -> None:
-    with pytest.raises(CodecError) as caught:
-        ROWS[name]().encode(x)
-    assert caught.value.reason is Reason.UNSUPPORTED
+    ):
+        assert reason_of(lambda x=x: ROWS[name]().encode(x)) is Reason.UNSUPPORTED, (x.dtype, x.shape)
 
 
 def test_every_truncation_and_extension_is_refused(name: str) -> None:
@@ -272,25 +273,25 @@ def test_every_flipped_bit_is_refused(name: str) -> None:
             codec.decode(damaged, (2, 33))
 
 
-@pytest.mark.parametrize(
-    ("lies", "reason"),
-    [
-        ({"codec_id": 250}, Reason.WRONG_CODEC),
-        ({"version": 250}, Reason.WRONG_VERSION),
-        ({"dtype": 9}, Reason.WRONG_DTYPE),
-        ({"ndim": 3}, Reason.WRONG_SHAPE),
-        ({"ndim": 0}, Reason.WRONG_SHAPE),
-        ({"ndim": 15}, Reason.WRONG_SHAPE),
-        ({"dims": 3 | 33 << 32}, Reason.WRONG_SHAPE),
-        ({"dims": 2 | (2**32 - 1) << 32}, Reason.WRONG_SHAPE),
-        ({"dims": 33 | 2 << 32}, Reason.WRONG_SHAPE),
-    ],
+LIES = (
+    ({"codec_id": 250}, Reason.WRONG_CODEC),
+    ({"version": 250}, Reason.WRONG_VERSION),
+    ({"dtype": 9}, Reason.WRONG_DTYPE),
+    ({"ndim": 3}, Reason.WRONG_SHAPE),
+    ({"ndim": 0}, Reason.WRONG_SHAPE),
+    ({"ndim": 15}, Reason.WRONG_SHAPE),
+    ({"dims": 3 | 33 << 32}, Reason.WRONG_SHAPE),
+    ({"dims": 2 | (2**32 - 1) << 32}, Reason.WRONG_SHAPE),
+    ({"dims": 33 | 2 << 32}, Reason.WRONG_SHAPE),
 )
-def test_a_lying_header_is_refused_by_name(name: str, lies: dict[str, int], reason: Reason) -> None:
+
+
+def test_a_lying_header_is_refused_by_name(name: str) -> None:
     codec = ROWS[name]()
-    with pytest.raises(CodecError) as caught:
-        codec.decode(reseal(codec.encode(sample((2, 33))), **lies), (2, 33))
-    assert caught.value.reason is reason
+    frame = codec.encode(sample((2, 33)))
+    for lies, reason in LIES:
+        lying = reseal(frame, **lies)
+        assert reason_of(lambda lying=lying: codec.decode(lying, (2, 33))) is reason, lies
 
 
 def test_a_frame_of_another_shape_or_codec_is_refused(name: str) -> None:
@@ -322,6 +323,7 @@ def test_random_bytes_never_break_decode(name: str, raw: bytes, header: bool) ->
     except CodecError:
         return
     assert y.shape == (2, 16) and torch.isfinite(y).all()
+    codec.check(frame, (2, 16))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -332,9 +334,12 @@ def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(
     frame = codec.encode(torch.ones(2, 16))
     size = len(frame) - HEADER_BYTES
     payload = data.draw(st.binary(min_size=size, max_size=size) | st.sampled_from([b"\xff" * size, b"\x7f" * size]))
+    sealed = reseal(frame[:HEADER_BYTES] + payload)
     try:
-        y = codec.decode(reseal(frame[:HEADER_BYTES] + payload), (2, 16))
+        y = codec.decode(sealed, (2, 16))
     except CodecError as error:
+        with pytest.raises(CodecError):  # what a receiver asks says the same, though it reads less
+            codec.check(sealed, (2, 16))
         assert error.reason in (
             Reason.NOT_FINITE,
             Reason.BAD_SCALE,
@@ -344,6 +349,7 @@ def test_any_payload_of_the_right_length_decodes_to_finite_values_or_is_refused(
         )
     else:
         assert y.shape == (2, 16) and torch.isfinite(y).all()
+        codec.check(sealed, (2, 16))
 
 
 def test_every_codec_is_under_contract() -> None:

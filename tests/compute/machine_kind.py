@@ -19,8 +19,10 @@ from torch.optim.adamw import adamw
 
 from swarm.compute.digest import reduced_digest
 from swarm.compute.low_rank import orthonormal, product
+from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer
-from swarm.compute.sums import Layout, combine, squared_norm
+from swarm.compute.sums import Layout
+from swarm.compute.totals import combine
 from swarm.manifest import ModelSection, OptimizerSection, SumSection
 from swarm.models.initial import seeded_normal
 from swarm.models.kinds import build_stage

@@ -428,8 +428,9 @@ def test_frames_and_buckets_are_checked_before_the_core_sees_them(start):
     driver.engine.check_bucket(SumKey(Attempt(STEP, 0, 0), 0), part)
     with pytest.raises(FrameError, match="bucket 0 of"):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), bytes(part)[:-8])
-    huge = packing.pack(np.full(driver.engine._buckets.slice(0).stop, 1e7), 30)
-    with pytest.raises(FrameError, match=r"bucket 0 reaches 1e\+07, the grid carries 8\.38861e\+06"):
+    blocks = -(-driver.engine._buckets.slice(0).stop // packing.BLOCK)
+    huge = bytes([64]) * blocks + np.full(blocks * packing.BLOCK, 1e7).tobytes()
+    with pytest.raises(FrameError, match=r"bucket 0 of numbers up to 1e\+07, the grid carries 8\.38861e\+06"):
         driver.engine.check_bucket(PartKey(Attempt(STEP, 0, 0), 0, Actor("a", 1)), huge)
     with pytest.raises(FrameError, match="a bucket of stage 1 at stage 0"):
         driver.engine.check_bucket(SumKey(Attempt(STEP, 1, 0), 0), part)

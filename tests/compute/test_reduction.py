@@ -6,8 +6,10 @@ import torch
 
 from swarm.compute.body import FrameError
 from swarm.compute.digest import reduced_digest
+from swarm.compute.norm import squared_norm
 from swarm.compute.reduction import BUCKET_ELEMENTS, Buckets, Reduction
-from swarm.compute.sums import Accumulator, Layout, combine, squared_norm
+from swarm.compute.sums import Accumulator, Layout
+from swarm.compute.totals import combine, unit_of
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt, PassId
 from swarm.protocol.peer.io import EncodePart, SumBucket
@@ -42,11 +44,12 @@ def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
         total = bytes(ra.sum(SumBucket(attempt(0), bucket, (bytearray(part),))))
         ra.store(attempt(0), bucket, total)
         rb.store(attempt(0), bucket, memoryview(b"\0" * 3 + total)[3:])  # as received: at any alignment
-    expected = combine(a.flat, [b.flat], sums)
+    whole = slice(0, LAYOUT.length)
+    expected = combine(a.numbers(whole), [b.numbers(whole)], sums)
     found = ra.assemble(attempt(0))
     assert found == rb.assemble(attempt(0))
     assert found.digest == reduced_digest(expected)
-    assert found.squared_norm == squared_norm(expected, LAYOUT)
+    assert found.squared_norm == squared_norm(expected, LAYOUT, unit_of(expected, sums))
     assert (found.loss_sum, found.finite) == (4.0, True)
 
 
@@ -128,7 +131,11 @@ def test_the_reduced_buffer_is_separate_from_the_sums():
         (2, b"", "bucket 2 of 0 bytes, expected at least 1"),
         (2, bytes(2), "bucket 2 of 2 bytes, expected 1 by its widths"),
         (2, bytes([54]) + bytes(54 * 8), "bucket 2 of 433 bytes with a block of 54 bits a number"),
-        (2, bytes([64]) + np.full(64, 1e7).tobytes(), r"bucket 2 reaches 1e\+07, the grid carries 8.38861e\+06"),
+        (
+            2,
+            bytes([64]) + np.full(64, 1e7).tobytes(),
+            r"bucket 2 of numbers up to 1e\+07, the grid carries 8.38861e\+06",
+        ),
         (2, 17, "of type int"),
     ],
 )
@@ -167,5 +174,5 @@ def test_what_is_shared_has_a_digest_of_its_own_and_counts_in_the_first_stage_on
             sum_alone(reduction, attempt(0), bucket)
         found.append(reduction.assemble(attempt(0)))
     assert [f.squared_norm for f in found] == [9.0 + 4.0, 16.0]
-    assert found[0].shared == found[1].shared == reduced_digest(torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64))
+    assert found[0].shared == found[1].shared == reduced_digest(torch.tensor([1 << 30, 2 << 30, 2 << 30]))
     assert found[0].digest != found[1].digest

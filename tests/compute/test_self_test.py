@@ -21,13 +21,17 @@ def test_this_machine_rounds_as_all_others() -> None:
     assert self_test.rounds_alike("cpu")
 
 
-def fused(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, factors: Factors) -> None:
+def fused(
+    p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, factors: Factors, *_: torch.Tensor
+) -> None:
     m.lerp_(g, factors.rest1)
     v.mul_(factors.beta2).addcmul_(g, g, value=factors.rest2)
     p.mul_(factors.shrink).addcdiv_(m, v.sqrt().mul_(factors.root).add_(factors.eps), value=-factors.rate)
 
 
-def coarse_root(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, factors: Factors) -> None:
+def coarse_root(
+    p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, factors: Factors, *_: torch.Tensor
+) -> None:
     m.mul_(factors.beta1).add_(g.mul(factors.rest1))
     v.mul_(factors.beta2).add_(g.mul(g).mul_(factors.rest2))
     root = torch.nextafter(v.sqrt(), v).mul_(factors.root).add_(factors.eps)

@@ -130,7 +130,7 @@ def test_a_microbatch_is_computed_again_with_fewer_graphs_to_the_same_sums(
 
 def test_what_is_half_in_the_sums_is_not_added_again(start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start()
-    failing(monkeypatch, Accumulator, "add", MemoryError("none"), 1)
+    failing(monkeypatch, Accumulator, "add_one", MemoryError("none"), 1)
     posts = run.step()
     (failed,) = [post for post in posts if isinstance(post, ComputeFailed)]
     assert failed.microbatch == 0 and MemoryShort in kinds(posts)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from made_up_data import DATA
 
+from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.graph import graph_bytes, saved_bytes
 from swarm.compute.speed import measure_speed
 from swarm.manifest import RunFile, RunManifest
@@ -28,14 +29,14 @@ def manifest(**model: object) -> RunManifest:
 
 def test_capacity_is_that_of_the_whole_model() -> None:
     """Twice the layers, half the microbatches a second: machines compare, whatever stage they will hold."""
-    few, many = (measure_speed(manifest(layers=layers), "cpu", 1) for layers in (4, 40))
+    few, many = (measure_speed(manifest(layers=layers), Arithmetic.of("cpu", 1)) for layers in (4, 40))
     assert few.forward_s > 0 and few.backward_s > 0
     each = [speed.capacity * (speed.forward_s + speed.backward_s) for speed in (few, many)]
     assert 5 < each[0] / each[1] < 10, "embedding and head are the same in both"
 
 
 def test_a_slow_machine_is_not_kept_busy_for_long() -> None:
-    quick = measure_speed(manifest(), "cpu", 1, limit_s=0.0)
+    quick = measure_speed(manifest(), Arithmetic.of("cpu", 1), limit_s=0.0)
     assert quick.capacity > 0, "one sequence says it for all of them"
 
 
@@ -49,6 +50,7 @@ def test_measuring_takes_no_more_memory_than_it_may(megabytes: int) -> None:
         "import json, resource, sys, torch\n"
         "from made_up_data import DATA\n"
         "from swarm.compute import speed\n"
+        "from swarm.compute.arithmetic import Arithmetic\n"
         "from swarm.manifest import RunFile\n"
         "model, memory = json.loads(sys.argv[1]), int(sys.argv[2])\n"
         "batch = {'microbatches': 4, 'sequences': 16, 'sequence_length': 1024}\n"
@@ -56,9 +58,9 @@ def test_measuring_takes_no_more_memory_than_it_may(megabytes: int) -> None:
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
         "small = {**model, 'dim': 32, 'heads': 2, 'kv_heads': 1, 'ffn_dim': 32}\n"
         "warm = RunFile.model_validate({'model': small, 'batch': {**batch, 'sequence_length': 16, 'sequences': 1}})\n"
-        "speed.measure_speed(warm.resolve(DATA), 'cpu', 1)  # what torch itself takes at its first use\n"
+        "speed.measure_speed(warm.resolve(DATA), Arithmetic.of('cpu', 1))  # what torch itself takes at its first use\n"
         "before = peak()\n"
-        "found = speed.measure_speed(run, 'cpu', 1, memory=memory)\n"
+        "found = speed.measure_speed(run, Arithmetic.of('cpu', 1), memory=memory)\n"
         "print(peak() - before, found.capacity)"
     )
     model = {"vocab_size": 512, "layers": 4, "cuts": [2], **LARGE}

@@ -60,13 +60,10 @@ def test_several_incidents_of_a_step_divide_its_cost_and_lose_nothing_of_it():
 
 def test_of_several_slow_peers_each_has_its_own_reason():
     story = Story().open(0)
+    reasons = ["it was slow; it released 1", "it was slow and released 2"]
     told = "a.1: it was slow; it released 1; b.1: it was slow and released 2"
-    story.tell(e.FaultCosted("1:0", 0, ["a.1", "b.1", "c.1"], 0, 3.0, 4.0, 999, told)).decide(0)
-    assert [fault["reason"] for fault in story.faults] == [
-        "it was slow; it released 1",
-        "it was slow and released 2",
-        told,
-    ]
+    story.tell(e.FaultCosted("1:0", 0, ["a.1", "b.1", "c.1"], 0, 3.0, 4.0, 999, told, reasons)).decide(0)
+    assert [fault["reason"] for fault in story.faults] == [*reasons, told]
 
 
 def test_an_aborted_attempt_is_an_incident_of_its_own_only_if_nobody_is_to_blame():

@@ -1,7 +1,8 @@
 """Encoded frames that were tampered with."""
 
 import struct
-import zlib
+
+from blake3 import blake3
 
 from swarm.codecs.codec import HEADER_BYTES
 
@@ -12,4 +13,4 @@ def reseal(frame: bytes, **lies: int) -> bytes:
     codec_id, version, kind, dims = layout.unpack_from(frame)
     told = {"codec_id": codec_id, "version": version, "dtype": kind // 16, "ndim": kind % 16, "dims": dims} | lies
     fields = layout.pack(told["codec_id"], told["version"], 16 * told["dtype"] + told["ndim"], told["dims"])
-    return fields + struct.pack("<I", zlib.crc32(frame[HEADER_BYTES:], zlib.crc32(fields))) + frame[HEADER_BYTES:]
+    return fields + blake3(fields + frame[HEADER_BYTES:]).digest(4) + frame[HEADER_BYTES:]

@@ -37,6 +37,8 @@ class Run:
         self.loading: dict[Actor, int] = {}
         """Who listens, and what it loads."""
         self.saved: dict[Actor, tuple[int, str]] = {}
+        self.state_term = 1
+        """Under which they all were given what they hold."""
         self.sequence = 0
         self.orders: list[object] = []
         """Everything that was ordered."""
@@ -72,7 +74,7 @@ class Run:
             () if listens else (0,),
             heard=open_pass if listens else None,
             loading=self.loading.get(actor),
-            state_term=1,
+            state_term=self.state_term,
             forwarded=0 if listens else (1 << self.core.settings.microbatches) - 1,
             checkpoint_version=version,
             checkpoint_digest=digest,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from swarm.protocol.coordinator import divergence as divergence_module
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.core import Phase as CoordinatorPhase
 from swarm.protocol.coordinator.departures import Departures
+from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.stage_costs import Lineup
+from swarm.protocol.coordinator.passes import open_pass as open_pass_module
 from swarm.protocol.coordinator.passes.assignment import amend
 from swarm.protocol.coordinator.passes.open_pass import OpenPass
 from swarm.protocol.coordinator.passes.repair import Repair
@@ -150,7 +153,23 @@ def _seat_given_up_at_once() -> list[Patch]:
     return [(Seats, "_needless", lambda self, member: "it has had its turn")]
 
 
+def _one_stage_believed() -> list[Patch]:
+    """What one stage alone says of itself ends the run, or sends it back."""
+
+    def confirmed(stages: Any, peers: Any, of: int) -> bool:
+        return bool(stages)
+
+    return [(module, "is_confirmed", confirmed) for module in (divergence_module, open_pass_module)]
+
+
+def _reloads_for_ever() -> list[Patch]:
+    """Who is doubted loads its state again and again, and keeps its stage."""
+    return [(Doubts, "doubt", lambda self, doubted: list(doubted.who))]
+
+
 MEMBERSHIP = (
+    Mutant("one stage believed", "what ends a run is seen by two stages", _one_stage_believed, "alone"),
+    Mutant("reloads for ever", "who is doubted twice makes room for others", _reloads_for_ever, "alone"),
     Mutant("sums unchecked", "who catches up applies what was decided", _sums_unchecked, "joining"),
     Mutant("step left out", "who catches up applies every step, in order", _step_left_out, "joining"),
     Mutant("in the roster too early", "who begins a pass holds its version", _in_the_roster_too_early, "joining"),

@@ -19,7 +19,7 @@ def _partner_unchecked() -> list[Patch]:
 
     def renamed(self: PassRun, part: Any) -> None:
         known = self._attempt
-        if part.key.contributor not in self.walk.table.roster and part.key.attempt.number == known.number:
+        if part.key.contributor not in self.microbatches.table.roster and part.key.attempt.number == known.number:
             part = dataclasses.replace(part, key=dataclasses.replace(part.key, attempt=known))
         on_part(self, part)
 

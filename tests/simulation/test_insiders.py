@@ -11,11 +11,22 @@ from collections import Counter
 
 import pytest
 
-from swarm.events import EvaluationDropped, Event, PassOpened, PeerExpelled, PeerFenced, RunPaused, StepAborted
+from swarm.events import (
+    EvaluationDropped,
+    Event,
+    PassOpened,
+    PeerExpelled,
+    PeerFenced,
+    RunDiverged,
+    RunPaused,
+    StageDoubted,
+    StepAborted,
+)
+from swarm.manifest import DivergenceSection
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.coordinator.passes.stragglers import WORTH_BEATS
-from swarm.simulation.faults.lie import DISTURBANCES, Disturbance, Lie
-from swarm.simulation.runs.runner import Run
+from swarm.simulation.faults.lie import DISTURBANCES, About, Disturbance, Lie
+from swarm.simulation.runs.runner import Run, run_seed
 from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
 from swarm.simulation.toy.sim_peer import SimPeer
 
@@ -27,17 +38,23 @@ class Disturbed:
 
     def __init__(
         self,
-        about: Disturbance,
+        about: About,
         insiders: set[int],
         stages: int,
         replicas: int,
         seed: int = 0,
         count: int | None = None,
+        skips: int = 1000,
+        stage: int | None = None,
     ) -> None:
-        """`count`: of peers; None: as many as are planned."""
+        """`count`: of peers; None: as many as are planned. `skips`: so many skipped steps are a divergence.
+
+        `stage`: of the insiders only those disturb that get this one.
+        """
         settings = small_settings(stages=stages, microbatches=6, steps=STEPS, replicas=replicas, evaluate_every=1)
+        settings = dataclasses.replace(settings, divergence=DivergenceSection(skips=skips))
         count = stages * replicas if count is None else count
-        lies = tuple(Lie(about) if peer in insiders else None for peer in range(count))
+        lies = tuple(Lie(about, stage=stage) if peer in insiders else None for peer in range(count))
         self.run = Run(Plan("insiders", seed, settings, 0, (1.0,) * count, (), lies=lies))
         self.events: list[tuple[float, Event]] = []
         emitted = self.run.world.watch.emitted
@@ -161,3 +178,43 @@ def test_a_scenario_draws_such_runs() -> None:
         plan = plan_of("insiders", seed)
         assert plan == dataclasses.replace(plan_of("insiders", seed))
         assert sum(lie is not None for lie in plan.lies) == (1 if seed % 4 == 3 else 2)
+
+
+@pytest.mark.parametrize("about", ["spoilt", "nan"])
+@pytest.mark.parametrize("peer", [0, 1])
+def test_who_is_alone_in_its_stage_is_left_out_and_ends_nothing(about: About, peer: int) -> None:
+    disturbed = Disturbed(about, {peer}, 2, 1, skips=1)
+    world = disturbed.run.world
+    world.run(60.0, 60_000, lambda: False)
+    ((name, stage),) = disturbed.insiders.items()
+    told = [(event.stage, event.reload, event.left_out) for event in disturbed.of(StageDoubted)]
+    assert told == [(stage, [f"{name}.1"], []), (stage, [], [f"{name}.1"])]
+    assert not disturbed.of(RunDiverged) and not world.watch.decisions
+    assert f"stage {stage} has no peer that is believed. {name}.1 is left out" in disturbed.of(RunPaused)[-1].reason
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_two_in_one_stage_that_say_the_same_end_nothing(stage: int) -> None:
+    """Their word is that of one place, whoever they are. A spare replica of the other stage does their work."""
+    disturbed = Disturbed("spoilt", set(range(4)), 2, 2, stage=stage)
+    disturbed.run.finish()
+    doubted = disturbed.of(StageDoubted)
+    assert {event.stage for event in doubted} == {stage} and sum(len(event.left_out) for event in doubted) == 2
+    assert not disturbed.of(RunDiverged)
+
+
+@pytest.mark.parametrize("peer", [0, 1])
+def test_who_sends_nothing_finite_makes_a_run_of_single_replicas_wait_and_say_why(peer: int) -> None:
+    """Nobody knows whose fault it is: what follows from what one sends is not finite either."""
+    disturbed = Disturbed("unsendable", {peer}, 2, 1, skips=1)
+    world = disturbed.run.world
+    world.run(60.0, 60_000, lambda: False)
+    assert not disturbed.of(RunDiverged) and not disturbed.of(StageDoubted) and not world.watch.decisions
+    waits = disturbed.of(RunPaused)[-1].reason
+    assert "It is not skipped" in waits and "one peer may have caused that" in waits
+
+
+@pytest.mark.parametrize("seed", [*range(16), 136, 340])
+def test_a_stage_that_is_not_believed_is_taken_by_others_and_the_answer_is_that_of_one_machine(seed: int) -> None:
+    outcome = run_seed("alone", seed)
+    assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"

@@ -98,7 +98,7 @@ def test_without_audits_a_lie_is_decided() -> None:
 
 
 @pytest.mark.parametrize("about", LIES)
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3])
 def test_one_of_three_replicas_lies(about: About, stages: int) -> None:
     for peer in range(stages * 3):
         lying = LiarRun({peer: Lie(about)}, stages, 3)

@@ -19,13 +19,25 @@ from swarm.simulation.toy.sim_peer import SimPeer
 JOBS = min(2, os.cpu_count() or 1)
 
 
-def test_seeded_schedules_keep_every_invariant_and_cover_every_cell() -> None:
+def struck_in(seeds: int) -> Coverage:
+    """What befell the first so many runs, each of which ended right."""
     coverage, broken = Coverage(), []
-    for outcome in run_seeds("mixed", range(ENOUGH_SEEDS), JOBS):
+    for outcome in run_seeds("mixed", range(seeds), JOBS):
         coverage.add(outcome.struck)
         if not outcome.ok:
             broken.append(f"seed {outcome.seed}: {outcome.invariant}: {outcome.detail}")
     assert not broken, "\n".join(broken)
+    return coverage
+
+
+def test_schedules_with_each_fault_planned_once_keep_every_invariant() -> None:
+    coverage = struck_in(len(CELLS))
+    assert len(coverage.empty()) < len(CELLS) // 10, coverage.table()
+
+
+@pytest.mark.long
+def test_enough_seeded_schedules_keep_every_invariant_and_cover_every_cell() -> None:
+    coverage = struck_in(ENOUGH_SEEDS)
     assert not coverage.empty(), coverage.table()
 
 

@@ -53,7 +53,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.swarm)
-            item.add_marker(pytest.mark.xdist_group("swarm"))
 
 
 @pytest.fixture(scope="session")

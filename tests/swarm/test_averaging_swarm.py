@@ -16,7 +16,7 @@ NOBODY, BOTH = (-1, -1), (0, 1)
 Reference = Callable[[Swarm], tuple[str, ...]]
 
 
-@pytest.fixture(params=["int4", "powersgd:2"])
+@pytest.fixture(params=[pytest.param("int4", marks=pytest.mark.long), "powersgd:2"])
 def swarm(request: pytest.FixtureRequest, make_swarm: MakeSwarm) -> Swarm:
     return make_swarm(
         "int8", f"sums.averaging={request.param}", "run.steps=25", "timing.step_budget_s=600"

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from combinations import in_turn
 from conftest import CODECS, MakeSwarm
 from swarm_processes import Process, Swarm
 
@@ -385,8 +386,7 @@ SUBSPACE = ("model.residual=subspace", "model.subspace_dim=4", "model.tail_layer
 WIRES: dict[str, tuple[str, ...]] = {**{codec: (codec,) for codec in CODECS}, "subspace-int4": ("int4", *SUBSPACE)}
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
+@pytest.mark.parametrize(("scenario", "wire"), in_turn({s.name.replace(" ", "-"): s for s in SCENARIOS}, WIRES))
 def test_same_answer_under_faults(
     scenario: Scenario, wire: str, make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:

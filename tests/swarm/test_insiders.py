@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from conftest import STEPS, MakeSwarm
 from swarm_processes import Swarm
 
-from swarm.events import Evaluated, EvaluationDropped, PeerExpelled, PeerFenced, StepAborted, StepDecided
+from swarm.events import (
+    Evaluated,
+    EvaluationDropped,
+    PeerExpelled,
+    PeerFenced,
+    RunDiverged,
+    RunPaused,
+    StageDoubted,
+    StepAborted,
+    StepDecided,
+)
 
 PEERS = ("p0", "p1", "p2", "p3", "p4", "p5")
 """Of two stages in turn."""
+REASONS = {
+    "spoilt": "nobody else sees that parameters or moments of stage 1 are not finite at the start",
+    "nan": "its sums are not finite in step 0, and those of no other stage",
+}
+NOBODY = (
+    "stage 1 has no peer that is believed. {} is left out: {}. Another peer for it helps. If the run has diverged, "
+    "a lower `swarm-peer control rate` sends it back to its last good checkpoint"
+)
 
 
 def test_two_of_six_that_say_that_they_fail_stop_nobody(
@@ -68,4 +87,25 @@ def test_who_trains_and_ignores_evaluations_holds_up_few_of_them_and_no_step(
     assert len(evaluated) >= 2, "its sibling does them then"
     assert not coordinator.of(PeerExpelled)
     swarm.assert_replicas_identical()
+    swarm.assert_equal(reference(swarm))
+
+
+@pytest.mark.parametrize("claim", ["spoilt", "nan"])
+def test_who_is_alone_in_its_stage_ends_no_run_by_what_it_says(
+    make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]], claim: str
+) -> None:
+    """It would stop if the peer were believed. It waits, says why, and goes on as soon as somebody else comes."""
+    swarm = make_swarm("int8", "swarm.max_replicas=1", "swarm.replicas=1", "divergence.skips=1")
+    swarm.coordinate()
+    swarm.join_stages(("p0", "p1"), {"p0": ("--seats=1",), "p1": ("--seats=1", f"--fault={claim}@PeerJoined")})
+    coordinator, liar = swarm.coordinator, swarm.peers["p1"].actor
+    coordinator.wait_for(StageDoubted, left_out=[liar])
+    waits = coordinator.wait_for(RunPaused, reason=NOBODY.format(liar, REASONS[claim]))
+    assert all(process.code is None for process in swarm.processes), waits
+    swarm.join("p2")
+    swarm.finish()
+    assert not coordinator.of(RunDiverged) and not coordinator.of(PeerExpelled)
+    decided = coordinator.of(StepDecided)
+    assert len(decided) == STEPS and all(step.scale > 0.0 for step in decided), "no step is skipped"
+    assert all(process.code == 0 for process in swarm.processes), swarm.words()
     swarm.assert_equal(reference(swarm))

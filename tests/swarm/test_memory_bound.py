@@ -50,11 +50,9 @@ def peak(pid: int) -> int:
 
 
 def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwarm) -> None:
-    check(*filled(make_swarm))
-
-
-def test_so_it_does_while_another_fetches_the_state_and_sums_and_trains(make_swarm: MakeSwarm) -> None:
+    """Also while another fetches the state and the sums, and trains."""
     swarm, needed = filled(make_swarm)
+    check(swarm, needed)
     third = join(swarm, "p2", needed, capacity=1.0)
     third.wait_for(StateFetched)
     third.wait_for(MicrobatchAccumulated)

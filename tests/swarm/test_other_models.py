@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
@@ -37,6 +38,7 @@ def survive_a_kill(make_swarm: MakeSwarm, reference: Reference, *sets: str) -> t
     return swarm, archive
 
 
+@pytest.mark.long  # test_faults.py kills peers of such a run, too
 def test_a_killed_peer_changes_nothing_of_a_subspace_run(make_swarm: MakeSwarm, reference: Reference) -> None:
     sets = ("model.residual=subspace", "model.subspace_dim=4", "model.subspace_seed=9", "model.tail_layers=1")
     swarm, archive = survive_a_kill(make_swarm, reference, *sets)

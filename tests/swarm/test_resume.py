@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from combinations import in_turn
 from conftest import CODECS, MakeSwarm
 from swarm_processes import Swarm
 
@@ -51,8 +52,9 @@ def run_until_everything_dies(swarm: Swarm, version: int) -> int:
     return swarm.coordinator.of(StepDecided)[-1].step
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("again", [PEERS, ("q0", "q1", "q2", "q3")], ids=["same-homes", "empty-homes"])
+@pytest.mark.parametrize(
+    ("again", "codec"), in_turn({"same-homes": PEERS, "empty-homes": ("q0", "q1", "q2", "q3")}, CODECS)
+)
 def test_resume_when_everything_died(
     again: tuple[str, ...], codec: str, make_swarm: MakeSwarm, reference: Reference
 ) -> None:

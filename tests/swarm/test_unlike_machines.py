@@ -37,7 +37,7 @@ def archived(swarm: Swarm) -> list[int]:
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this CPU has no vector instructions")
-@pytest.mark.parametrize("killed", ["p1", "p2"])
+@pytest.mark.parametrize("killed", ["p1", pytest.param("p2", marks=pytest.mark.long)])
 def test_a_mixed_run_agrees_at_every_step_and_is_archived(
     make_swarm: MakeSwarm, other_kind: Nursery, killed: str
 ) -> None:

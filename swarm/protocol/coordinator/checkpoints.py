@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from swarm.events import CheckpointRefused, CheckpointsDiffer
 from swarm.protocol.coordinator.io import CollectCheckpoint
+from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
@@ -49,10 +50,11 @@ class _Believed:
 class Checkpoints:
     """Fed with every Status. Orders a version once every stage of it is stored somewhere, and again while it lacks."""
 
-    def __init__(self, settings: Settings, history: History, members: Members, out: Outbox) -> None:
+    def __init__(self, settings: Settings, history: History, members: Members, doubts: Doubts, out: Outbox) -> None:
         self._settings = settings
         self._history = history
         self._members = members
+        self._doubts = doubts
         self._out = out
         self._rosters: dict[int, list[frozenset[str]]] = {}
         """{version: by stage, the peers that made it}"""
@@ -145,7 +147,7 @@ class Checkpoints:
 
     def _believed(self, version: int, stage: int) -> _Believed:
         """Whose copies of a stage count."""
-        crew = self._members.of_stage(stage)
+        crew = [m for m in self._members.of_stage(stage) if m.actor.peer not in self._doubts.left_out]
         makers = self._rosters[version][stage] if version in self._rosters else frozenset[str]()
         here = sum(peer in makers for peer in {member.actor.peer for member in crew})
         if here:

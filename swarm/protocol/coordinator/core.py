@@ -22,6 +22,7 @@ from swarm.events import (
     PeerSeen,
     RunFinished,
     RunPaused,
+    StageDoubted,
     StateChanged,
     StateDrifted,
     StepAborted,
@@ -51,6 +52,7 @@ from swarm.protocol.coordinator.io import (
     WriteTerm,
 )
 from swarm.protocol.coordinator.listeners import Listeners
+from swarm.protocol.coordinator.membership.doubts import Doubted
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
@@ -160,17 +162,18 @@ class CoordinatorCore:
         )
         self._expelled = {c.value: signed("expelled from the run", c) for c in self.history.controls.expelled}
         """By peer, why it has no part in the run any more; after an audit, while this coordinator leads."""
+        doubts = self._failure_history.doubts
         rebalancing = Rebalancing(settings, self.history, self.members, stage_costs, self._out)
-        self._seats = Seats(settings, self.history, self.members, stage_costs, self._out)
+        self._seats = Seats(settings, self.history, self.members, stage_costs, doubts, self._out)
         self._placement = Placement(
             actor, settings, self.history, self.members, rebalancing, self._seats, self._failure_history, self._out
         )
         self._listeners = Listeners(settings, self.history, self.members, rebalancing)
-        self._checkpoints = Checkpoints(settings, self.history, self.members, self._out)
+        self._checkpoints = Checkpoints(settings, self.history, self.members, doubts, self._out)
         self._failure_detector = FailureDetector(settings)
         self._commands = Commands(actor, settings, self.history, self.members, self._out)
         self._departures = Departures(settings, self.history, self.members, self._seats, self._out)
-        self._divergence = Divergence(settings, self.history, self.members, self._commands, self._out)
+        self._divergence = Divergence(settings, self.history, self.members, doubts, self._commands, self._out)
         self._halts = ""
         """Why all are sent home when the term that is being written is."""
         self._term_request: WriteTerm | None = None
@@ -451,6 +454,7 @@ class CoordinatorCore:
         self._rosters.decided(decision, self.open_pass.pass_state.tables, decided.without)
         pass_state = self.open_pass.pass_state
         self._failure_history.decided()
+        self._divergence.decided()
         workers = [a for a in pass_state.actors if a not in decided.without and pass_state.has_work(a)]
         self._failure_history.settle(workers, pass_state.pass_id)
         sealed = max(pass_state.sealed_at.values()) if pass_state.sealed_at else None
@@ -496,6 +500,8 @@ class CoordinatorCore:
         self._next_look = now
         if command.name == "expel":
             self._expel(command, now)
+        elif command.name == "rate":
+            self._divergence.lowered()
         elif command.name == "dismiss":
             self._departures.excuse_now()
 
@@ -521,6 +527,11 @@ class CoordinatorCore:
         self._next_look = now + LOOK_S * max(0, len(self.members) - AT_ONCE)
         if (released := self._seats.release(now)) is not None:
             self._departures.announced(*released, now)
+        if (doubted := self._divergence.doubted()) is not None:
+            self._doubt(doubted)
+            self._why_new_term = doubted.reason
+            self._new_term(NewTerm())
+            return
         if not self._commands.busy and (back := self._divergence.look()) is not None:
             self._halts = back.halt
             self._new_term(self._placement.go_back(back.version, back.reason))
@@ -627,30 +638,35 @@ class CoordinatorCore:
                     self._tell_cost(self._costs_of[pass_state.kind].decided(pass_state, frozenset(), now))
                 self._pass_closed(now)
             case GiveUp(reason):
-                self._failure_history.aborts += 1
-                dropped = self._scheduler.aborted(pass_state.kind)
-                if pass_state.kind in self._costs_of:
-                    self._costs_of[pass_state.kind].aborted(pass_state, reason)
-                if dropped:
-                    self._tell_dropped(pass_state, reason, (), now)
-                self._audits.gave_up(pass_state)
-                self._abort(pass_state, reason)
+                self._give_up(pass_state, reason, now)
             case Drifted(drifts):
                 self._reload(pass_state, drifts)
+            case Doubted() as doubted:
+                self._doubt(doubted)
+                self._redo(pass_state, doubted.reason)
             case Spoilt(what):
                 self._divergence.spoilt(what)
-                self._scheduler.aborted(pass_state.kind)
-                self._audits.gave_up(pass_state)
-                self._abort(pass_state, what)
+                self._redo(pass_state, what)
             case Dropped(reason, who):
                 self._scheduler.dropped()
-                if pass_state.kind in self._costs_of:
-                    self._costs_of[pass_state.kind].aborted(pass_state, reason)
-                self._tell_dropped(pass_state, reason, who, now)
+                self._came_to_nothing(pass_state, reason, now, dropped=True, who=who)
                 self._pass_closed(now)
 
-    def _tell_dropped(self, pass_state: PassState, reason: str, who: tuple[Actor, ...], now: float) -> None:
-        """An evaluation, or a sample, is not done; and what was lost with it."""
+    def _give_up(self, pass_state: PassState, reason: str, now: float) -> None:
+        self._failure_history.aborts += 1
+        dropped = self._scheduler.aborted(pass_state.kind)
+        self._came_to_nothing(pass_state, reason, now, dropped=dropped)
+        self._audits.gave_up(pass_state)
+        self._abort(pass_state, reason)
+
+    def _came_to_nothing(
+        self, pass_state: PassState, reason: str, now: float, *, dropped: bool, who: tuple[Actor, ...] = ()
+    ) -> None:
+        """Tell what was lost. `dropped`: an evaluation, or a sample, is not tried again, because of `who`."""
+        if pass_state.kind in self._costs_of:
+            self._costs_of[pass_state.kind].aborted(pass_state, reason)
+        if not dropped:
+            return
         self._out.emit(EvaluationDropped(self.history.version, reason, [str(actor) for actor in who]))
         if pass_state.kind is PassKind.EVALUATE:
             self._tell_cost(self._costs_of[pass_state.kind].given_up(pass_state, now))
@@ -665,9 +681,29 @@ class CoordinatorCore:
                 self._failure_history.probation.strike(actor.peer, pass_id)
                 if (member := self.members.get(actor)) is not None:
                     member.drifted(term)
+        self._redo(pass_state, "replicas computed it with unlike states")
+
+    def _doubt(self, doubted: Doubted) -> None:
+        """What one stage says of itself is not believed: its peers load their state anew, or others take their place.
+
+        A new term must follow: what these peers were given under an older one is void.
+        """
+        reload = self._failure_history.doubts.doubt(doubted)
+        left_out = [str(actor) for actor in doubted.who if actor not in reload]
+        if left_out:
+            self._divergence.suspect(doubted.reason)
+        version, names = self.history.version, [str(actor) for actor in reload]
+        self._out.emit(StageDoubted(version, doubted.stage, names, left_out, doubted.reason))
+        self._failure_history.not_believed()
+        for actor in doubted.who:
+            if (member := self.members.get(actor)) is not None:
+                member.drifted(self.members.next_term(self.history.term))
+
+    def _redo(self, pass_state: PassState, reason: str) -> None:
+        """A step that nobody in it has failed at is done again."""
         self._scheduler.aborted(pass_state.kind)
         self._audits.gave_up(pass_state)
-        self._abort(pass_state, "replicas computed it with unlike states")
+        self._abort(pass_state, reason)
 
     def _abort(self, pass_state: PassState, reason: str) -> None:
         self._why_new_term = reason
@@ -681,8 +717,17 @@ class CoordinatorCore:
         if ruling.agreed is not None:
             self._out.emit(StepAudited(decision.step, ruling.agreed))
         if not ruling.again:
-            self.phase = Phase.DECIDING
-            self._out.add(WriteRecord(decision))
+            match self._divergence.objection(pass_state, without) if decision.skip else None:
+                case None:
+                    self.phase = Phase.DECIDING
+                    self._out.add(WriteRecord(decision))
+                case Doubted() as doubted:
+                    self._doubt(doubted)
+                    self._redo(pass_state, doubted.reason)
+                case GiveUp(reason):
+                    self._failure_history.not_believed()
+                    self._failure_history.attempt_failed(reason, now)
+                    self._give_up(pass_state, reason, now)
             return
         self._costs.audited(pass_state)
         self._abort(pass_state, ruling.again)

@@ -231,9 +231,8 @@ class AllReduce:
     def on_assembled(self, done: Assembled) -> Prepared:
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
         receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
-        self.prepared = Prepared(
-            self.attempt, *found, receipt=receipt, shared=done.shared, state=done.state, spoilt=done.spoilt
-        )
+        state = (done.state, done.spoilt, done.unusable)
+        self.prepared = Prepared(self.attempt, *found, receipt, done.shared, *state)
         return self.prepared
 
     @property

@@ -104,7 +104,7 @@ class PeerCore:
         `base_capacity`: how many reconstructions of earlier visits this machine has room for.
         """
         self.actor = actor
-        self.allegiance = Leader(coordinator, group)
+        self.leader = Leader(coordinator, group)
         self.settings = settings
         self.held_stage = HeldStage()
         self.pass_run: PassRun | None = None
@@ -115,7 +115,7 @@ class PeerCore:
         self._waits = Observed()
         self._out = Outbox(actor)
         self._early = EarlyMessages()
-        self._catching_up = CatchUp(actor, settings, self.held_stage, self._out)
+        self._catch_up = CatchUp(actor, settings, self.held_stage, self._out)
         self._lent_at = -3
         """The newest version of a pass in which others listened to this stage."""
         self._begun: PassId | None = None
@@ -136,12 +136,12 @@ class PeerCore:
         """Why this peer leaves by itself: it has run out of memory twice."""
         self.finished = False
         """The run is: all its steps are decided, and this peer was told so."""
-        self._shutdown = Shutdown(actor, self.allegiance.group, settings.leave_s, self._out)
+        self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
 
     @property
     def coordinator(self) -> Actor:
         """Whom this peer obeys."""
-        return self.allegiance.leader
+        return self.leader.actor
 
     @property
     def leaving(self) -> bool:
@@ -181,9 +181,9 @@ class PeerCore:
                     reason = f"holds version {event.version}"
                     self._out.emit(PeerJoined(str(self.actor), event.stage, reason))
             case SumsFetched():
-                self._catching_up.fetched(event)
+                self._catch_up.fetched(event)
             case SumsMissing():
-                if self._catching_up.missing(event):
+                if self._catch_up.missing(event):
                     self._start_again(event.reason)
             case Fetched(nbytes):
                 self._status_reports.fetched(nbytes)
@@ -216,7 +216,7 @@ class PeerCore:
                 self._leave(reason, now)
         self._deadlines(now)
         if not self._shutdown.gone:
-            self._catch_up()
+            self._advance()
             self._report(now)
         return cast(list[PeerAction], self._out.take())
 
@@ -224,12 +224,12 @@ class PeerCore:
         """Every heartbeat to all coordinators, since any may be the next to lead; between them to the one that does."""
         beat = now >= self._status_reports.next_at
         if (
-            report := self._status_reports.report(self.held_stage, self.pass_run, self._catching_up, self._pace, now)
+            report := self._status_reports.report(self.held_stage, self.pass_run, self._catch_up, self._pace, now)
         ) is not None:
-            for coordinator in self.allegiance.group if beat else (self.coordinator,):
+            for coordinator in self.leader.group if beat else (self.coordinator,):
                 self._out.send(coordinator, report)
         if beat and self.pass_run is not None:
-            self.pass_run.walk.tell_results_again()
+            self.pass_run.microbatches.tell_results_again()
 
     def next_wakeup(self) -> float:
         due = [self._status_reports.next_at, *self._reachability.deadlines()]
@@ -242,7 +242,7 @@ class PeerCore:
         if over and self.pass_run is not None:
             self.pass_run.go_around(over, now)
         for other in over:
-            if self.allegiance.group == (other,):  # of several, another one may soon lead
+            if self.leader.group == (other,):  # of several, another one may soon lead
                 self._shutdown.abandoned()
         if self.pass_run is not None:
             self.pass_run.tick(now)
@@ -254,7 +254,7 @@ class PeerCore:
             self.pass_run.deliver(other)
         if not self._reachability.up(other):
             return
-        if self.allegiance.includes(other):
+        if self.leader.includes(other):
             self._status_reports.again(now)
         if self.pass_run is not None:
             self.pass_run.reconnected(other, now)
@@ -282,10 +282,10 @@ class PeerCore:
     def _obeys(self, sender: Actor, message: Control, now: float) -> bool:
         """Whether an order counts. A new leader is told at once how things stand here."""
         before = self.coordinator
-        if not self.allegiance.obeys(sender, message):
+        if not self.leader.obeys(sender, message):
             return False
         if sender != before:
-            self._out.emit(LeaderFollowed(str(sender), self.allegiance.term))
+            self._out.emit(LeaderFollowed(str(sender), self.leader.term))
             self._opening = None
             self._status_reports.again(now)
         return True
@@ -301,7 +301,7 @@ class PeerCore:
                     pass_run.amend([(stage, table)], reason, now)
             case Release(pass_id, number, microbatches):
                 if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
-                    pass_run.walk.release(number, microbatches)
+                    pass_run.microbatches.release(number, microbatches)
             case Fenced(pass_id, reason):
                 if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
                     pass_run.fence(reason)
@@ -312,7 +312,7 @@ class PeerCore:
                 if save:
                     self._to_save = max(self._to_save, decision.step + 1)
                 self._apply_if_prepared(decision)
-                self._catching_up.decided(decision)
+                self._catch_up.decided(decision)
                 if finished and self._applying is None:
                     self._out.add(Stop("the run is finished"))
                 elif not finished:
@@ -336,7 +336,7 @@ class PeerCore:
 
     def _leave(self, reason: str, now: float) -> None:
         needed = self.pass_run is not None or self.held_stage.version is not None
-        needed = needed and not set(self.allegiance.group) <= set(self._reachability.unreachable)
+        needed = needed and not set(self.leader.group) <= set(self._reachability.unreachable)
         self._shutdown.asked(reason, self.held_stage.stage, needed, now)
         self._status_reports.leaves(now)
 
@@ -372,7 +372,7 @@ class PeerCore:
         """Whatever was done with the state of before is void."""
         self._leave_pass()
         self._bases.clear()
-        self._catching_up.clear()
+        self._catch_up.clear()
         self._carry = None
         self._applying = None
         self._opening = None
@@ -390,9 +390,9 @@ class PeerCore:
         if not self._takes_part(sender):
             return
         if destination == self.actor:
-            walk = self.pass_run.walk if self.pass_run is not None else None
-            if walk is not None and isinstance(inner, Frame) and walk.overdue(origin):
-                walk.report_unreachable(origin, sender, "answers only through a sibling")
+            microbatches = self.pass_run.microbatches if self.pass_run is not None else None
+            if microbatches is not None and isinstance(inner, Frame) and microbatches.overdue(origin):
+                microbatches.report_unreachable(origin, sender, "answers only through a sibling")
             self._on_data(origin, inner, sender, now)
         elif sender == origin and self.pass_run is not None and self.pass_run.serves(destination):
             self._out.add(Send(destination, Relay(origin, destination, inner)))  # type: ignore[arg-type]
@@ -401,19 +401,19 @@ class PeerCore:
         """Whether an actor has a part in the open pass. Others pass the handshake too, but no data is taken of them."""
         if self.pass_run is None:
             return actor == self.coordinator
-        return actor == self.pass_run.walk.coordinator or self.pass_run.serves(actor)
+        return actor == self.pass_run.microbatches.coordinator or self.pass_run.serves(actor)
 
     def _on_data(self, sender: Actor, message: Message, via: Actor | None, now: float) -> None:
         match message:
             case Frame(key) if sender == self.coordinator:  # the first tokens come unasked, perhaps before the opening
                 if (pass_run := self._stint_of(key.pass_id, sender, message)) is not None:
-                    pass_run.walk.on_frame(sender, message, now)
+                    pass_run.microbatches.on_frame(sender, message, now)
             case Frame(key):  # comes after a Want of mine, so never before the pass is open here
                 if self.pass_run is not None and key.pass_id == self.pass_run.pass_id and self._takes_part(sender):
-                    self.pass_run.walk.on_frame(sender, message, now)
+                    self.pass_run.microbatches.on_frame(sender, message, now)
             case Pending(keys):
                 if self.pass_run is not None:
-                    self.pass_run.walk.on_pending(sender, keys, now)
+                    self.pass_run.microbatches.on_pending(sender, keys, now)
             case Want():
                 self._on_want(sender, message, via)
             case ReducePart(key) if sender == key.contributor:
@@ -466,14 +466,14 @@ class PeerCore:
             self._apply_if_prepared(message.decision)
         if self._applying is None and held_stage.stands(message.rolled_back_in):
             held_stage.begun(pass_id)
-            self._catching_up.told(message)
-        if message.save and not self._catching_up.behind:
+            self._catch_up.told(message)
+        if message.save and not self._catch_up.behind:
             self._save_if_due(now)
         self._begin_if_ready(now)
 
     def _on_listen(self, message: Open, mine: Listener) -> None:
         """A pass in which this peer has no part. It takes up its stage meanwhile, or gets over what it has missed."""
-        pass_id, heard = message.pass_id, self._catching_up.heard
+        pass_id, heard = message.pass_id, self._catch_up.heard
         if (heard is not None and pass_id < heard) or (self._begun is not None and pass_id < self._begun):
             return
         if not 0 <= mine.stage < self.settings.stages:
@@ -481,14 +481,14 @@ class PeerCore:
         if self._opening is not None and self._opening.pass_id <= pass_id:
             self._opening = None  # fenced before it had begun
         if self.pass_run is not None and pass_id == self.pass_run.pass_id:
-            if message.tables[mine.stage].number < self.pass_run.walk.numbers[mine.stage]:
+            if message.tables[mine.stage].number < self.pass_run.microbatches.numbers[mine.stage]:
                 return  # told before it came into the pass
             self.pass_run.fence("it listens now")  # as the others know; what told it so was lost
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
         if self._applying is not None:
             return  # it is told again until it says that it has heard
-        self._catching_up.heard = pass_id
+        self._catch_up.heard = pass_id
         fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
         void_before = max(message.rolled_back_in, mine.void_before)
         load = self.held_stage.listens(mine, pass_id.term, void_before, fetched)
@@ -497,7 +497,7 @@ class PeerCore:
             told = forecast(self.actor, mine.stage, self.settings, self._status_reports.means.downlink, message.step_s)
             if told is not None:
                 self._out.emit(told)
-        self._catching_up.told(message)
+        self._catch_up.told(message)
 
     def _lend(self, message: Open) -> None:
         """Keep for those who listen to this stage what they cannot have later."""
@@ -518,7 +518,7 @@ class PeerCore:
         message, stage = self._opening, self.held_stage.stage
         if message is None or self._applying is not None or self.held_stage.loading is not None or stage is None:
             return
-        if self._catching_up.behind:
+        if self._catch_up.behind:
             return  # it is applied as soon as its sums are here
         self._opening = None
         if self.held_stage.version != message.pass_id.version:
@@ -563,8 +563,8 @@ class PeerCore:
             self.pass_run.leave()
             self.pass_run = None
 
-    def _catch_up(self) -> None:
-        if self._applying is None and (order := self._catching_up.advance()) is not None:
+    def _advance(self) -> None:
+        if self._applying is None and (order := self._catch_up.advance()) is not None:
             self._leave_pass()
             self._out.add(order)
 
@@ -572,11 +572,11 @@ class PeerCore:
         """The sums of a step that was decided without this peer lie in the buffer."""
         if self._applying is not None or self.held_stage.version != event.attempt.pass_id.step:
             return
-        order = self._catching_up.restored(event)
+        order = self._catch_up.restored(event)
         if order is not None:
             self._applying = order.decision
             self._out.add(order)
-        elif reason := self._catching_up.spoilt():
+        elif reason := self._catch_up.spoilt():
             self._start_again(reason)
 
     def _on_failed(self, event: ComputeFailed) -> None:
@@ -584,11 +584,11 @@ class PeerCore:
         applying = self._applying
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
-            self._catching_up.clear()
+            self._catch_up.clear()
             self.held_stage.spoilt()
         elif applying is None:
-            self._catching_up.failed(event)
-            if reason := self._catching_up.spoilt():
+            self._catch_up.failed(event)
+            if reason := self._catch_up.spoilt():
                 self._start_again(reason)
 
     def _on_memory_short(self, event: MemoryShort, now: float) -> None:
@@ -635,20 +635,20 @@ class PeerCore:
             return
         self._carry = None
         if self.pass_run is not None and self.settings.averages_compressed:
-            self._carry = Carry.of(self.actor, self.pass_run.walk.table, self._applying)
+            self._carry = Carry.of(self.actor, self.pass_run.microbatches.table, self._applying)
         # nothing builds on what is not finite, or on what others have computed
         known = self.pass_run is not None and not self._applying.skip
         if not self._applying.skip:
             self._proven = max(self._proven, self._applying.step)
-        crossings = self.pass_run.walk.crossings if self.pass_run is not None and known else Crossings()
+        crossings = self.pass_run.microbatches.crossings if self.pass_run is not None and known else Crossings()
         self._applying = None
         self.held_stage.applied(step)
-        self._catching_up.applied(step)
+        self._catch_up.applied(step)
         if (settled := self._bases.settle(step, crossings)) is not None:
             self._out.add(settled)
         self._leave_pass()
         self._out.emit(StepApplied(step, digest))
-        if not self._catching_up.behind:
+        if not self._catch_up.behind:
             self._save_if_due(now)
         if self.finished:
             self._out.add(Stop("the run is finished"))

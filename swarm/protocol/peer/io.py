@@ -148,8 +148,9 @@ class Assembled:
     shared: str = ""
     """Digest of the buckets that another stage holds too; empty where there are none."""
     state: int = 0
-    """As in Prepared, like the next one."""
+    """As in Prepared, like the next two."""
     spoilt: bool = False
+    unusable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

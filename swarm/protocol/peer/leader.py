@@ -28,7 +28,7 @@ class Leader:
     """`group`: all that may coordinate; `first`: who is taken for the leader until one speaks."""
 
     def __init__(self, first: Actor, group: tuple[Actor, ...]) -> None:
-        self.leader = first
+        self.actor = first
         self.term = -1
         """The highest that was heard; −1: none yet."""
         self.group = group or (first,)
@@ -43,9 +43,9 @@ class Leader:
         if len(self.group) == 1:
             return True
         term = term_of(message)
-        if term < self.term or (term == self.term and sender != self.leader):
+        if term < self.term or (term == self.term and sender != self.actor):
             return False
-        self.leader, self.term = sender, term
+        self.actor, self.term = sender, term
         return True
 
 

@@ -1,4 +1,4 @@
-"""A peer's share in one pass: its walk through the microbatches, then the reduction, up to a prepared gradient.
+"""A peer's share in one pass: its way through the microbatches, then the reduction, up to a prepared gradient.
 
 Made when the pass begins here, left when the next one does. Whatever changes who does what in this peer's stage voids
 the attempt to reduce that was made under the old table.
@@ -92,7 +92,7 @@ class PassRun:
         slots.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
         out.routes.clear()
-        self.walk = Microbatches(
+        self.microbatches = Microbatches(
             me=me,
             coordinator=coordinator,
             stage=stage,
@@ -115,7 +115,7 @@ class PassRun:
 
     def serves(self, actor: Actor) -> bool:
         """Whether an actor has a part in this pass."""
-        return self.walk.serves(actor)
+        return self.microbatches.serves(actor)
 
     @property
     def reduced(self) -> int:
@@ -133,35 +133,35 @@ class PassRun:
         """Tables by stage, of which some may be news. What changes the attempt's name voids the attempt to reduce."""
         before = self._attempt
         for stage, table in tables:
-            self.walk.amend(stage, table, now)
+            self.microbatches.amend(stage, table, now)
         if self._attempt == before:
             return
-        walk, reduction = self.walk, self.reduction
-        sealed = self._parts_outlive_tables and walk.sealed and not walk.fenced
-        if reduction is not None and sealed and reduction.goes_on(walk.table, walk.done):
-            self._out.emit(ReduceStarted(str(self._attempt), sorted(walk.work)))
-            reduction.go_on(self._attempt, walk.table, now)
+        microbatches, reduction = self.microbatches, self.reduction
+        sealed = self._parts_outlive_tables and microbatches.sealed and not microbatches.fenced
+        if reduction is not None and sealed and reduction.goes_on(microbatches.table, microbatches.done):
+            self._out.emit(ReduceStarted(str(self._attempt), sorted(microbatches.work)))
+            reduction.go_on(self._attempt, microbatches.table, now)
         else:
             for part in reduction.parts if reduction is not None else ():
                 self._early.keep(part.key.contributor, part)
             self._cancel_reduction(reason)
             self.prepared = None
         self._early.drop(lambda part: isinstance(part, ReducePart) and not self._is_of_use(part))
-        if walk.fenced:
+        if microbatches.fenced:
             self.fence(reason)
         self._take_early_parts()
         self.reduce_if_sealed(now)
 
     def fence(self, reason: str) -> None:
         """Out of this pass: parameters stay, the accumulator is dropped with the pass, frames are still served."""
-        self.walk.fenced = True
+        self.microbatches.fenced = True
         self._cancel_reduction(reason)
         self.prepared = None
         if self._fence_said:
             return
         self._fence_said = True
-        done = [m for m in range(self._settings.microbatches) if self.walk.done >> m & 1]
-        self._out.emit(PeerFenced(str(self._me), self.walk.stage, str(self.pass_id), done, [], reason))
+        done = [m for m in range(self._settings.microbatches) if self.microbatches.done >> m & 1]
+        self._out.emit(PeerFenced(str(self._me), self.microbatches.stage, str(self.pass_id), done, [], reason))
 
     # ------------------------------------------------------------ computed here
 
@@ -170,15 +170,15 @@ class PassRun:
     ) -> None:
         match event:
             case ForwardDone():
-                self.walk.on_forward_done(event, now)
+                self.microbatches.on_forward_done(event, now)
             case BackwardDone():
-                self.walk.on_backward_done(event, now)
+                self.microbatches.on_backward_done(event, now)
                 self.reduce_if_sealed(now)
             case WeightsDone():
                 self.walk.on_weights_done(event, now)
                 self.reduce_if_sealed(now)
             case ResultDone():
-                self.walk.on_result_done(event, now)
+                self.microbatches.on_result_done(event, now)
             case ComputeFailed(pass_id, microbatch, reason, nonfinite):
                 self._out.send(self._coordinator, Failed(pass_id, microbatch, reason, nonfinite))
                 self.fence(reason)
@@ -203,18 +203,18 @@ class PassRun:
 
     def reduce_if_sealed(self, now: float) -> None:
         """Begin the reduction once all that is assigned here, and nothing else, is in the accumulator."""
-        walk = self.walk
-        if walk.kind is not PassKind.TRAIN or self.reduction is not None or not walk.sealed:
+        microbatches = self.microbatches
+        if microbatches.kind is not PassKind.TRAIN or self.reduction is not None or not microbatches.sealed:
             return
-        attempt, partner = self._attempt, self._settings.partner(walk.stage)
-        self._out.emit(ReduceStarted(str(attempt), sorted(walk.work)))
+        attempt, partner = self._attempt, self._settings.partner(microbatches.stage)
+        self._out.emit(ReduceStarted(str(attempt), sorted(microbatches.work)))
         self.reduction = AllReduce(
             me=self._me,
             attempt=attempt,
-            table=walk.table,
-            partner=None if partner is None else (partner, walk.tables[partner].roster),
-            accumulated=walk.done,
-            receipt=walk.crossings.receipt,
+            table=microbatches.table,
+            partner=None if partner is None else (partner, microbatches.tables[partner].roster),
+            accumulated=microbatches.done,
+            receipt=microbatches.crossings.receipt,
             microbatches=self._settings.microbatches,
             buckets=self._buckets,
             first_round=self._first_round,
@@ -239,13 +239,17 @@ class PassRun:
     @property
     def _attempt(self) -> Attempt:
         """As the tables that are known here name it."""
-        walk = self.walk
-        return attempt_under(walk.tables, walk.pass_id, walk.stage, self._settings.partner(walk.stage))
+        microbatches = self.microbatches
+        return attempt_under(
+            microbatches.tables, microbatches.pass_id, microbatches.stage, self._settings.partner(microbatches.stage)
+        )
 
     def _reduces_here(self, actor: Actor) -> bool:
         """Whether an actor is of this stage, or of the one that shares parameters with it."""
-        partner = self._settings.partner(self.walk.stage)
-        return actor in self.walk.table.roster or (partner is not None and actor in self.walk.tables[partner].roster)
+        partner = self._settings.partner(self.microbatches.stage)
+        return actor in self.microbatches.table.roster or (
+            partner is not None and actor in self.microbatches.tables[partner].roster
+        )
 
     def _is_of_use(self, part: ReducePart) -> bool:
         """Whether a part is for this peer's attempt, for one under tables that are not heard of here yet, or as good.
@@ -257,7 +261,7 @@ class PassRun:
             return False
         if attempt.number >= known.number:
             return True
-        return self._parts_outlive_tables and part.microbatches == self.walk.table.set_of(part.key.contributor)
+        return self._parts_outlive_tables and part.microbatches == self.microbatches.table.set_of(part.key.contributor)
 
     @property
     def _parts_outlive_tables(self) -> bool:
@@ -265,7 +269,7 @@ class PassRun:
 
         Not where it holds residuals, which count for one attempt, nor of what another stage has too.
         """
-        return not self._settings.averages_compressed and self._settings.partner(self.walk.stage) is None
+        return not self._settings.averages_compressed and self._settings.partner(self.microbatches.stage) is None
 
     def _cancel_reduction(self, reason: str) -> None:
         if self.reduction is not None:
@@ -279,7 +283,7 @@ class PassRun:
     def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> bool:
         """Returns whether it is a frame that is yet to be made here."""
         if isinstance(key, FrameKey):
-            return self.walk.on_want(sender, key, via, base)
+            return self.microbatches.on_want(sender, key, via, base)
         if self.reduction is not None and key.attempt == self.reduction.attempt:
             self.reduction.on_want(sender, key, via)
         return False
@@ -324,37 +328,40 @@ class PassRun:
 
     def reconnected(self, other: Actor, now: float) -> None:
         """What was in flight before may be lost."""
-        self.walk.unreachable.discard(other)
-        if not self.walk.fenced:
-            self.walk.ask_again(now, of=other)
+        self.microbatches.unreachable.discard(other)
+        if not self.microbatches.fenced:
+            self.microbatches.ask_again(now, of=other)
         if self.reduction is not None and other in self.reduction.siblings:
             self.reduction.ask_again()
 
     def go_around(self, others: Collection[Actor], now: float) -> None:
         """They do not come back. If one is dead an amendment follows; until then somebody else may reach it."""
-        self.walk.unreachable.update(others)
+        self.microbatches.unreachable.update(others)
         routes = self._out.routes
         stranded = [to for to, via in routes.items() if via in others and to not in others]
         for other in (*others, *stranded):
             if other == self._coordinator or not self.serves(other):
                 continue
-            via = self.walk.detour(other)
+            via = self.microbatches.detour(other)
             if via is None:
                 continue
             routes[other] = via
-            self.walk.report_unreachable(other, via, "connection lost")
+            self.microbatches.report_unreachable(other, via, "connection lost")
             self.deliver(other)
-            self.walk.ask_again(now, of=other)
+            self.microbatches.ask_again(now, of=other)
             if self.reduction is not None and other in self.reduction.siblings:
                 self.reduction.ask_again()
 
     def tick(self, now: float) -> None:
         """Ask again for what is overdue."""
-        self.walk.tick(now)
+        self.microbatches.tick(now)
         if self.reduction is not None and (attempts := self.reduction.overdue(now)):
-            around = {a: via for a in self.reduction.siblings if (via := self.walk.detour(a)) is not None}
+            around = {a: via for a in self.reduction.siblings if (via := self.microbatches.detour(a)) is not None}
             self.reduction.ask_again(around if attempts > 1 else None)
 
     def deadlines(self) -> list[float]:
-        due = [self.walk.next_deadline(), self.reduction.next_deadline() if self.reduction is not None else None]
+        due = [
+            self.microbatches.next_deadline(),
+            self.reduction.next_deadline() if self.reduction is not None else None,
+        ]
         return [at for at in due if at is not None]

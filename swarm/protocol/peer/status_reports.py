@@ -91,14 +91,14 @@ class StatusReports:
         self.next_at = now
 
     def report(
-        self, held_stage: HeldStage, pass_run: PassRun | None, catching_up: CatchUp, pace: ComputeTime, now: float
+        self, held_stage: HeldStage, pass_run: PassRun | None, catch_up: CatchUp, pace: ComputeTime, now: float
     ) -> Join | Status | None:
         """The message that is due now, if one is."""
         due = now >= self.next_at
-        if not due and not self._changed(held_stage, pass_run, catching_up) and not self._progressed(pass_run, now):
+        if not due and not self._changed(held_stage, pass_run, catch_up) and not self._progressed(pass_run, now):
             return None
         self._sequence += 1
-        self._last = self._status(held_stage, pass_run, catching_up, pace)
+        self._last = self._status(held_stage, pass_run, catch_up, pace)
         self._last_at = now
         if due:
             self.next_at = now + self._heartbeat_s
@@ -116,34 +116,32 @@ class StatusReports:
             )
         return self._last
 
-    def _status(
-        self, held_stage: HeldStage, pass_run: PassRun | None, catching_up: CatchUp, pace: ComputeTime
-    ) -> Status:
-        walk = pass_run.walk if pass_run is not None else None
+    def _status(self, held_stage: HeldStage, pass_run: PassRun | None, catch_up: CatchUp, pace: ComputeTime) -> Status:
+        microbatches = pass_run.microbatches if pass_run is not None else None
         checkpoint = self.newest_saved(held_stage.stage)
         return Status(
             actor=self._me,
             stage=held_stage.stage,
             version=held_stage.version,
-            pass_id=walk.pass_id if walk is not None else None,
-            numbers=walk.numbers if walk is not None else (),
-            done=walk.done if walk is not None else 0,
+            pass_id=microbatches.pass_id if microbatches is not None else None,
+            numbers=microbatches.numbers if microbatches is not None else (),
+            done=microbatches.done if microbatches is not None else 0,
             prepared=pass_run.prepared if pass_run is not None else None,
             seconds_per_microbatch=pace.seconds_per_microbatch,
-            queued=walk.queued if walk is not None else 0,
-            fenced=walk is not None and walk.fenced,
+            queued=microbatches.queued if microbatches is not None else 0,
+            fenced=microbatches is not None and microbatches.fenced,
             checkpoint_version=checkpoint,
             checkpoint_digest=self._saved.digest if self._saved is not None and checkpoint >= 0 else "",
             sequence=self._sequence,
             state_term=max(0, held_stage.state_term),
             term=max(0, held_stage.term),
-            forwarded=walk.forwarded if walk is not None else 0,
+            forwarded=microbatches.forwarded if microbatches is not None else 0,
             uplink=self._measured.uplink,
             links=self._measured.links,
             leaving=self._leaving,
-            heard=catching_up.heard,
+            heard=catch_up.heard,
             loading=held_stage.loading,
-            lacks=catching_up.lacks,
+            lacks=catch_up.lacks,
             fetched=self._fetched,
             capacity=self.means.capacity,
             memory=self.means.memory,
@@ -158,23 +156,23 @@ class StatusReports:
     def _progressed(self, pass_run: PassRun | None, now: float) -> bool:
         if pass_run is None or now - self._last_at < self._heartbeat_s / 5:
             return False
-        last, walk = self._last, pass_run.walk
-        return last is None or last.done != walk.done or last.forwarded != walk.forwarded
+        last, microbatches = self._last, pass_run.microbatches
+        return last is None or last.done != microbatches.done or last.forwarded != microbatches.forwarded
 
-    def _changed(self, held_stage: HeldStage, pass_run: PassRun | None, catching_up: CatchUp) -> bool:
+    def _changed(self, held_stage: HeldStage, pass_run: PassRun | None, catch_up: CatchUp) -> bool:
         last = self._last
         if last is None or last.version != held_stage.version or last.stage != held_stage.stage:
             return True
-        if last.heard != catching_up.heard or last.loading != held_stage.loading:
+        if last.heard != catch_up.heard or last.loading != held_stage.loading:
             return True
         if last.checkpoint_version != self.newest_saved(held_stage.stage):
             return True
         if pass_run is None:
             return last.pass_id is not None or last.prepared is not None
-        walk = pass_run.walk
+        microbatches = pass_run.microbatches
         return (
-            last.pass_id != walk.pass_id
+            last.pass_id != microbatches.pass_id
             or last.prepared != pass_run.prepared
-            or last.numbers != walk.numbers
-            or last.fenced != walk.fenced
+            or last.numbers != microbatches.numbers
+            or last.fenced != microbatches.fenced
         )

@@ -196,19 +196,20 @@ class Watch:
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
         """What the peers of `stage` find of their reduced gradient in this pass."""
         term = self.spoilt.get((stage, pass_id.step), -1)
-        if term is not None and term != pass_id.term and not self._diverged(pass_id.version):
+        if term is not None and term != pass_id.term and not self.is_unusable(pass_id.version):
             return True
         self.found_nonfinite(pass_id)
         return False
 
-    def _diverged(self, version: int) -> bool:
+    def is_unusable(self, version: int) -> bool:
+        """Whether nothing finite follows from the parameters of this version."""
         diverging = self._world.diverging
         return diverging is not None and diverging.is_so(version, self.controls.rate)
 
     def is_spoilt(self, version: int) -> bool:
         """Whether parameters and moments of this version are not finite."""
         diverging = self._world.diverging
-        return diverging is not None and diverging.shows and self._diverged(version)
+        return diverging is not None and diverging.shows and self.is_unusable(version)
 
     def found_nonfinite(self, pass_id: PassId) -> None:
         """Something in this pass is not finite."""
@@ -229,6 +230,10 @@ class Watch:
             raise Violation("contract", f"{peer.label} begins {pass_id} as {kind.value}")
         if peer.held_stage != pass_id.version:
             raise Violation("atomic", f"{peer.label} begins {pass_id} holding version {peer.held_stage}")
+
+    def is_in_pass_of(self, peer: PeerView, other: PeerView) -> bool:
+        """Whether both have begun the same pass last."""
+        return self._passes.get(peer.pid) == self._passes.get(other.pid)
 
     def works_on(self, peer: PeerView, pass_id: PassId, what: str) -> None:
         if self._passes.get(peer.pid) != pass_id:
@@ -339,7 +344,7 @@ class Watch:
         """It diverges, goes back no more, and what is left are decisions that led to a checkpoint that is finite."""
         section, retreats = self._world.settings.divergence, self.controls.retreats
         tried = section.action == "stop" or retreats == section.times
-        return self._world.diverging is not None and tried and not self._diverged(len(self.decisions))
+        return self._world.diverging is not None and tried and not self.is_unusable(len(self.decisions))
 
     def writes(self, decision: Decision) -> None:
         """The coordinator is about to make `decision` durable."""

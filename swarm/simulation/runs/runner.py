@@ -258,7 +258,7 @@ class Run:
             raise Violation("progress", f"{world.now:.0f} virtual seconds and no end")
         if world.watch.diverged:
             return
-        peers = [p for p in world.processes if isinstance(p, SimPeer) and p.lie is None and (p.alive or p.finished)]
+        peers = [p for p in world.processes if isinstance(p, SimPeer) and not p.is_liar and (p.alive or p.finished)]
         world.watch.at_the_end(peers)
 
     def _over(self) -> bool:

@@ -16,14 +16,14 @@ from swarm.protocol.settings import Settings
 from swarm.simulation.checks.watch import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
-from swarm.simulation.faults.lie import DISTURBANCES, Lie
+from swarm.simulation.faults.lie import DISTURBANCES, Claim, Disturbance, Lie
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats", "controls", "unlike", "insiders", "diverging"),
+    *("moves", "audited", "seats", "controls", "unlike", "insiders", "alone", "diverging"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
@@ -39,7 +39,8 @@ they are missed; `audited`: as mixed, in runs whose every step, or every other o
 `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
 machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
 coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them; `insiders`:
-no faults, but one or two of the peers disturb the others (`lie.py`); `diverging`: every other one as mixed, in runs
+no faults, but one or two of the peers disturb the others (`lie.py`); `alone`: no faults, but all replicas of one stage
+say that nothing finite comes of it, and others come to take their place; `diverging`: every other one as mixed, in runs
 that give nothing finite from some version on, for good or until the rate is lower, every other two with three
 coordinators; otherwise faults of one kind."""
 _MIXED = (
@@ -113,6 +114,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     cells = _cells(scenario)
     if scenario == "insiders":
         return _insiders(seed)
+    if scenario == "alone":
+        return _alone(seed)
     rng = Random(f"{scenario}/{seed}")
     first = cells[seed % len(cells)] if cells else None
     storm = scenario == "storm"
@@ -158,7 +161,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         lost = [cell for cell in cells if cell.kind == "last replica"]
         faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
     diverging = None
-    if diverges:
+    if diverges:  # what a stage says of itself counts when another one says the same
+        stages = max(stages, 2)
         faults = faults if seed % 2 else []
         diverging = Diverging(rng.choice((1, 2, 3, 4, 5)), rng.choice((0.0, 0.3, 0.6)), rng.random() < 0.5)
     flips = first is not None and first.kind == "bit flip"
@@ -190,6 +194,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
         action = rng.choice(actions)
         section = DivergenceSection(skips=rng.choice((1, 2, 3)), action=action, rate=0.5, times=rng.choice((1, 2)))
         settings = replace(settings, steps=rng.choice((diverging.version, 8)), divergence=section)
+        if section.skips == 1:  # for what one stage alone finds in one step the run would wait
+            faults = [fault for fault in faults if fault.cell.kind != "not finite"]
     arrivals: tuple[float, ...] = ()
     if joining and seed % 3 == 1:  # steps in whose midst somebody who has caught up still finds something to do
         settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
@@ -272,6 +278,35 @@ def _insiders(seed: int) -> Plan:
     return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
 
 
+def _alone(seed: int) -> Plan:
+    """All replicas of one stage say that nothing finite comes of it; the run would stop if they were believed.
+
+    Others stand by, come later, or hold a second stage in their process: the run ends with the answer of one machine.
+    """
+    rng = Random(f"alone/{seed}")
+    stages, replicas = rng.choice((2, 2, 3)), rng.choice((1, 1, 2))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((2, 3, 4)),
+        steps=rng.choice((3, 6)),
+        replicas=replicas,
+        checkpoint_every=rng.choice((1, 2, 100)),
+        slots=rng.choice((1, 2, 16)),
+        imported=rng.random() < 0.2,
+    )
+    settings = replace(settings, divergence=DivergenceSection(skips=1, action=rng.choice(("stop", "go_back"))))
+    claim: Claim | Disturbance = ("spoilt", "nan")[seed % 2]
+    how_often, stage = rng.choice((1.0, 1.0, 0.5)), rng.randrange(stages)
+    peers = stages * replicas
+    lies = (Lie(claim, how_often, stage=stage, since=rng.choice((0, 0, 1, 2))),) * peers
+    grows = replicas == 1 and rng.random() < 0.3
+    spares = 0 if grows else replicas
+    late = rng.random() < 0.5
+    arrivals = tuple(0.5 + 4.0 * rng.random() for _ in range(spares)) if late else ()
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in range(peers + spares))
+    return Plan("alone", seed, settings, spares, speeds, (), lies=lies, arrivals=arrivals, grows=grows)
+
+
 def small_settings(
     *,
     stages: int,
@@ -321,7 +356,7 @@ def small_settings(
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario in ("calm", "insiders"):
+    if scenario in ("calm", "insiders", "alone"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")

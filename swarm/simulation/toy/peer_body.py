@@ -64,12 +64,17 @@ class PeerBody(Process):
     def swallowed(self, what: str) -> bool:
         return self._swallows[0] == what and self.world.now < self._swallows[1]
 
+    @property
+    def is_liar(self) -> bool:
+        """Whether it does wrong at the version it holds."""
+        return self.lie is not None and (self.version or 0) >= self.lie.since
+
     def lies(self, what: str) -> bool:
         """Whether it gives others something wrong just now."""
         lie = self.lie
-        if lie is None or lie.about != what:
+        if lie is None or not self.is_liar or lie.about != what:
             return False
-        if lie.shy and len(self.core.pass_run.walk.table.roster) < self.world.settings.replicas:
+        if lie.shy and len(self.core.pass_run.microbatches.table.roster) < self.world.settings.replicas:
             return False
         return self.world.random.random() < lie.how_often
 

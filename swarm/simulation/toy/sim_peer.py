@@ -11,7 +11,7 @@ from swarm.protocol import io
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
 from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
 from swarm.protocol.peer import io as peer_io
-from swarm.simulation.faults.lie import DISTURBANCES, HUGE, LIE
+from swarm.simulation.faults.lie import HUGE, LIE, LIES
 from swarm.simulation.kernel.compute_queue import Priority
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
@@ -105,6 +105,8 @@ class SimPeer(Lender):
 
     def can_hold(self, version: int) -> bool:
         """Whether it holds this version, or needs only to be told of the last decision."""
+        if self.lie is not None and self.lie.of_itself and self.is_liar:
+            return False
         pass_run = self.core.pass_run
         prepared = pass_run is not None and pass_run.prepared is not None
         return self.version == version or (self.version == version - 1 and prepared)
@@ -124,7 +126,7 @@ class SimPeer(Lender):
 
     def _stop(self, action: io.Stop) -> None:
         expelled = self.world.watch.is_expelled(self.actor)
-        if action.failed and (self.lie is None or self.lie.about in DISTURBANCES) and not expelled:
+        if action.failed and (self.lie is None or self.lie.about not in LIES) and not expelled:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
         self.finished = self.core.finished or not (self.core.leaving or expelled)
@@ -308,6 +310,8 @@ class SimPeer(Lender):
         """Whether what was just computed cannot be sent."""
         if pass_id.index or self._nonfinite:
             return False
+        if self.lies("unsendable"):
+            return True
         found = self.overflows_next or (self.stage, pass_id.step) in self.world.watch.overflowing
         self.overflows_next = False
         if found:
@@ -343,6 +347,8 @@ class SimPeer(Lender):
     def _load_state(self, action: peer_io.LoadState) -> None:
         self.queue.cancel(lambda of: True)
         self.stage, self.version, self.held_stage = action.stage, None, None
+        if self.lie is not None and self.lie.stage not in (None, action.stage):
+            self.lie = None  # it is another one's to tell
         self._bases.clear()
         self.loans.clear()
         self.world.on_phase("joining", self)

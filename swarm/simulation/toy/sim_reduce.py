@@ -156,6 +156,8 @@ class SimReduce:
         sums = self.sums(action.attempt)
         ordered = tuple(sums[bucket] for bucket in sorted(sums))
         digest = reduced_digest(stage, sums)
+        version = action.attempt.pass_id.version
+        spoilt = peer.world.watch.is_spoilt(version) or peer.lies("spoilt")
         peer.world.watch.reduced(stage, digest, ordered)
         peer.feed(
             peer_io.Assembled(
@@ -166,19 +168,22 @@ class SimReduce:
                 finite=peer.world.watch.is_finite(stage, action.attempt.pass_id) and not self._is_spoilt(),
                 shared=shared_digest(ordered[: self.shared(stage)]),
                 state=checksum_of(peer.state),
-                spoilt=peer.world.watch.is_spoilt(action.attempt.pass_id.version),
+                spoilt=spoilt,
+                unusable=spoilt or peer.world.watch.is_unusable(version),
             )
         )
         if peer.alive:
             peer.world.on_phase("prepared", peer)
 
     def _is_spoilt(self) -> bool:
-        """Whether one of those whose sums these are has added what is not finite."""
-        table = self._peer.core.pass_run.walk.table
-        for actor in table.roster:
-            member = self._peer.world.by_actor.get(actor)
-            lie = member.lie if isinstance(member, PeerBody) else None
-            if lie is not None and lie.about == "nan" and table.assigned_to(actor):
+        """Whether one of those whose sums these are has added what is not finite, or one in the pass has sent it."""
+        world, table = self._peer.world, self._peer.core.pass_run.microbatches.table
+        for actor, member in world.by_actor.items():
+            if not isinstance(member, PeerBody) or member.lie is None or not member.is_liar:
+                continue
+            if member.lie.about == "nan" and actor in table.roster and table.assigned_to(actor):
+                return True
+            if member.lie.about == "unsendable" and world.watch.is_in_pass_of(member, self._peer):
                 return True
         return False
 

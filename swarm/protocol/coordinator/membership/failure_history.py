@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from swarm.protocol.coordinator.membership.accusations import Accusations
+from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
@@ -35,6 +36,7 @@ class FailureHistory:
         self.probation = Probation()
         self.accusations = Accusations()
         self.halves = Halves()
+        self.doubts = Doubts()
         self._cast: Cast = frozenset()
         """Of the newest attempt at a step."""
         self._failed_with: Counter[Cast] = Counter()
@@ -62,6 +64,12 @@ class FailureHistory:
         """The next attempt is to skip the step if it is so again. What failed for that reason does not then."""
         self.nonfinite = 1
         self.accusations.nobodys_fault()
+
+    def not_believed(self) -> None:
+        """That something of this step is not finite is seen in one place alone: it is found out anew."""
+        self.nonfinite = 0
+        self.halves.clear()
+        self.doubts.forget()
 
     def leaves_half_out(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
         """A step came out not finite, by the work of these. Whether it is to be done again without half of them.
@@ -111,6 +119,7 @@ class FailureHistory:
 
     def decided(self) -> None:
         self.aborts = self.nonfinite = 0
+        self.doubts.forget()
         self._failed_with.clear()
         self._why = ""
 

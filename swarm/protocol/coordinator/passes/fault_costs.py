@@ -128,6 +128,7 @@ class FaultCosts:
                 usual_s=usual,
                 tokens=round(lost * self._settings.tokens_per_step / step_s) if step_s else 0,
                 reason=self._words(),
+                reasons=[self._reasons[actor] for actor in self._actors[:MOST_REASONS]],
             )
         elif not self._twice:
             self._usual.append(took)

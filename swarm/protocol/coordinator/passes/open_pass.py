@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from swarm.events import PassOpened, StepDecided, StepMeasured
 from swarm.protocol.coordinator.io import Feed
 from swarm.protocol.coordinator.membership.accusations import Failure
+from swarm.protocol.coordinator.membership.doubts import Doubted, is_confirmed, what_is_spoilt
 from swarm.protocol.coordinator.membership.failure_detector import FailureDetector
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.members import Members
@@ -71,12 +72,12 @@ class Drifted:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """Parameters or moments are not finite, whoever computes with them: no step can be learned from them."""
+    """Parameters or moments of several stages are not finite, whoever computes with them: no step can be learned."""
 
     what: str
 
 
-Outcome = Decided | Completed | GiveUp | Drifted | Dropped | Spoilt
+Outcome = Decided | Completed | GiveUp | Drifted | Dropped | Spoilt | Doubted
 PassMessage = Want | Prepared | Result | Released | Failed
 
 
@@ -259,13 +260,19 @@ class OpenPass:
         if (boundary := self.pass_state.mixed_copies(without)) is not None:
             self.outcome = GiveUp(f"the stages beside boundary {boundary} computed with different copies of a frame")
             return
-        stages = self.pass_state.spoilt(without)
-        if stages and self._failure_history.nonfinite:
-            names = ", ".join(map(str, stages))
-            step = self.pass_state.pass_id.step - 1
-            self.outcome = Spoilt(f"parameters or moments of stage {names} are not finite after step {step}")
-            return
         rosters = [[a for a in table.roster if a not in without] for table in self.pass_state.tables]
+        stages = self.pass_state.spoilt(without)
+        doubts = self._failure_history.doubts
+        for stage in {*stages, *self.pass_state.not_finite(without)}:
+            doubts.say(stage, rosters[stage])
+        if stages and self._failure_history.nonfinite:
+            what = what_is_spoilt(stages, self.pass_state.pass_id.version)
+            who = tuple(actor for stage in stages for actor in doubts.who_said(stage))
+            if is_confirmed(stages, (actor.peer for actor in who), len(rosters)):
+                self.outcome = Spoilt(what)
+            else:
+                self.outcome = Doubted(stages[0], who, f"nobody else sees that {what}")
+            return
         audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
         if decision.skip and not audited and self._failure_history.leaves_half_out(rosters, decision.step):
             self._failure_history.not_finite()

@@ -473,7 +473,11 @@ class PassState:
         """By stage, replicas that computed with unlike states. Once there is a decision."""
         found = []
         for stage, prepared in self.prepared.items():
-            states = {actor: (said.state, said.spoilt) for actor, said in prepared.items() if actor not in without}
+            states = {
+                actor: (said.state, said.spoilt, said.unusable)
+                for actor, said in prepared.items()
+                if actor not in without
+            }
             if (drift := drift_of(stage, states, rank)) is not None:
                 found.append(drift)
         return tuple(found)
@@ -481,6 +485,14 @@ class PassState:
     def spoilt(self, without: frozenset[Actor]) -> list[int]:
         """Stages that computed with a state that is not finite. Once there is a decision, and no drift."""
         return [stage for stage in self.prepared if self._one(stage, without).spoilt]
+
+    def unusable(self, without: frozenset[Actor]) -> list[int]:
+        """Stages that computed with a state from which nothing finite follows. As `spoilt`."""
+        return [stage for stage in self.prepared if self._one(stage, without).unusable]
+
+    def not_finite(self, without: frozenset[Actor]) -> list[int]:
+        """Stages whose sums are not finite. As `spoilt`."""
+        return [stage for stage in self.prepared if not self._one(stage, without).finite]
 
     def answers(self, without: frozenset[Actor]) -> Answers:
         """What every stage's gradient came to. Once there is a decision."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from swarm.events import PeerJoined, RecordOutdated, RolledBack
+from swarm.protocol.coordinator.membership.doubts import IF_DIVERGED
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
@@ -123,7 +124,8 @@ class Placement:
                 continue
             if member.leaving_since is not None:
                 continue
-            claim = self.rebalancing.claim(member)
+            doubted = member.actor.peer in self._failure_history.doubts.left_out
+            claim = None if doubted else self.rebalancing.claim(member)
             if claim is not None:
                 placed = True
                 reason = f"recruited from standby: {claim.reason}" if member.standing_by else claim.reason
@@ -133,7 +135,8 @@ class Placement:
                 room = self._room()
             elif not member.standing_by:
                 member.standing_by = True
-                self._out.emit(PeerJoined(str(member.actor), None, self.rebalancing.why_not(member)))
+                why = "it is left out of the run" if doubted else self.rebalancing.why_not(member)
+                self._out.emit(PeerJoined(str(member.actor), None, why))
                 self._out.send(member.actor, Assign(self._history.term, None, 0))
         self._placed_for = before
         return placed
@@ -150,7 +153,7 @@ class Placement:
         But nobody in a step of which an attempt came to nothing: who was found at fault may have waited for the one who
         is left, and steps that are not decided would never bring them back. Left out of it are those whom more failures
         of that step accuse than a sibling: as soon as it has failed with that one too, they are back. And half of all,
-        where it came out not finite (`halves`).
+        where it came out not finite (`halves`). Who is doubted is left out even if nobody else is there (`Doubts`).
         """
         history = self._history
         probation, in_vain = self._failure_history.probation, self._failure_history.aborts > 0
@@ -161,9 +164,11 @@ class Placement:
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if m.actor.peer in self._failure_history.halves.left_out)
+            doubted = {m.actor for m in crew if m.actor.peer in self._failure_history.doubts.left_out}
+            late |= doubted
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             for member in crew:
-                member.bench(spared and member.actor in late)
+                member.bench(member.actor in doubted or (spared and member.actor in late))
 
     # ------------------------------------------------------------ catching up
 
@@ -336,7 +341,7 @@ class Placement:
         history, settings = self._history, self._settings
         if not crew and all(len(self._members.of_stage(s)) < 2 for s in range(settings.stages)):
             self._missing_since.pop(stage, None)
-            found.wait(f"stage {stage} has no peer")
+            found.wait(self._nobody(stage))
             self._ask_for_a_seat(stage, now)
             return
         since = self._missing_since.setdefault(stage, now)
@@ -344,7 +349,7 @@ class Placement:
         if not history.restorable and self._may_wait_for_replicas(now):
             recruit = False  # who holds it may only be late to come back to us
         if history.restorable:
-            found.wait("" if crew else f"stage {stage} has no peer")
+            found.wait("" if crew else self._nobody(stage))
             if not crew and recruit and not self._may_wait_for_replicas(now):
                 self._recruit(stage, now)
             return
@@ -353,6 +358,15 @@ class Placement:
             target = history.rollback_target
             reason = f"the last copy of stage {stage} at version {history.version} is gone"
             found.new_term = self.go_back(target, reason)
+
+    def _nobody(self, stage: int) -> str:
+        """Why a stage has no peer, and what helps."""
+        left_out = self._failure_history.doubts.left_out
+        those = [(m.actor, left_out[m.actor.peer]) for m in self._members.of_stage(stage) if m.actor.peer in left_out]
+        if not those:
+            return f"stage {stage} has no peer"
+        who = "; ".join(f"{actor} is left out: {why}" for actor, why in those)
+        return f"stage {stage} has no peer that is believed. {who}. Another peer for it helps. {IF_DIVERGED}"
 
     def go_back(self, target: int, reason: str) -> NewTerm:
         """What all hold is void: the history is to go on from version `target`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarm.events import SeatAsked
+from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
 from swarm.protocol.coordinator.membership.members import Members
@@ -35,12 +36,19 @@ class _Order:
 
 class Seats:
     def __init__(
-        self, settings: Settings, history: History, members: Members, stage_costs: StageCosts, out: Outbox
+        self,
+        settings: Settings,
+        history: History,
+        members: Members,
+        stage_costs: StageCosts,
+        doubts: Doubts,
+        out: Outbox,
     ) -> None:
         self._settings = settings
         self._history = history
         self._members = members
         self._stage_costs = stage_costs
+        self._doubts = doubts
         self._out = out
         self._orders: dict[Actor, _Order] = {}
         """By who was asked."""
@@ -99,6 +107,7 @@ class Seats:
 
     def _may_be_asked(self, member: Member, now: float) -> bool:
         there = member.lost_at is None and member.leaving_since is None and member.stage is not None
+        there = there and member.actor.peer not in self._doubts.left_out
         return there and member.actor not in self._orders and now >= self._not_before.get(member.actor, 0.0)
 
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:

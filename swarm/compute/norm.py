@@ -1,0 +1,101 @@
+"""The squared norm of reduced gradients: part of what replicas must agree about, so it is defined bit by bit.
+
+Per tensor in fp64, then added in layout order. Within a tensor: blocks of 16384 squares are added elementwise, one
+after another; then the block is folded in half until one number is left. Elementwise operations only, so neither
+threads nor vector units decide a bit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from swarm.compute.kernels import checked
+from swarm.compute.sums import NOT_FINITE, Layout
+
+_BLOCK = 1 << 14  # elements: part of the definition, never change it
+
+
+@torch.no_grad()
+def squared_norm(flat: Tensor, layout: Layout, unit: float = 1.0) -> float:
+    """Sum of squares of what counts of `flat`, (layout.length,), in its unit: a power of two. NaN where not finite.
+
+    `flat`: floats, or int64 with NOT_FINITE. Waits for the device once.
+    """
+    lanes = {index: _lanes(flat[part]) for index, part in enumerate(layout.counted)}
+    alike: dict[int, list[int]] = defaultdict(list)
+    for index, each in lanes.items():
+        alike[len(each)].append(index)
+    folded = {length: _folded(torch.stack([lanes[index] for index in found])) for length, found in alike.items()}
+    order = [index for found in alike.values() for index in found]
+    values = torch.cat(list(folded.values())).tolist() if folded else []
+    of_tensor = dict(zip(order, values, strict=True))
+    total = 0.0
+    for index in range(len(lanes)):
+        total += of_tensor[index] * unit * unit
+    return total
+
+
+def _lanes(values: Tensor) -> Tensor:
+    """(at most _BLOCK,) fp64: the squares of every block, added one block after another."""
+    if (lanes := kernel(values.device)) is not None:
+        return lanes(values, _BLOCK)
+    return _plain_lanes(values)
+
+
+@functools.cache
+def kernel(device: torch.device) -> Callable[[Tensor, int], Tensor] | None:
+    """What adds up squares on `device`; None: plain torch operations do."""
+    return checked("add up squares", device, _fused, lambda found: agrees(found, device))
+
+
+def _fused() -> Callable[[Tensor, int], Tensor]:
+    from swarm.compute import fused_norm
+
+    return fused_norm.lanes
+
+
+def agrees(lanes: Callable[[Tensor, int], Tensor], device: torch.device) -> bool:
+    """Whether `lanes` comes to the same bits as a CPU, of numbers whose squares are rounded."""
+    generator = torch.Generator().manual_seed(1)
+    for count in (3, _BLOCK, 3 * _BLOCK + 100):
+        whole = torch.randint(-(1 << 52), 1 << 52, (count,), generator=generator)
+        lost = whole.clone()
+        lost[count // 2] = NOT_FINITE
+        for values in (whole, lost, whole.double() / 3, whole.float()):
+            here, there = _plain_lanes(values), lanes(values.to(device), _BLOCK).cpu()
+            if not torch.equal(here.isnan(), there.isnan()) or not torch.equal(here.nan_to_num(), there.nan_to_num()):
+                return False
+    return True
+
+
+def _plain_lanes(values: Tensor) -> Tensor:
+    lanes = torch.zeros(min(len(values), _BLOCK), dtype=torch.float64, device=values.device)
+    squares = torch.empty_like(lanes)
+    for part in values.split(_BLOCK):
+        each = squares[: len(part)].copy_(part)
+        if not values.is_floating_point() and _may_be_lost(part):
+            each.masked_fill_(part == NOT_FINITE, torch.nan)
+        lanes[: len(part)] += each.mul_(each)  # two operations: a fused one would round once
+    return lanes
+
+
+def _may_be_lost(part: Tensor) -> bool:
+    """Whether NOT_FINITE is in it. An accelerator is not asked, since the host would wait for the answer."""
+    return part.device.type != "cpu" or bool(part.numpy().min(initial=0) == NOT_FINITE)
+
+
+def _folded(lanes: Tensor) -> Tensor:
+    """lanes: (tensors, count), overwritten. One number for each tensor."""
+    count = lanes.shape[1]
+    if not count:
+        return lanes.sum(1)
+    while count > 1:
+        half = (count + 1) // 2
+        lanes[:, : count - half] += lanes[:, half:count].clone()
+        count = half
+    return lanes[:, 0]

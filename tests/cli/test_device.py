@@ -1,0 +1,58 @@
+"""Which device computes: one on which a kernel ran, else the CPU, and why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peers.runtime import device
+from peers.runtime.device import DeviceError, pick_device
+from swarm.compute.precision import Precision
+
+
+class Accelerator:
+    """An accelerator that torch says is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+        monkeypatch.setattr(device, "_broken", lambda picked: reason if picked.name == "xpu" else "")
+
+
+def test_without_an_accelerator_it_is_the_cpu_and_nothing_is_said() -> None:
+    picked = pick_device("auto")
+    assert (picked.name, picked.precision, picked.why) == ("cpu", Precision.FP32, "")
+
+
+def test_an_accelerator_that_computes_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    Accelerator(monkeypatch, reason="")
+    picked = pick_device("auto")
+    assert (picked.name, picked.precision, picked.why) == ("xpu", Precision.BF16, "")
+
+
+def test_an_accelerator_that_cannot_compute_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    Accelerator(monkeypatch, reason="no kernel image is available")
+    picked = pick_device("auto")
+    assert picked.name == "cpu" and picked.precision is Precision.FP32
+    assert picked.why == "xpu cannot compute (no kernel image is available)"
+
+
+def test_a_device_by_name_must_compute() -> None:
+    with pytest.raises(DeviceError, match=r"--device cuda:7: not usable here \(.*\); try --device cpu"):
+        pick_device("cuda:7")
+
+
+def test_a_precision_by_name_is_taken() -> None:
+    assert pick_device("cpu", "bf16").precision is Precision.BF16
+
+
+def test_a_product_that_is_wrong_is_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda self, other: self)
+    with pytest.raises(DeviceError, match="a product came to 4096 instead of 262144"):
+        pick_device("cpu")
+
+
+def test_to_compile_takes_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(DeviceError, match=r"--compile: torch needs a C\+\+ compiler"):
+        pick_device("cpu", compiled=True)
