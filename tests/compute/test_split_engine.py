@@ -180,3 +180,9 @@ def test_both_halves_have_the_pace_of_a_backward(start: Start) -> None:
     done = driver.go_back(0)
     (weights,) = driver.do(Weights(STEP, Microbatch(0)))
     assert done.seconds >= 0.1 and weights.seconds >= 0.1
+    engine = driver.engine
+    assert isinstance(engine, PacedEngine)
+    assert (
+        engine._seconds(driver.backward(0), split=True) == engine._seconds(Weights(STEP, Microbatch(0)), False) == 0.1
+    )
+    assert engine._seconds(driver.backward(0), split=False) == 0.2

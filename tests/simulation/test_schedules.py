@@ -186,7 +186,7 @@ def test_a_leader_that_is_cut_off_from_the_peers_alone_makes_room() -> None:
 
 def joined(piece_s: float, **changes: object) -> Run:
     """Two stages of two replicas train, undisturbed; at 0.6 s another peer comes, in the third step."""
-    plan = plan_of("joining", 0)
+    plan = plan_of("joining", 1)
     shape = {"stages": 2, "replicas": 3, "max_replicas": 3, "microbatches": 4, "start_timeout_s": 0.05}
     settings = dataclasses.replace(plan.settings, **shape, **changes)
     quiet = dataclasses.replace(plan, settings=settings, faults=(), weather=None, spares=1, speeds=(1.0,) * 5)
