@@ -175,7 +175,7 @@ class PassRun:
                 self.microbatches.on_backward_done(event, now)
                 self.reduce_if_sealed(now)
             case WeightsDone():
-                self.walk.on_weights_done(event, now)
+                self.microbatches.on_weights_done(event, now)
                 self.reduce_if_sealed(now)
             case ResultDone():
                 self.microbatches.on_result_done(event, now)
