@@ -730,6 +730,7 @@ def _stage(lab: Lab, manifest: RunManifest) -> Stage:
     """With values drawn on the device: seeded ones take a core most of a minute at these sizes."""
     stage = Stage(manifest, MIDDLE, device=str(lab.device), graph_budget_bytes=1 << 40, initialised=False)
     _fill(stage.parameters)
+    stage.loaded()
     return stage
 
 

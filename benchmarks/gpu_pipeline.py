@@ -81,7 +81,6 @@ def main() -> None:
         try:
             for compiled in (False,) if options.eager else (False, True):
                 row["compiled" if compiled else "eager"] = _row(lab, _manifest(*shape), options, compiled)
-                print(json.dumps(row), flush=True)
             if options.alone and not options.eager:
                 row["alone_ms"] = round(1e3 * _alone(lab, _manifest(*shape)), 3)
                 row["core_of_alone"] = round(row["alone_ms"] / row["compiled"]["core_ms"], 3)
