@@ -113,14 +113,16 @@ class Accumulator:
         self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
         self._peaks = torch.zeros(len(self._sums), device=device)
         self._room = self._rooms()
+        if self.exact:
+            adding.adder(self.device)  # kernels are compiled now, not in the first step
 
     def zero(self) -> None:
         self.revision += 1
         for index, bound in enumerate(self._bounds):
             if self._sums[index].dtype == torch.int64 and 0 < bound < _NARROW_AGAIN:
                 self._sums[index] = torch.zeros_like(self._sums[index], dtype=torch.int32)
-            else:
-                self._sums[index].zero_()
+        if self._sums:
+            torch._foreach_zero_(self._sums)
         self._bounds = [0] * len(self._bounds)
         self._void = [False] * len(self._void)
         self._loss.zero()
