@@ -16,8 +16,8 @@ from torch import Tensor
 
 from swarm.buffer import Buffer
 from swarm.compute import packing
+from swarm.compute.grid import NOT_FINITE, SumOverflow, too_large
 from swarm.compute.kernels import checked
-from swarm.compute.sums import NOT_FINITE, SumOverflow, too_large
 
 if TYPE_CHECKING:
     from swarm.compute.fused_packing import Packed

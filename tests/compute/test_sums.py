@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.compute.grid import NOT_FINITE, SumOverflow
 from swarm.compute.norm import squared_norm
-from swarm.compute.sums import NOT_FINITE, Accumulator, Layout, SumOverflow
+from swarm.compute.sums import Accumulator, Layout
 from swarm.compute.totals import combine, in_floats
 from swarm.manifest import SumSection
 
