@@ -12,9 +12,7 @@ Parts, in this order; each stands for itself, a failed one is told and the next 
 * reduce: nanoseconds a parameter from the last backward to the applied step, of one of two replicas, by phase; how much
   of that time the device works.
 * swarm: real peers on the mix of --devices, 2 stages × 2; whether the replicas of a stage write the same checkpoints.
-* speed: milliseconds of a microbatch, and the share of the measured matrix rate that is put to use. FLOP are those of
-  the model: 6 a parameter and token, attention beside them; computing again does not count. `core`: forward and
-  backward alone. `compiled`: the same under torch.compile, with parameters in bf16 or, as a peer has them, in fp32.
+What of the device a peer's engine puts to use: benchmarks/gpu_pipeline.py.
 
 Times are medians, the device synchronized around each run; `spread`: largest less smallest, by the median.
 """
@@ -52,7 +50,6 @@ from swarm.compute.graph import graph_bytes
 from swarm.compute.low_rank import orthonormal, product
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import KINDS, StageOptimizer
-from swarm.compute.precision import Precision
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator, Layout
 from swarm.events import CheckpointArchived, CheckpointWritten, PassOpened, PeerFenced, PeerJoined, StepDecided
@@ -117,7 +114,6 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=75.0, help="seconds after which the swarm is given up")
     parser.add_argument("--only", default="", help="names of parts, by commas")
     parser.add_argument("--smoke", action="store_true", help="small sizes")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds after which no further row of speed begins")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -129,7 +125,6 @@ def main() -> None:
     parts["memory"] = lambda: memory(lab)
     parts["reduce"] = lambda: reduce(lab)
     parts["swarm"] = lambda: swarm(options.devices.split(","), options.smoke, options.patience)
-    parts["speed"] = lambda: speed(lab, time.monotonic() + options.limit)
     wanted = options.only.split(",") if options.only else list(parts)
     found: dict[str, object] = {"device": lab.name, "threads": options.threads}
     found["versions"] = {"torch": torch.__version__, "numpy": np.__version__}
@@ -437,6 +432,7 @@ class _Replicas:
 
     def __init__(self, accumulators: Sequence[Accumulator], sums: SumSection) -> None:
         self.reductions = [reduction_of(accumulator, sums) for accumulator in accumulators]
+        self.exact = not sums.compresses
         self._buckets = buckets_of(accumulators[0].layout, sums)
 
     def run(self, timed: _Timed, attempt: Attempt = ATTEMPT) -> list[bytes]:
@@ -521,7 +517,10 @@ def memory(lab: Lab) -> dict[str, object]:
         for number in range(4):
             stage.backward(Backward(PASS, Microbatch(number), bodies[1]))
             note(f"backward_{number + 1}")
-        stage.optimizer.apply(stage._accumulator.flat.cpu(), 1e-6, update_of(manifest.optimizer, 0, manifest.run.steps))
+        reduced = stage._accumulator.numbers(slice(0, stage._accumulator.layout.length))
+        update = update_of(manifest.optimizer, 0, manifest.run.steps)
+        stage.optimizer.apply(reduced, 1e-6, update, unit=stage.reduction.unit)
+        del reduced
         note("apply")
         row["planned_state"] = dry_run(manifest).stages[MIDDLE].state / parameters
         row["planned_graph"] = graph_bytes(manifest, MIDDLE) / parameters
@@ -591,11 +590,11 @@ def _phases(lab: Lab, replicas: _Replicas, parameters: Mapping[str, Tensor], lay
     at_once(1)  # kernels are compiled, memory is there
     numbers = itertools.count(2)
     busy = time.thread_time()
-    repeats = 3
+    repeats = 3 if replicas.exact else 1  # the CPU takes seconds for a compressed one
     seconds = lab.times(lambda: at_once(next(numbers)), repeats, 0)
     exchange = statistics.median(seconds) / 2
     host = (time.thread_time() - busy) / 2 / repeats
-    profile = _profile(lab, lambda: at_once(next(numbers))) if lab.cuda else {}
+    profile = _profile(lab, lambda: at_once(next(numbers))) if lab.cuda and replicas.exact else {}
     crossed = replicas.run(timed)
     reduction = replicas.reductions[0]
     reduced = reduction.reduced(ATTEMPT)
@@ -675,80 +674,6 @@ class _OneByOne(LocalSwarm):
             time.sleep(0.1)
 
 
-def speed(lab: Lab, deadline: float) -> dict[str, object]:
-    found: list[dict[str, Any]] = []
-    shapes = [(2048, 5632, 5, 4, 2048), (4096, 14336, 2, 4, 2048), (1024, 2816, 8, 4, 512), (2048, 5632, 5, 4, 512)]
-    if lab.smoke:
-        shapes = [(64, 160, 2, 2, 32)]
-    teraflop = lab.peak or lab.matrix_rate()
-    for dim, ffn, layers, rows, length in shapes:
-        for subspace in (0, 16 if lab.smoke else 128):
-            if time.monotonic() > deadline:
-                found.append({"dim": dim, "subspace": subspace, "skipped": "out of time"})
-                continue
-            lab.tidy()
-            manifest = _manifest(dim, ffn, layers, rows, length, subspace)
-            parameters = count_parameters(manifest.model, MIDDLE)
-            tokens = rows * length
-            flop = 6 * parameters * tokens + 6 * layers * dim * length * tokens
-            row: dict[str, Any] = {
-                "dim": dim,
-                "layers": layers,
-                "tokens": tokens,
-                "length": length,
-                "subspace": subspace,
-            }
-            found.append({**row, "parameters": parameters, **_microbatch_times(lab, manifest, flop, teraflop)})
-            print(json.dumps(found[-1]), flush=True)
-    for name, dtype in (("bf16", torch.bfloat16), ("autocast", torch.float32)):
-        for dim, ffn, layers, rows, length in shapes:
-            row = next(row for row in found if row["dim"] == dim and row.get("length") in (length, None))
-            if not lab.cuda or "parameters" not in row or time.monotonic() > deadline:
-                continue
-            lab.tidy()
-            flop = 6 * row["parameters"] * rows * length + 6 * layers * dim * length * rows * length
-            seconds = _compiled(lab, _manifest(dim, ffn, layers, rows, length), dtype)
-            row[f"compiled_{name}_ms"] = round(1e3 * seconds, 3)
-            row[f"utilisation_compiled_{name}"] = round(flop / seconds / 1e12 / teraflop, 4)
-            print(json.dumps({key: value for key, value in row.items() if key != "kernels_ms"}), flush=True)
-    return {"rows": found}
-
-
-def _microbatch_times(lab: Lab, manifest: RunManifest, flop: float, teraflop: float) -> dict[str, object]:
-    stage, bodies = _stage(lab, manifest), _bodies(manifest)
-    whole = lab.times(lambda: _microbatch(stage, bodies), 7, 2)
-    body = stage._format
-    forward = body.unpack_forward(MIDDLE, bodies[0], PassKind.TRAIN)
-    gradient = body.unpack_backward(MIDDLE + 1, bodies[1]).to(lab.device)
-    parameters = list(stage.parameters.values())
-
-    def core() -> tuple[Tensor, ...]:
-        graph = stage._run(forward)
-        assert graph.source is not None, "a middle stage receives one"
-        return torch.autograd.grad(graph.output, (graph.source, *parameters), gradient)
-
-    def sums() -> None:
-        stage._accumulator.zero()
-        stage._accumulator.add(of_parameters, step=0)
-
-    of_parameters = core()[1:]
-    hidden = torch.randn(gradient.shape, device=lab.device)
-    seconds = {
-        "whole": statistics.median(whole),
-        "core": lab.median(core, 7, 2),
-        "sums": lab.median(sums, 7, 2),
-        "encode": lab.median(lambda: body.pack_forward(MIDDLE + 1, forward.kind, forward.tokens, hidden), 5, 1),
-        "decode": lab.median(lambda: body.unpack_forward(MIDDLE, bodies[0], PassKind.TRAIN), 5, 1),
-    }
-    found: dict[str, object] = {f"{name}_ms": round(1e3 * value, 3) for name, value in seconds.items()}
-    found["spread_of_whole"] = round((whole[-1] - whole[0]) / seconds["whole"], 3)
-    for name in ("whole", "core"):
-        found[f"utilisation_{name}"] = round(flop / seconds[name] / 1e12 / teraflop, 4)
-    if lab.cuda:
-        found |= _profile(lab, lambda: _microbatch(stage, bodies))
-    return found
-
-
 def _profile(lab: Lab, run: Callable[[], object]) -> dict[str, object]:
     """How often the host waits for the device and starts a kernel; which kernels take most of the device's time."""
     from torch._C._autograd import DeviceType
@@ -766,23 +691,6 @@ def _profile(lab: Lab, run: Callable[[], object]) -> dict[str, object]:
         "device_ms": round(sum(event.self_device_time_total for event in kernels) / 1e3, 3),
         "kernels_ms": [[e.key[:90], e.count, round(e.self_device_time_total / 1e3, 3)] for e in kernels[:14]],
     }
-
-
-def _compiled(lab: Lab, manifest: RunManifest, dtype: torch.dtype) -> float:
-    """Seconds of a forward and backward of the same module under torch.compile, its parameters as `dtype`."""
-    module = build_stage(manifest.model, MIDDLE, device=lab.device, seed=None).to(dtype)
-    _fill(dict(module.named_parameters()))
-    shape = (manifest.batch.sequences, manifest.batch.sequence_length)
-    x = torch.randn(*shape, manifest.model.dim, device=lab.device, dtype=dtype, requires_grad=True)
-    tokens = torch.zeros(shape, dtype=torch.int64, device=lab.device)
-    compiled = torch.compile(module)
-
-    def run() -> None:
-        with Precision.usual(lab.device).autocast(lab.device):  # norms come out in fp32
-            output = compiled(x, tokens)
-        torch.autograd.grad(output, (x, *module.parameters()), torch.ones_like(output))
-
-    return lab.median(run, 7, 3)
 
 
 def _manifest(dim: int, ffn: int, layers: int, rows: int, length: int, subspace_dim: int = 0) -> RunManifest:
@@ -823,6 +731,7 @@ def _stage(lab: Lab, manifest: RunManifest) -> Stage:
     """With values drawn on the device: seeded ones take a core most of a minute at these sizes."""
     stage = Stage(manifest, MIDDLE, device=str(lab.device), graph_budget_bytes=1 << 40, initialised=False)
     _fill(stage.parameters)
+    stage.loaded()
     return stage
 
 

@@ -8,7 +8,7 @@ swarm whose links never wait. Columns:
 
 * whole_ms: seconds of all that by microbatches. `share` is that of the device's measured matrix rate which the model's
   FLOP need: 6 a parameter and token, and attention's.
-* core_ms: forward and backward of the same module alone, without bodies, sums or the engine.
+* core_ms: forward and backward of the same module alone, as many in a row, without bodies, sums or the engine.
 * alone_ms: the whole module under torch.compile, its matrices in half precision: what a training script would get.
 * idle: share of the time in which the device had work and did nothing.
 * waits: how often the host waited for the device, a microbatch (forward and backward).
@@ -81,7 +81,6 @@ def main() -> None:
         try:
             for compiled in (False,) if options.eager else (False, True):
                 row["compiled" if compiled else "eager"] = _row(lab, _manifest(*shape), options, compiled)
-                print(json.dumps(row), flush=True)
             if options.alone and not options.eager:
                 row["alone_ms"] = round(1e3 * _alone(lab, _manifest(*shape)), 3)
                 row["core_of_alone"] = round(row["alone_ms"] / row["compiled"]["core_ms"], 3)
@@ -115,7 +114,9 @@ def _row(lab: Lab, manifest: RunManifest, options: argparse.Namespace, compiled:
         if lab.cuda:
             found["peak_bytes"] = round(torch.cuda.max_memory_allocated() / parameters, 2)
             found["waits"] = _waits(lab, line)
-        core = lab.median(partial(_core, line.stage, manifest), 7, 3)
+        # as many in a row, of numbers as random: a card that is never idle or multiplies zeros has another clock
+        core = lab.median(partial(_cores, line.stage, manifest, options.microbatches), options.rounds, 1)
+        core /= options.microbatches
         found["core_ms"] = round(1e3 * core, 3)
         found["whole_of_core"] = round(core / whole, 3)
         for name, seconds in (("whole", whole), ("core", core)):
@@ -190,15 +191,17 @@ class _Line:
         gc.collect()
 
 
-def _core(stage: Stage, manifest: RunManifest) -> tuple[Tensor, ...]:
-    batch = manifest.batch
+def _cores(stage: Stage, manifest: RunManifest, count: int) -> None:
+    batch, device = manifest.batch, stage._device
     shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
-    device = stage._device
-    x = torch.zeros(shape, device=device).requires_grad_()
+    x = torch.randn(shape, device=device).requires_grad_()
+    gradient = torch.randn(shape, device=device) * 1e-3
     tokens = torch.zeros(shape[:2], dtype=torch.int64, device=device)
-    with stage._precision.autocast(device):
-        output = stage._module(x, tokens)
-    return torch.autograd.grad(output, (x, *stage._weights.leaves.values()), torch.ones_like(output))
+    leaves = tuple(stage._weights.leaves.values())
+    for _ in range(count):
+        with stage._precision.autocast(device):
+            output = stage._module(x, tokens)
+        torch.autograd.grad(output, (x, *leaves), gradient)
 
 
 def _waits(lab: Lab, line: _Line) -> dict[str, float]:

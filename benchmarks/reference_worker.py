@@ -10,6 +10,7 @@ import numpy as np
 
 from peers.run.reference import train_reference
 from peers.run.resolved_run import resolve_run
+from swarm.compute.arithmetic import Arithmetic
 from swarm.data.reader import CorpusReader
 
 
@@ -28,4 +29,4 @@ class NotingReader:
 if __name__ == "__main__":
     run = resolve_run(Path(sys.argv[1]))
     reader = NotingReader(CorpusReader(run.corpus, run.manifest), Path(sys.argv[3]))
-    train_reference(run.manifest, reader, threads=int(sys.argv[2]))
+    train_reference(run.manifest, reader, arithmetic=Arithmetic.of("cpu", int(sys.argv[2])))

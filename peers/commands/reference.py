@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from peers.options import MOST_THREADS, Json, Set
+from peers.options import MOST_THREADS, Json, Precision, Set
 
 
 def command(
@@ -22,10 +22,20 @@ def command(
         int,
         typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads for computing; as many as each peer used."),
     ] = 1,
+    device: Annotated[
+        str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …; the same kind as each peer.")
+    ] = "cpu",
+    precision: Precision = "auto",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Let torch compile the layers, as peers with --compile do.")
+    ] = False,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Stop after so many steps.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train the same run in one process, plain torch and the whole model: what the swarm must equal."""
+    """Train the same run in one process, plain torch and the whole model: what the swarm must equal.
+
+    It equals a swarm whose peers compute on the same kind of device, in the same precision, compiled or not.
+    """
     from peers.run.archived_run import Refused
     from peers.run.first_version import first_states
     from peers.run.home import Home
@@ -33,10 +43,14 @@ def command(
     from peers.run.replay import read_replay
     from peers.run.resolved_run import resolve_run
     from peers.run.verdict import archived_digests, compare
+    from peers.runtime.device import pick_device
+    from swarm.compute.arithmetic import Arithmetic
     from swarm.data.reader import CorpusReader
 
     if against is not None and steps is not None:
         raise typer.BadParameter("--steps means nothing with --against: it stops at the archive's newest checkpoint")
+    picked = pick_device(device, precision, compiled)
+    arithmetic = Arithmetic.of(picked.name, threads, picked.precision, compiled)
     run = resolve_run(path, overrides or ())
     if steps is not None and steps > run.manifest.run.steps:
         raise typer.BadParameter(f"--steps {steps}: this run has {run.manifest.run.steps}, see run.steps in {path}")
@@ -57,7 +71,7 @@ def command(
     reader = CorpusReader(run.corpus, run.manifest)
     state = None if run.initial is None else list(first_states(run.initial, run.manifest))
     result = train_reference(
-        run.manifest, reader, threads=threads, on_step=show, stop_after=version, state=state, replay=replay
+        run.manifest, reader, arithmetic=arithmetic, on_step=show, stop_after=version, state=state, replay=replay
     )
     verdict = compare(archived, result.digests, refused.texts) if archived is not None else None
     if as_json:

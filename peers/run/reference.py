@@ -20,17 +20,22 @@ from peers.run.averaged_sums import AveragedSums
 from peers.run.replay import ReplayError, StepReplay
 from swarm import codecs
 from swarm.codecs import ladder
+from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.digest import first_chain, run_digest
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import StageOptimizer, StageState
+from swarm.compute.precision import Precision
 from swarm.compute.sums import Layout
 from swarm.compute.totals import combine, loss_of, unit_of
+from swarm.compute.working_weights import WorkingWeights
 from swarm.data.reader import visits
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
 from swarm.protocol.clipping import step_scale
 from swarm.protocol.messages import CodecPair
 from swarm.protocol.update import update_of
+
+_PLAIN = Arithmetic("cpu", 1, Precision.FP32, compiled=False)
 
 
 class TrainingData(Protocol):
@@ -77,13 +82,13 @@ def train_reference(
     manifest: RunManifest,
     data: TrainingData,
     *,
-    threads: int = 1,
+    arithmetic: Arithmetic = _PLAIN,
     on_step: Callable[[ReferenceStep], None] | None = None,
     stop_after: int | None = None,
     state: Sequence[StageState] | None = None,
     replay: Mapping[int, StepReplay] | None = None,
 ) -> ReferenceResult:
-    """Train on the CPU from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
+    """Train from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
 
     The organiser may have moved that end: `stop_after` may be beyond it, where the learning rate stays at its minimum.
 
@@ -91,12 +96,13 @@ def train_reference(
     `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would, whose links
     are never measured.
 
-    `threads` is set for the process; results equal a swarm's whose peers compute with the same number. Raises
-    StateError, SumOverflow, codecs.CodecError, ReplayError.
+    `arithmetic`: results equal a swarm's whose peers compute so, on the same kind of machine. Its threads are set for
+    the process; sums, codecs and averages are the CPU's, whatever the device. Raises StateError, SumOverflow,
+    codecs.CodecError, ReplayError.
     """
     assert state is not None or not manifest.initial.sha256, "version 0 is imported: it has no other initial parameters"
-    torch.set_num_threads(threads)
-    model = ReferenceModel(manifest)
+    torch.set_num_threads(arithmetic.threads)
+    model = ReferenceModel(manifest, arithmetic)
     if state is not None:
         model.load(state)
     last = manifest.run.steps if stop_after is None else stop_after
@@ -111,11 +117,20 @@ def train_reference(
 class ReferenceModel:
     """The whole model of a run with its optimizers, from its initial parameters."""
 
-    def __init__(self, manifest: RunManifest) -> None:
+    def __init__(self, manifest: RunManifest, arithmetic: Arithmetic = _PLAIN) -> None:
         self._manifest = manifest
+        self._device = torch.device(arithmetic.device)
+        self._precision = arithmetic.precision
         stages = range(manifest.model.stages)
-        self._modules = [build_stage(manifest.model, stage, seed=manifest.run.seed) for stage in stages]
-        self._parameters = [dict(module.named_parameters()) for module in self._modules]
+        self._modules = [
+            build_stage(manifest.model, stage, device=self._device, seed=manifest.run.seed) for stage in stages
+        ]
+        self._weights = [WorkingWeights(module, self._precision) for module in self._modules]
+        if arithmetic.compiled:
+            for module in self._modules:
+                for layer in module.layers():
+                    layer.compile(dynamic=False)
+        self._parameters = [weights.masters for weights in self._weights]
         self._layouts = [
             Layout.of(parameters, with_loss=module.last, shared=module.shared)
             for module, parameters in zip(self._modules, self._parameters, strict=True)
@@ -145,8 +160,9 @@ class ReferenceModel:
                 f"state has stages at versions {[stage.version for stage in state]}, "
                 f"expected {len(self.optimizers)} stages at one version"
             )
-        for optimizer, stage in zip(self.optimizers, state, strict=True):
+        for optimizer, stage, weights in zip(self.optimizers, state, self._weights, strict=True):
             optimizer.load(stage)
+            weights.refresh()
 
     def train(self, step: int, data: TrainingData, replay: StepReplay | None = None) -> ReferenceStep:
         if self._memory is not None:
@@ -164,8 +180,9 @@ class ReferenceModel:
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)
         update = replay.update if replay is not None else None
         update = update or update_of(self._manifest.optimizer, step, self._manifest.run.steps)
-        for optimizer, flat, unit in zip(self.optimizers, reduced, units, strict=True):
+        for optimizer, flat, unit, weights in zip(self.optimizers, reduced, units, self._weights, strict=True):
             optimizer.apply(flat, scale, update, unit=unit)
+            weights.refresh()
         if self._memory is not None and scale == 0.0:
             self._memory.forget(step)
         total = loss_of(reduced[-1], self._manifest.sums)
@@ -189,10 +206,13 @@ class ReferenceModel:
 
     def _accumulate(self, m: int, tokens: Tensor) -> None:
         """Add the gradient of one microbatch (sequences, sequence_length + 1) to every stage's sums."""
+        scale = self._precision.gradient_scale
         loss = self._loss_sum(tokens, microbatch=m)
-        gradients = iter(torch.autograd.grad(loss, list(self.parameters())))
+        leaves = [leaf for weights in self._weights for leaf in weights.leaves.values()]
+        gradients = iter(torch.autograd.grad(loss if scale == 1.0 else scale * loss, leaves))
         for sums, parameters in zip(self._sums, self._parameters, strict=True):
-            mine = [next(gradients) for _ in parameters]
+            found = [next(gradients) for _ in parameters]
+            mine = [(each if scale == 1.0 else each.float() / scale).cpu() for each in found]
             sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
 
     def _shared(self, reduced: list[Tensor]) -> list[Tensor]:
@@ -205,12 +225,13 @@ class ReferenceModel:
         return reduced
 
     def _loss_sum(self, tokens: Tensor, coded: bool = True, microbatch: int | None = None) -> Tensor:
-        inputs, labels = tokens[:, :-1], tokens[:, 1:]
-        entered = self._entered(inputs, coded, microbatch)
+        inputs, labels = (each.contiguous().to(self._device) for each in (tokens[:, :-1], tokens[:, 1:]))
         last = self._modules[-1]
-        if microbatch is None:
-            return last.loss_sum(last(entered, inputs), labels)
-        return last.train_loss(entered, inputs, labels)
+        with self._precision.autocast(self._device):
+            entered = self._entered(inputs, coded, microbatch)
+            if microbatch is None:
+                return last.loss_sum(last(entered, inputs), labels)
+            return last.train_loss(entered, inputs, labels)
 
     def _entered(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
         """What enters the last stage. `microbatch`: of the training step that has begun."""
@@ -221,12 +242,13 @@ class ReferenceModel:
                 continue
             forward, backward = self._pairs[boundary - 1]
             if self._memory is None or microbatch is None:
-                x = _cross(x, forward, backward, self.crossed)
+                x = _cross(x, forward, backward, self.crossed, self._precision.gradient_scale)
             else:
                 base = self._memory.base(boundary, microbatch)
                 codec = self._memory.codec if base is None else self._memory.codec.against(base)
-                hidden, x = x, _cross(x, codec, backward, self.crossed)
-                self._memory.keep(boundary, microbatch, self._memory.codec.left(base, hidden.detach(), x.detach()))
+                hidden, x = x, _cross(x, codec, backward, self.crossed, self._precision.gradient_scale)
+                left = self._memory.codec.left(base, hidden.detach().cpu(), x.detach().cpu())
+                self._memory.keep(boundary, microbatch, left)
         return x
 
 
@@ -291,30 +313,32 @@ class _Boundary(torch.autograd.Function):
     """What a cut does to what crosses it and, on the way back, to its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, forward: codecs.Codec, backward: codecs.Codec, tally: Crossed) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, forward: codecs.Codec, backward: codecs.Codec, tally: Crossed, scale: float
+    ) -> Tensor:
         frame, crossed = _crossed(forward, hidden)
         tally.activations += 1
         tally.activation_bytes += len(frame)
-        ctx.codec, ctx.tally = backward.beside(frame), tally
+        ctx.codec, ctx.tally, ctx.scale = backward.beside(frame), tally, scale
         return crossed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        frame, crossed = _crossed(ctx.codec, gradient)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        frame, crossed = _crossed(ctx.codec, gradient / ctx.scale)
         ctx.tally.gradients += 1
         ctx.tally.gradient_bytes += len(frame)
-        return crossed, None, None, None
+        return crossed * ctx.scale, None, None, None, None
 
 
-_cross: Callable[[Tensor, codecs.Codec, codecs.Codec, Crossed], Tensor] = _Boundary.apply
+_cross: Callable[[Tensor, codecs.Codec, codecs.Codec, Crossed, float], Tensor] = _Boundary.apply
 
 
 def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:
     """Its frame, and what that says. What is not finite crosses as NaN throughout, and the step is skipped."""
     try:
-        frame = codec.encode(tensor)
+        frame = codec.encode(tensor.cpu())
     except codecs.CodecError as error:
         if error.reason is not codecs.Reason.NOT_FINITE:
             raise
         return b"", torch.full_like(tensor, math.nan)
-    return frame, codec.decode(frame, tensor.shape)
+    return frame, codec.decode(frame, tensor.shape).to(tensor.device)

@@ -78,7 +78,7 @@ MEANINGS: dict[str, str] = {
     "optimizer.clip_norm": "the global norm of the gradient is clipped to this value",
     "codec.forward": 'activations; delta:4 sends changes since a sample\'s last visit and needs batch.order = "steps"',
     "codec.backward": "gradients of activations; topk-shared goes with topk activations",
-    "sums.mode": '"exact": fp64 on a grid, independent of the order, equal to one machine; "fp32": plain sums',
+    "sums.mode": '"exact": whole numbers on a grid, independent of the order, equal to one machine; "fp32": plain sums',
     "sums.grid_bits": '"exact" only: gradients are rounded to multiples of 2^-grid_bits; 8 bits less save one byte '
     "per number",
     "sums.averaging": 'what replicas exchange: "none": exact sums; int8, int4, topk:0.1, …: compressed, with the '

@@ -37,11 +37,16 @@ class DeviceClock:
         event.record()
         return event
 
+    def wait(self, mark: Mark) -> float:
+        """Wait until the device has come to `mark`. Returns when that was."""
+        if not isinstance(mark, float):
+            mark.synchronize()
+        return self.passed(mark)
+
     def passed(self, mark: Mark) -> float:
-        """Wait until the device has come to `mark`. When that was: seconds of `time.perf_counter`."""
+        """When the device came to `mark`, which it has: seconds of `time.perf_counter`."""
         if isinstance(mark, float):
             return mark
-        mark.synchronize()
         if self._start is None:
             return time.perf_counter()
         milliseconds: float = self._start.elapsed_time(mark)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from swarm.buffer import Buffer
 from swarm.compute import packing
+from swarm.compute.grid import NOT_FINITE, SumOverflow, too_large
 from swarm.compute.kernels import checked
-from swarm.compute.sums import NOT_FINITE, SumOverflow, too_large
 
 if TYPE_CHECKING:
     from swarm.compute.fused_packing import Packed
@@ -61,8 +61,10 @@ def agree(found: Kernels, device: torch.device) -> bool:
         payload = packing.pack(numbers, 30)
         if packed.payload(index) != payload:
             return False
-        out = torch.ones(len(numbers), dtype=torch.int64, device=device)
-        for add, expected in ((False, numbers), (True, np.where(numbers == NOT_FINITE, NOT_FINITE, 2 * numbers))):
+        before = np.where(np.arange(len(numbers)) % 7, 5, NOT_FINITE)
+        lost = (numbers == NOT_FINITE) | (before == NOT_FINITE)
+        for add, expected in ((False, numbers), (True, np.where(lost, NOT_FINITE, before + numbers))):
+            out = torch.from_numpy(before).to(device, copy=True)
             found.unpack(payload, len(numbers), 30, out, add=add)
             if not np.array_equal(out.cpu().numpy(), expected):
                 return False

@@ -430,7 +430,7 @@ class StageEngine:
         done = self._done(task)
         if isinstance(done, _Launched):
             return done
-        turned = 0.0 if self._stage is None else self._clock.passed(self._stage.turned)
+        turned = 0.0 if self._stage is None else self._clock.wait(self._stage.turned)
         self.meter.end(self._waited_s, turned)
         self._tell(done)
         return None
@@ -439,7 +439,7 @@ class StageEngine:
         """Wait until the device has done it, and tell what came of it."""
         done: PeerInput
         try:
-            end = self._clock.passed(launched.end)
+            end = self._clock.wait(launched.end)
             begun = max(self._free_at, self._clock.passed(launched.begun))
             answer = launched.finish()
             done = replace(answer, seconds=end - begun) if isinstance(answer, _TIMED) else answer

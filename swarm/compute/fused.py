@@ -24,7 +24,7 @@ def add(sums: Tensor, gradient: Tensor, peak: Tensor, room: Tensor, scale: float
         _add_rounded[grid](sums, gradient, peak, room, count, scale, most, BLOCK=_BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["peak"])  # one tensor's is anywhere
 def _find_peak(gradient, peak, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """As bits, magnitudes are ordered like integers, with NaN above all: so the largest needs no rule of its own."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -33,7 +33,7 @@ def _find_peak(gradient, peak, count, BLOCK: tl.constexpr):  # type: ignore[no-u
     tl.atomic_max(peak, tl.max(bits, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["peak", "room"])
 def _add_rounded(sums, gradient, peak, room, count, scale, most, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     height = tl.load(peak)
     fits = (height <= most) & (_rounded(height, scale) < tl.load(room))

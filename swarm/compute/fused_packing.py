@@ -9,7 +9,9 @@ Importing this needs Triton. `packing.check` must have passed what `unpack` is g
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,13 +22,12 @@ from torch import Tensor
 from swarm.buffer import Buffer
 from swarm.compute.host_copy import HostCopy, to_device
 from swarm.compute.packing import BLOCK
-from swarm.compute.sums import NOT_FINITE
 
-_WIDEST, _RAW = 53, 64
+_RAW = 64
 _COLUMNS = 128
 """Columns that one program packs."""
 _BLOCKS = 16
-"""Blocks that one program reads."""
+"""Blocks that one program measures, or reads."""
 
 
 class Packed:
@@ -65,36 +66,66 @@ def pack(buckets: Sequence[Tensor], grid_bits: int) -> Packed:
     padded = [torch.nn.functional.pad(each, (0, -len(each) % BLOCK)) if len(each) % BLOCK else each for each in buckets]
     numbers = padded[0].contiguous() if len(padded) == 1 else torch.cat(padded)
     total = len(numbers) // BLOCK
+    known = _known(tuple(sizes), device)
     if not total:
-        ends = torch.zeros(len(buckets), dtype=torch.int64, device=device)
-        return Packed(torch.empty(0, dtype=torch.uint8, device=device), ends, ends[0])
-    widest = torch.bitwise_xor(numbers << 1, numbers >> 63).view(-1, BLOCK).amax(1)
-    widths = torch.frexp(widest.double()).exponent.long()
-    widths = torch.where(widths > _WIDEST, _RAW, widths)
-    peak = torch.where(numbers == NOT_FINITE, 0, numbers).abs().amax()
-
-    lengths = to_device(np.array(sizes), device)
-    bucket = torch.repeat_interleave(torch.arange(len(sizes), device=device), lengths, output_size=total)
-    group = bucket * (_RAW + 1) + widths  # of one width in one bucket
+        return Packed(
+            torch.empty(0, dtype=torch.uint8, device=device), known.headers, torch.zeros_like(known.headers[0])
+        )
+    widths = torch.empty(total, dtype=torch.int64, device=device)
+    counted = torch.zeros(len(known.costs) + 1, dtype=torch.int64, device=device)  # by bucket and width; the peak
+    with torch.cuda.device_of(numbers):
+        grid = (triton.cdiv(total, _BLOCKS),)
+        _measure[grid](numbers, widths, counted, known.groups, total, len(known.costs), BLOCKS=_BLOCKS)
+    alike, peak = counted[:-1], counted[-1:]
+    group = known.groups + widths  # of one width in one bucket
     order = torch.argsort(group, stable=True)
-    groups = len(sizes) * (_RAW + 1)
-    alike = torch.zeros(groups, dtype=torch.int64, device=device).scatter_add_(0, group, torch.ones_like(group))
     first = alike.cumsum(0) - alike
-    spent = alike * (BLOCK // 8) * (torch.arange(groups, device=device) % (_RAW + 1))
-    headers = lengths.cumsum(0)  # the widths of a bucket come before its data
-    start = spent.cumsum(0) - spent + headers.repeat_interleave(_RAW + 1, output_size=groups)
-    ends = spent.view(len(sizes), -1).sum(1).cumsum(0) + headers
+    spent = alike * known.costs
+    start = spent.cumsum(0) - spent + known.headers_of_groups
+    of_bucket = spent.view(len(sizes), -1).sum(1)
+    ends = of_bucket.cumsum(0) + known.headers
 
     everything = torch.empty(total * (1 + 8 * BLOCK), dtype=torch.uint8, device=device)
-    begins = ends - spent.view(len(sizes), -1).sum(1) - lengths
-    within = torch.arange(total, device=device) - (headers - lengths)[bucket]
-    everything[begins[bucket] + within] = widths.to(torch.uint8)
-    sorted_group = group[order]
-    tables = torch.stack((order, widths[order], alike[sorted_group], first[sorted_group], start[sorted_group]))
+    everything[(ends - of_bucket)[known.buckets] + known.before_data] = widths.to(torch.uint8)
+    group = group[order]
+    tables = torch.stack((order, widths[order], alike[group], first[group], start[group]))
     with torch.cuda.device_of(numbers):
         grid = (triton.cdiv(8 * total, _COLUMNS),)
         _pack[grid](numbers, everything, tables, total, 2.0**-grid_bits, COLUMNS=_COLUMNS)
     return Packed(everything, ends, peak)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What follows from the sizes of buckets alone, on the device: int64."""
+
+    buckets: Tensor
+    """(blocks,) which bucket each block is in."""
+    groups: Tensor
+    """(blocks,) the number of its bucket's first group: a group is all blocks of one width in one bucket."""
+    before_data: Tensor
+    """(blocks,) where its width stands, from the first byte of its bucket's data: below 0."""
+    costs: Tensor
+    """(groups,) bytes of a block."""
+    headers: Tensor
+    """(buckets,) bytes of widths, up to the end of each bucket's."""
+    headers_of_groups: Tensor
+
+
+@functools.lru_cache(maxsize=16)
+def _known(sizes: tuple[int, ...], device: torch.device) -> _Known:
+    """sizes: the buckets' numbers of blocks."""
+    lengths = np.array(sizes, dtype=np.int64)
+    buckets, headers = np.repeat(np.arange(len(sizes)), lengths), np.cumsum(lengths)
+    found = (
+        buckets,
+        buckets * (_RAW + 1),
+        np.arange(len(buckets)) - headers[buckets],
+        np.tile(np.arange(_RAW + 1) * (BLOCK // 8), len(sizes)),
+        headers,
+        np.repeat(headers, _RAW + 1),
+    )
+    return _Known(*(to_device(each, device) for each in found))
 
 
 @torch.no_grad()
@@ -117,6 +148,24 @@ def unpack(payload: Buffer, count: int, grid_bits: int, out: Tensor, *, add: boo
     with torch.cuda.device_of(out):
         grid = (triton.cdiv(total, _BLOCKS),)
         _unpack[grid](data, out, there, total, count, 2.0**grid_bits, ADD=add, BLOCKS=_BLOCKS)
+
+
+@triton.jit
+def _measure(numbers, widths, counted, groups, total, peak, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    valid = block < total
+    place = block[:, None] * 64 + tl.arange(0, 64)[None, :]
+    value = tl.load(numbers + place, mask=place < total * 64, other=0)
+    widest = tl.max((value << 1) ^ (value >> 63), axis=1)
+    width = tl.zeros((BLOCKS,), dtype=tl.int64)
+    for bit in tl.static_range(54):
+        width += (widest >= (1 << bit)).to(tl.int64)
+    width = tl.where(width > 53, 64, width)
+    tl.store(widths + block, width, mask=valid)
+    group = tl.load(groups + block, mask=valid, other=0)
+    tl.atomic_add(counted + group + width, tl.full((BLOCKS,), 1, dtype=tl.int64), mask=valid)
+    magnitude = tl.where(value == -4611686018427387904, 0, tl.where(value < 0, -value, value))
+    tl.atomic_max(counted + peak, tl.max(tl.max(magnitude, axis=1), axis=0))
 
 
 @triton.jit

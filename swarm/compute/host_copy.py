@@ -27,7 +27,8 @@ class HostCopy:
     def wait(self) -> Tensor:
         """The copy, on the CPU, once it is complete."""
         if self._event is not None:
-            self._event.synchronize()
+            if not self._event.query():
+                self._event.synchronize()
             self._event = None
         return self._values
 

@@ -109,7 +109,7 @@ def times(left: Tensor, right: Tensor) -> Tensor:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """left · rightᵀ in fp32, (rows, columns): one column of both after the other."""
-    found = torch.zeros(len(left), len(right))
+    found = torch.zeros(len(left), len(right), device=left.device)
     for one, other in zip(left.T, right.T, strict=True):
         found += one[:, None] * other[None, :]  # two operations: a fused one would round once
     return found

@@ -14,8 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from swarm.compute.grid import NOT_FINITE
 from swarm.compute.kernels import checked
-from swarm.compute.sums import NOT_FINITE, Layout
+from swarm.compute.sums import Layout
 
 _BLOCK = 1 << 14  # elements: part of the definition, never change it
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from swarm.buffer import Buffer
-from swarm.compute.sums import NOT_FINITE
+from swarm.compute.grid import NOT_FINITE
 
 BLOCK = 64
 _ROWS = 8

@@ -20,7 +20,7 @@ from swarm.compute import device_packing, packing
 from swarm.compute.body import FrameError
 from swarm.compute.device_packing import DevicePacking
 from swarm.compute.digest import Hashing, reduced_digest
-from swarm.compute.norm import squared_norm
+from swarm.compute.norm import kernel, squared_norm
 from swarm.compute.sums import Accumulator, Layout
 from swarm.compute.totals import combine, in_floats, loss_of, reduced_dtype, unit_of
 from swarm.manifest import SumSection
@@ -131,6 +131,7 @@ class Reduction:
         self._device = None if found is None else DevicePacking(found, accumulator.numbers, sums.grid_bits)
         """None: the CPU reduces, wherever the sums are."""
         where = "cpu" if self._device is None else accumulator.device
+        kernel(torch.device(where))  # compiled now, not in the first step
         self._reduced = torch.zeros(accumulator.layout.length, dtype=self._dtype, device=where)
         self._digest: str | None = None
         """Of the reduced vector, since it is complete."""

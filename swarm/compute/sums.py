@@ -22,23 +22,16 @@ import torch
 from torch import Tensor
 
 from swarm.compute import adding
+from swarm.compute.grid import NARROW, NOT_FINITE, WIDE, LossSum, peak_of, too_large
+from swarm.compute.grid import SumOverflow as SumOverflow  # what sums raise is imported from here
 from swarm.compute.host_copy import HostCopy
 from swarm.manifest import ModelSection, SumSection
 from swarm.models.kinds import build_stage
 
-NOT_FINITE = -(1 << 62)
-"""Stands for NaN and infinity among whole numbers. What replicas send instead is one canonical NaN."""
-_NARROW = 1 << 31
-_WIDE = 1 << 53
-"""What the bound of an int32 and of an int64 tensor stays below. The latter is what fp64 carries, in any unit."""
 _NARROW_AGAIN = 1 << 29
 """An int64 tensor whose bound was lower in all of a pass becomes int32."""
 _BLOCK = 1 << 15
 """Elements that a CPU rounds and adds at a time, so that what comes between two operations stays in a cache."""
-
-
-class SumOverflow(ArithmeticError):
-    """A gradient or sum too large for the grid; names the tensor and, where known, the step."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ class Accumulator:
         """Of each tensor's magnitude, in units of the grid: the sum of peaks."""
         self._void = [False] * len(self._sums)
         """Tensors that a gradient was not finite of."""
-        self._loss = _Loss(sums)
+        self._loss = LossSum(sums)
         self._awaited: list[int] = []
         """Tensors whose gradients the device has, since `end`."""
         self._here = self.device.type == "cpu"
@@ -113,14 +106,16 @@ class Accumulator:
         self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
         self._peaks = torch.zeros(len(self._sums), device=device)
         self._room = self._rooms()
+        if self.exact:
+            adding.adder(self.device)  # kernels are compiled now, not in the first step
 
     def zero(self) -> None:
         self.revision += 1
         for index, bound in enumerate(self._bounds):
             if self._sums[index].dtype == torch.int64 and 0 < bound < _NARROW_AGAIN:
                 self._sums[index] = torch.zeros_like(self._sums[index], dtype=torch.int32)
-            else:
-                self._sums[index].zero_()
+        if self._sums:
+            torch._foreach_zero_(self._sums)
         self._bounds = [0] * len(self._bounds)
         self._void = [False] * len(self._void)
         self._loss.zero()
@@ -225,7 +220,7 @@ class Accumulator:
         return 2.0 ** (51 - self._grid_bits)
 
     def _rooms(self) -> Tensor:
-        rooms = [_NARROW if sums.dtype == torch.int32 else _WIDE for sums in self._sums]
+        rooms = [NARROW if sums.dtype == torch.int32 else WIDE for sums in self._sums]
         return torch.tensor(rooms, dtype=torch.int64, device=self.device)
 
     def _read(self, index: int, where: slice) -> Tensor:
@@ -243,10 +238,10 @@ class Accumulator:
             self._void[index] = True
             return
         height = self._counted(index, peak, step)
-        if self._bounds[index] >= _NARROW and self._sums[index].dtype == torch.int32:
+        if self._bounds[index] >= NARROW and self._sums[index].dtype == torch.int32:
             self._widen(index)
         scaled, narrow, wide = self._scratch
-        exact = narrow if height < _NARROW else wide  # four bytes cost a fraction of what eight do
+        exact = narrow if height < NARROW else wide  # four bytes cost a fraction of what eight do
         for start in range(0, len(gradient), _BLOCK):
             piece = gradient[start : start + _BLOCK]
             count = len(piece)
@@ -262,17 +257,18 @@ class Accumulator:
             raise SumOverflow(too_large(f"a gradient of {self.layout.names[index]}", peak, self._grid_bits, 51, step))
         height = round(peak * self._scale)  # ties to even, as all the others
         self._bounds[index] += height
-        if self._bounds[index] >= _WIDE:
+        if self._bounds[index] >= WIDE:
             bound = self._bounds[index] / self._scale
             raise SumOverflow(too_large(f"the sum of {self.layout.names[index]}", bound, self._grid_bits, 53, step))
         return height
 
     def _widen(self, index: int) -> None:
         self._sums[index] = self._sums[index].to(torch.int64)
-        self._room[index] += _WIDE - _NARROW
+        self._room[index] += WIDE - NARROW
 
     def _settled(self, awaited: Sequence[int], told: Tensor, step: int | None) -> tuple[int, ...]:
         """`told`: (2, tensors), the peaks of a microbatch's gradients, and whether they were added."""
+        self.revision += 1
         peaks, added = told.tolist()
         missing = []
         for index in awaited:
@@ -307,58 +303,3 @@ class Added:
         if self._told is None:
             return ()
         return self._sums._settled(self._awaited, self._told.wait(), self._step)
-
-
-class _Loss:
-    """The sum of losses, on the host."""
-
-    def __init__(self, sums: SumSection) -> None:
-        self._exact = sums.mode == "exact"
-        self._grid_bits = sums.grid_bits
-        self._scale = 2.0**sums.grid_bits
-        self.zero()
-
-    def zero(self) -> None:
-        self._units = self._bound = 0
-        self._void = False
-        self._plain = torch.zeros(1)
-
-    def add(self, loss: float, step: int | None) -> None:
-        if not self._exact:
-            self._plain += loss
-            return
-        if not math.isfinite(loss):
-            self._void = True
-            return
-        if abs(loss) > 2.0 ** (51 - self._grid_bits):
-            raise SumOverflow(too_large("the loss sum", loss, self._grid_bits, 51, step))
-        self._units += (units := round(loss * self._scale))
-        self._bound += abs(units)
-        if self._bound >= _WIDE:
-            raise SumOverflow(too_large("the loss sum", self._bound / self._scale, self._grid_bits, 53, step))
-
-    def number(self) -> Tensor:
-        """(1,), as in the flat vector."""
-        if not self._exact:
-            return self._plain.clone()
-        return torch.tensor([NOT_FINITE if self._void else self._units])
-
-    @property
-    def value(self) -> float:
-        if not self._exact:
-            return self._plain.item()
-        return math.nan if self._void else self._units / self._scale
-
-
-def peak_of(values: Tensor) -> float:
-    """Largest magnitude; NaN if there is one."""
-    low, high = torch.aminmax(values)
-    return max(-low.item(), high.item()) if not math.isnan(low.item()) else math.nan
-
-
-def too_large(what: str, value: float, grid_bits: int, exponent: int, step: int | None) -> str:
-    where = "" if step is None else f" in step {step}"
-    return (
-        f"{what} reaches {value:.6g}{where}, the grid of sums.grid_bits = {grid_bits} carries "
-        f"{2.0 ** (exponent - grid_bits):.6g}: lower sums.grid_bits or the learning rate"
-    )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarm.compute.sums import NOT_FINITE, SumOverflow, peak_of, too_large
+from swarm.compute.grid import NOT_FINITE, SumOverflow, peak_of, too_large
 from swarm.manifest import SumSection
 
 _LOST = NOT_FINITE >> 1

@@ -179,15 +179,18 @@ def test_a_small_demo_recovers_and_equals_one_process(tmp_path: Path):
     assert "is not below the unigram entropy" in result.stderr
 
 
+ONE_PEER_A_STAGE = ("--stages", "2", "--replicas", "1", "--no-kill")
+
+
 @pytest.mark.swarm
 def test_ctrl_c_leaves_nobody_behind(tmp_path: Path):
     running = subprocess.Popen(
-        [sys.executable, "-m", "peers", "demo", "--dir", str(tmp_path), "--stages", "2", "--no-check"],
+        [sys.executable, "-m", "peers", "demo", "--dir", str(tmp_path), *ONE_PEER_A_STAGE, "--no-check"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=os.environ | {"SWARM_TEST": str(tmp_path)},
     )
-    until(lambda: len(list(tmp_path.glob("run-1/homes/peer-*/identity.key"))) == 4, seconds=120)
+    until(lambda: len(list(tmp_path.glob("run-1/homes/peer-*/identity.key"))) == 2, seconds=120)
     running.send_signal(signal.SIGINT)
     assert running.wait(timeout=60) == 130
     until(lambda: not _descendants(f"SWARM_TEST={tmp_path}"))  # daemons notice the end of their process

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from swarm.compute.optimizer import OptimizerError, StageOptimizer
+from swarm.compute.optimizer import MOST_USABLE, OptimizerError, StageOptimizer
 from swarm.compute.sums import Layout
 from swarm.manifest import OptimizerSection
 from swarm.protocol.update import update_of
@@ -131,3 +131,23 @@ def test_counts_and_chain_are_checked(change):
     apply(other, reduced(3), 1.0)
     with pytest.raises(OptimizerError):
         make()[1].load(dataclasses.replace(other.state(), **change))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("param", MOST_USABLE, (False, True)),
+        ("param", -MOST_USABLE, (False, True)),
+        ("param", math.nextafter(MOST_USABLE, 0.0), (False, False)),
+        ("param", math.inf, (True, True)),
+        ("param", math.nan, (True, True)),
+        ("exp_avg", 2 * MOST_USABLE, (False, False)),
+        ("exp_avg_sq", math.inf, (True, True)),
+    ],
+)
+def test_the_condition_of_parameters_and_moments(kind: str, value: float, expected: tuple[bool, bool]):
+    _, optimizer = make()
+    assert optimizer.condition() == (False, False)
+    fp32 = torch.nextafter(torch.tensor(MOST_USABLE), torch.tensor(0.0)) if 0.0 < value < MOST_USABLE else value
+    optimizer._live()[f"{kind}/layer.weight"][1, 1] = fp32
+    assert optimizer.condition() == expected

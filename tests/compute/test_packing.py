@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from swarm.buffer import Buffer
+from swarm.compute.grid import NOT_FINITE
 from swarm.compute.packing import PackingError, check, largest, pack, unpack
-from swarm.compute.sums import NOT_FINITE
 
 WIDE = st.one_of(st.integers(-(2**53) + 1, 2**53 - 1), st.just(NOT_FINITE))
 ANYTHING = arrays.arrays(np.int64, st.integers(0, 200), elements=WIDE)

@@ -1,13 +1,15 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.compute.grid import NOT_FINITE, SumOverflow
 from swarm.compute.norm import squared_norm
-from swarm.compute.sums import NOT_FINITE, Accumulator, Layout, SumOverflow
+from swarm.compute.sums import Accumulator, Layout
 from swarm.compute.totals import combine, in_floats
 from swarm.manifest import SumSection
 
@@ -88,6 +90,19 @@ def test_a_sum_beyond_the_grid_is_refused_by_name():
     with pytest.raises(SumOverflow, match=r"the sum over replicas reaches 1.04858e\+07"):
         combine(big, [big], SumSection(grid_bits=30))
     assert combine(big, [big, -big], SumSection(grid_bits=30)).tolist() == [5 << 50, 0], "no partial sum decides"
+
+
+def test_the_grid_is_used_up_to_its_end():
+    """Gradients up to 2^(51 - bits), and sums below 2^(53 - bits), are exact."""
+    largest, more = 2.0**21, float(np.nextafter(np.float32(2.0**21), np.float32(np.inf)))
+    share = Accumulator(layout((1,)), SumSection(grid_bits=30))
+    for gradient in (largest, largest, largest, largest - 1.0):
+        share.add([torch.tensor([gradient])])
+    assert share.flat.tolist() == [2.0**23 - 1.0]
+    with pytest.raises(SumOverflow, match="the sum of t0"):
+        share.add([torch.ones(1)])
+    with pytest.raises(SumOverflow, match="a gradient of t0"):
+        Accumulator(layout((1,)), SumSection(grid_bits=30)).add([torch.tensor([more])])
 
 
 def test_a_loss_beyond_the_grid_is_refused_by_name():

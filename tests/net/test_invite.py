@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.net.invite import Invite, InviteError, parse
+from swarm.net.invite import MAX_ADDRESSES, Invite, InviteError, parse
 
 PEER = "12D3KooWGLRVVPvcDMrJhekde9TpTBD1qiwdW8xK32UZrBTnp9fm"
 ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{PEER}"
@@ -52,6 +52,13 @@ def test_a_token_needs_run_and_organiser() -> None:
         Invite((ADDRESS,), PEER, "ab" * 32, "short").encode()
     with pytest.raises(InviteError, match="1 to 16 addresses"):
         Invite((), PEER, "ab" * 32, "0123-4567-89ab-cdef").encode()
+
+
+def test_as_many_addresses_as_are_allowed_are_taken_and_one_more_is_not() -> None:
+    whole = Invite((ADDRESS,) * MAX_ADDRESSES, PEER, "ab" * 32, "0123-4567-89ab-cdef")
+    assert parse(whole.encode()) == whole
+    with pytest.raises(InviteError, match="1 to 16 addresses, this one 17"):
+        Invite((ADDRESS,) * (MAX_ADDRESSES + 1), PEER, "ab" * 32, "0123-4567-89ab-cdef").encode()
 
 
 @given(st.tuples(st.sampled_from(["", "swarm1-", "/", "/ip4/"]), st.text(max_size=100)).map("".join))

@@ -108,6 +108,17 @@ def test_a_record_out_of_bounds_is_refused_by_name(tmp_path: Path, changes: dict
         signed_bytes(me, record_of(me.peer_id, **changes))
 
 
+def test_what_is_as_large_as_is_allowed_is_taken_and_one_more_is_not(tmp_path: Path) -> None:
+    me = Identity.load(tmp_path / "me")
+    record = record_of(me.peer_id, addresses=WHERE * records.MAX_ADDRESSES)
+    raw = signed_bytes(me, record)
+    filling = records.MAX_RECORD - len(raw) - 3  # an unknown field: its tag, its length in two bytes
+    whole = raw + bytes([15 << 3 | 2, filling & 0x7F | 0x80, filling >> 7]) + bytes(filling)
+    assert len(whole) == records.MAX_RECORD and open_record(whole) == record
+    with pytest.raises(PublicRecordError, match="a record of 4097 bytes; at most 4096"):
+        open_record(whole + b"\0")
+
+
 @given(st.binary(max_size=300))
 def test_random_bytes_are_no_record(raw: bytes) -> None:
     with pytest.raises(PublicRecordError):

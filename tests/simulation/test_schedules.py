@@ -122,34 +122,41 @@ def test_in_a_calm_run_only_first_visits_are_key_frames() -> None:
     assert [decisions[step].key_frames for step in range(4)] == [(15, 15), (0, 0), (0, 0), (0, 0)]
 
 
+@pytest.fixture
+def thinned(pytestconfig: pytest.Config) -> int:
+    """Of how many crash points one is tried that `--long` tries all of."""
+    return 1 if pytestconfig.getoption("--long") else 3
+
+
 def survives(plan: Plan, every: int, least: int) -> None:
-    """A crash at every so many of all crash points, which are at least so many, ends right."""
-    points = crash_points(plan)[::every]
-    assert len(points) > least
+    """A crash at every so many of all crash points, which are at least so many times as many, ends right."""
+    points = crash_points(plan)
+    assert len(points) > every * least
+    points = points[::every]
     for point in points:
         outcome = run_plan(plan, crash=point)
         assert outcome.ok, f"{point}: {outcome.invariant}: {outcome.detail}"
 
 
-def test_a_crash_in_a_step_that_builds_on_the_one_before_ends_right() -> None:
-    """At every fourth of all crash points: two steps of the same samples."""
+def test_a_crash_in_a_step_that_builds_on_the_one_before_ends_right(thinned: int) -> None:
+    """At every twelfth of all crash points, with --long at every fourth: two steps of the same samples."""
     calm = crash_plan()
     plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, steps=2), blocks=1, base_capacity=1000)
-    survives(plan, every=4, least=500)
+    survives(plan, every=4 * thinned, least=500 // thinned)
 
 
-def test_a_crash_in_a_step_of_two_stages_that_share_ends_right() -> None:
-    """At every fourth of all crash points."""
+def test_a_crash_in_a_step_of_two_stages_that_share_ends_right(thinned: int) -> None:
+    """At every twelfth of all crash points, with --long at every fourth."""
     calm = crash_plan()
     plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, ends_share=True))
-    survives(plan, every=4, least=300)
+    survives(plan, every=4 * thinned, least=300 // thinned)
 
 
-def test_a_crash_in_a_step_that_adds_what_the_one_before_has_lost_ends_right() -> None:
-    """At every sixth of all crash points: two steps of compressed averaging."""
+def test_a_crash_in_a_step_that_adds_what_the_one_before_has_lost_ends_right(thinned: int) -> None:
+    """At every 18th of all crash points, with --long at every sixth: two steps of compressed averaging."""
     calm = crash_plan()
     plan = dataclasses.replace(calm, settings=dataclasses.replace(calm.settings, steps=2, averages_compressed=True))
-    survives(plan, every=6, least=300)
+    survives(plan, every=6 * thinned, least=300 // thinned)
 
 
 def test_in_a_calm_run_residuals_are_empty_in_the_first_step_alone() -> None:

@@ -56,6 +56,16 @@ def test_the_newest_version_that_is_good_stays_beside_the_newest(tmp_path: Path)
     assert archive.complete_versions() == [30, 40]
 
 
+def test_the_version_that_the_run_goes_back_to_stays(tmp_path: Path) -> None:
+    archive = Archive(tmp_path, RUN, stages=2, keep=5)
+    for version in (5, 10, 15):
+        put(archive, 0, version)
+    put(archive, 1, 10)
+    put(archive, 1, 15)
+    archive.forget_after(10)
+    assert archive.complete_versions() == [10] and not archive.holds(0, 15)
+
+
 def test_complete_means_every_stage(tmp_path: Path) -> None:
     archive = Archive(tmp_path, RUN, stages=2, keep=2)
     put(archive, 0, 10, 0.5)

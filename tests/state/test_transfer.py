@@ -17,6 +17,7 @@ from swarm.state.layout import ShardMeta, state_shapes
 from swarm.state.transfer import (
     CHUNK_BYTES,
     HEADER_BYTES,
+    ChunkReader,
     ShardReceiver,
     TransferHeader,
     iter_chunks,
@@ -41,6 +42,22 @@ def wire(tensors: dict[str, torch.Tensor], meta: ShardMeta = META) -> bytes:
 def receiver(parameters: dict[str, tuple[int, ...]] = PARAMETERS) -> ShardReceiver:
     folder = Path(tempfile.mkdtemp(dir=FOLDER.name))
     return ShardReceiver(RUN, 1, 40, parameters, folder / "incoming", "peer Qm123")
+
+
+class Nowhere:
+    def open(self, size: int) -> None: ...
+
+    def write(self, part: memoryview) -> None: ...
+
+
+def test_a_shard_may_be_as_large_as_the_stage_makes_it_and_no_larger() -> None:
+    raw = wire(state())
+    size = len(raw) - HEADER_BYTES
+    whole = ChunkReader(RUN, 1, 40, size, Nowhere(), "peer Qm123")
+    whole.feed(raw)
+    assert whole.finish().size == size
+    with pytest.raises(StateError, match=f"a shard of {size} bytes, this stage has at most {size - 1}"):
+        ChunkReader(RUN, 1, 40, size - 1, Nowhere(), "peer Qm123").feed(raw)
 
 
 def test_memory_to_disk_leaves_no_file() -> None:

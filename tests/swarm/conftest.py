@@ -134,7 +134,7 @@ def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
         """Of a run whose result depends on what its peers remembered or chose: no two are alike."""
         reader = CorpusReader(ground / "corpus", swarm.manifest)
         replay = read_replay(Home(swarm.coordinator.home), swarm.manifest.hash)
-        return train_reference(swarm.manifest, reader, threads=1, replay=replay).digests
+        return train_reference(swarm.manifest, reader, replay=replay).digests
 
     def digests(swarm: Swarm) -> tuple[str, ...]:
         of = swarm.manifest
@@ -145,7 +145,7 @@ def reference(ground: Path) -> Callable[[Swarm], tuple[str, ...]]:
         if key not in known:
             corpus = ground / ("images" if swarm.manifest.data.kind == "images" else "corpus")
             reader = CorpusReader(corpus, swarm.manifest)
-            known[key] = tuple(train_reference(swarm.manifest, reader, threads=1).digests)
+            known[key] = tuple(train_reference(swarm.manifest, reader).digests)
         return known[key]
 
     return digests

@@ -26,8 +26,8 @@ from peers.run.verdict import archived_digests
 from swarm.events import Event, PeerJoined, ProcessStarted, StepApplied
 from swarm.manifest import RunManifest
 
-DEADLINE_S = 90.0
-"""A hang guard, far above what anything here takes."""
+DEADLINE_S = 180.0
+"""A hang guard, far above what anything here takes beside three other swarms."""
 
 _POLL_S = 0.01
 

@@ -14,7 +14,7 @@ from swarm.events import PeerFenced, PeerJoined, PeerLost, ProcessStarted, StepA
 def test_a_peer_that_slept_through_whole_steps_is_back_in_a_later_one(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = make_swarm("int8", "run.steps=60", "timing.step_budget_s=12")
+    swarm = make_swarm("int8", "run.steps=40", "timing.step_budget_s=12")
     swarm.coordinate()
     swarm.join_stages(("p0", "p1", "p2", "p3"), {"p0": ("--fault=stop@MicrobatchForwarded:2,pass_id=1:2",)})
     p0 = swarm.peers["p0"]
