@@ -39,10 +39,10 @@ def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: floa
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
         at["liar"] = actor == liar
 
-    add, total, frame = Accumulator.add, Reduction.sum, Stage._frame
+    add, total, frame = Accumulator.add_one, Reduction.sum, Stage._frame
 
-    def add_lie(self: Accumulator, gradients: list[Tensor], *arguments: object, **named: object) -> None:
-        add(self, [g * factor for g in gradients] if at["liar"] else gradients, *arguments, **named)  # type: ignore[arg-type]
+    def add_lie(self: Accumulator, index: int, gradient: Tensor, **named: object) -> None:
+        add(self, index, gradient * factor if at["liar"] else gradient, **named)  # type: ignore[arg-type]
 
     def sum_lie(self: Reduction, action: object) -> memoryview:
         if not at["liar"]:
@@ -56,7 +56,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: floa
         return frame(self, body, hidden * factor if at["liar"] else hidden, *arguments)  # type: ignore[arg-type]
 
     owner, name, lie = {
-        "sums": (Accumulator, "add", add_lie),
+        "sums": (Accumulator, "add_one", add_lie),
         "totals": (Reduction, "sum", sum_lie),
         "activations": (Stage, "_frame", frame_lie),
     }[about]

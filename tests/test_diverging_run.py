@@ -33,8 +33,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, kind: str, value: float, above: float
     """Every stage's version `AT` holds this value, whoever makes it, if it was made at a rate above this."""
     apply = StageOptimizer.apply
 
-    def spoiling(self: StageOptimizer, reduced, scale, update) -> None:
-        apply(self, reduced, scale, update)
+    def spoiling(self: StageOptimizer, reduced, scale, update, **known) -> None:
+        apply(self, reduced, scale, update, **known)
         if self.version == AT and update.learning_rate > above:
             next(tensor for name, tensor in self._live().items() if name.startswith(kind)).view(-1)[0] = value
 

@@ -84,7 +84,7 @@ def assert_equal(swarm: Swarm, resolved: ResolvedRun) -> None:
     assert resolved.initial is not None
     reader = CorpusReader(resolved.corpus, resolved.manifest)
     state = list(first_states(resolved.initial, resolved.manifest))
-    swarm.assert_equal(train_reference(resolved.manifest, reader, threads=1, state=state).digests)
+    swarm.assert_equal(train_reference(resolved.manifest, reader, state=state).digests)
 
 
 def test_the_stage_that_dies_before_the_first_decision_begins_again_with_the_import(

@@ -122,7 +122,7 @@ def reference_of(swarm: Swarm, resolved: ResolvedRun) -> tuple[str, ...]:
     replay = read_replay(Home(swarm.coordinator.home), swarm.manifest.hash)
     state = list(first_states(resolved.initial, swarm.manifest))
     reader = CorpusReader(resolved.corpus, swarm.manifest)
-    return train_reference(swarm.manifest, reader, threads=1, state=state, replay=replay).digests
+    return train_reference(swarm.manifest, reader, state=state, replay=replay).digests
 
 
 def run_cli(*words: object) -> None:
