@@ -149,6 +149,7 @@ def test_older_copy_of_the_record_goes_back_to_its_checkpoint_with_the_peers_tha
             swarm.join_stages(PEERS)
         swarm.coordinator.wait_for(StepDecided, step=step)
         swarm.coordinator.kill()
+        swarm.coordinator.wait_end()  # until then its home is in use
         if not life:
             shutil.copytree(swarm.coordinator.home, copy, ignore=shutil.ignore_patterns("control.*"))
     swarm.restore(copy)
