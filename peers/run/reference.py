@@ -128,8 +128,7 @@ class ReferenceModel:
         self._weights = [WorkingWeights(module, self._precision) for module in self._modules]
         if arithmetic.compiled:
             for module in self._modules:
-                for layer in module.layers():
-                    layer.compile(dynamic=False)
+                module.compile_layers()
         self._parameters = [weights.masters for weights in self._weights]
         self._layouts = [
             Layout.of(parameters, with_loss=module.last, shared=module.shared)

@@ -134,8 +134,7 @@ class _Layer:
         self._module = build_stage(model, 1, device=device, seed=None if device == "meta" else 0)
         self._precision = Precision.FP32 if arithmetic is None else arithmetic.precision
         if arithmetic is not None and arithmetic.compiled:
-            for layer in self._module.layers():
-                layer.compile(dynamic=False)
+            self._module.compile_layers()
         self._leaves = list(WorkingWeights(self._module, self._precision).leaves.values())
         self._width = model.boundary_width
         self._length = length

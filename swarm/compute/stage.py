@@ -88,8 +88,7 @@ class Stage:
         self._weights = WorkingWeights(self._module, self._precision)
         self._compiled = compiled
         if compiled:
-            for layer in self._module.layers():
-                layer.compile(dynamic=False)
+            self._module.compile_layers()
         self.parameters = self._weights.masters
         self._split = SplitBackward() if splits else None
         if self._split is not None:

@@ -39,6 +39,11 @@ class StageModule(nn.Module, abc.ABC):
         """What is repeated, and so is compiled by itself."""
         return ()
 
+    def compile_layers(self) -> None:
+        """Each when it is first needed, for the shapes it then gets."""
+        for layer in self.layers():
+            layer.compile(dynamic=False)
+
     def matrices(self) -> list[str]:
         """Names of the parameters that nothing but products with half-precision matrices reads.
 
