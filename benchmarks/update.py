@@ -1,8 +1,9 @@
-"""What the same bits on every machine cost: one optimizer step, the checksum of the state, initial values.
+"""What the same bits on every machine cost, and the check of them: one optimizer step, the checksum of the state,
+initial values, sketches of the sums.
 
 Ours beside torch's own, in turns, and all of it beside the microbatches of a step of a small model.
 
-    python benchmarks/update.py [--parameters 10000000] [--threads 1] [--device cpu]
+    python benchmarks/update.py [--parameters 10000000] [--threads 1] [--device cpu] [--only-sketches]
 
 Ours rounds once per operation, so that all kinds of machines come to the same bits; torch's fuses some: they do not.
 """
@@ -19,7 +20,9 @@ from torch.optim.adamw import adamw
 
 from swarm.compute.adamw import Factors, step
 from swarm.compute.checksum import checksum
-from swarm.manifest import ModelSection, OptimizerSection
+from swarm.compute.sketching import sketch_of
+from swarm.compute.sums import Accumulator, Layout
+from swarm.manifest import ModelSection, OptimizerSection, SumSection
 from swarm.models.initial import seeded_normal
 from swarm.models.kinds import build_stage
 from swarm.protocol.update import update_of
@@ -35,9 +38,13 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=10_000_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only-sketches", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     count, device = arguments.parameters, torch.device(arguments.device)
+    sketches(count, device)
+    if arguments.only_sketches:
+        return
     tensors = [torch.rand(count, device=device) for _ in range(4)]
     ways: dict[str, Callable[[], object]] = {
         "update, ours": lambda: ours(*tensors),
@@ -50,6 +57,21 @@ def main() -> None:
     for name, seconds in times.items():
         print(f"{name:24} {1e3 * seconds:9.2f} ms   {1e9 * seconds / count:6.2f} ns a parameter")
     whole_step(device)
+
+
+def sketches(count: int, device: torch.device) -> None:
+    """What Prepared says for the screen: one of own sums, two of all; and the addition of the gradients beside it."""
+    layout = Layout(("all",), (torch.Size((count,)),), with_loss=False)
+    share, gradient = Accumulator(layout, SumSection(), device), torch.rand(count, device=device)
+    share.add([gradient])
+    every, whole = share.numbers(slice(0, count)), slice(0, count)
+    ways: dict[str, Callable[[], object]] = {
+        "sketch of own sums": lambda: sketch_of(share.numbers, whole, device, "digest"),
+        "two of all": lambda: sketch_of(lambda part: every[part], whole, device, "digest", "step"),
+        "addition of a microbatch": lambda: share.add([gradient]),
+    }
+    for name, seconds in side_by_side(ways, device).items():
+        print(f"{name:24} {1e3 * seconds:9.2f} ms   {1e9 * seconds / count:6.2f} ns a parameter")
 
 
 def whole_step(device: torch.device) -> None:
@@ -75,14 +97,18 @@ def whole_step(device: torch.device) -> None:
         "after": lambda: each(ours),
         "checksum": lambda: checksum((*parameters, *moments[0], *moments[1])),
     }
+    count = sum(p.numel() for p in parameters)
+    sums = torch.randint(-(1 << 20), 1 << 20, (count,), device=device)
+    seeds = (("digest",), ("digest", "step"))  # of own sums, and of all
+    ways["sketches"] = lambda: [sketch_of(lambda part: sums[part], slice(0, count), device, *each) for each in seeds]
     times = side_by_side(ways, device)
     before = MICROBATCHES * times["microbatch"] + times["before"]
     after = MICROBATCHES * times["microbatch"] + times["after"] + times["checksum"]
-    count = sum(p.numel() for p in parameters)
     print(f"a step of {count} parameters, {MICROBATCHES} microbatches of {SEQUENCES} × {MODEL.context} tokens:")
     print(f"  before {1e3 * before:.1f} ms, after {1e3 * after:.1f} ms ({after / before - 1:+.2%})")
     print(f"  update {1e3 * times['before']:.2f} → {1e3 * times['after']:.2f} ms; ", end="")
-    print(f"checksum {1e3 * times['checksum']:.2f} ms ({times['checksum'] / after:.2%} of the step)")
+    print(f"checksum {1e3 * times['checksum']:.2f} ms ({times['checksum'] / after:.2%} of the step); ", end="")
+    print(f"sketches {1e3 * times['sketches']:.2f} ms ({times['sketches'] / after:.2%})")
 
 
 def side_by_side(ways: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:

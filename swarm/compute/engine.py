@@ -535,6 +535,8 @@ class StageEngine:
                 stage.reduction.store(action.attempt, action.bucket, action.payload)
             case Assemble():
                 done = stage.reduction.assemble(action.attempt)
+                if self._manifest.audit.every:
+                    done = stage.reduction.sketched(done, outlined=self._manifest.outlines)
                 return replace(done, state=stage.optimizer.checksum(), **stage.optimizer.condition()._asdict())
             case CancelReduce():
                 stage.reduction.cancel(action.attempt)

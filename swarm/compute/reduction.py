@@ -10,6 +10,7 @@ import builtins
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -21,14 +22,18 @@ from swarm.compute.body import FrameError
 from swarm.compute.device_packing import DevicePacking
 from swarm.compute.digest import Hashing, reduced_digest
 from swarm.compute.norm import kernel, squared_norm
+from swarm.compute.sketching import sketch_of
 from swarm.compute.sums import Accumulator, Layout
 from swarm.compute.totals import combine, in_floats, loss_of, reduced_dtype, unit_of
 from swarm.manifest import SumSection
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer.io import Assembled, EncodePart, SumBucket
+from swarm.protocol.sketch import added, seal_of, written
 
 BUCKET_ELEMENTS = 1 << 18
 """A multiple of packing.BLOCK."""
+_MOST_UNITS = 2.0**52
+"""Of a float that is made a whole number for a sketch."""
 
 assert sys.byteorder == "little", "parts, sums and digests are defined over little-endian bytes"
 
@@ -197,6 +202,33 @@ class Reduction:
         self._digest = self._digest or (hashing.result() if hashing is not None else None)
         return Assembled(attempt, self.digest(attempt), squared, loss, finite, of_shared)
 
+    def sketched(self, done: Assembled, *, outlined: bool) -> Assembled:
+        """`done`, with sketches of own sums and of all: the same microbatches must lie in the accumulator.
+
+        The signs follow from the digest: nobody knows them before all have given their sums.
+        outlined: with signs that are the same when the step is computed again, too.
+        """
+        if not done.finite:
+            return done
+        reduced, attempt = self.reduced(done.attempt), done.attempt
+        layout, of_step = self._accumulator.layout, (f"step {attempt.pass_id.step}",) if outlined else ()
+        wholes = [(slice(layout.shared_length, layout.length - layout.with_loss), f"sums {done.digest}")]
+        if layout.shared:  # which the other stage has the same digest of
+            wholes.append((slice(0, layout.shared_length), f"sums {done.shared}"))
+        own, every, outlines = [], [], []
+        for where, seed in wholes:
+            own += sketch_of(self._own_units, where, self._accumulator.device, seed)
+            found = sketch_of(lambda part: self._in_units(reduced[part]), where, reduced.device, seed, *of_step)
+            every.append(found[0])
+            outlines += found[1:]
+        adds_up = self._accumulator.exact and not self._sums.compresses
+        return replace(
+            done,
+            sketch=b"".join(map(written, own)),
+            seal=seal_of(every) if adds_up else 0,
+            outline=written(added(outlines)) if outlined else b"",
+        )
+
     def digest(self, attempt: Attempt) -> str:
         """Of the reduced vector, which is read once. Raises ValueError when it is not here."""
         reduced = self.reduced(attempt)
@@ -270,6 +302,16 @@ class Reduction:
         """Own sums as a roster of one reduces them."""
         total = combine(numbers, (), self._sums)
         return in_floats(total, self._sums) if self._sums.compresses else total
+
+    def _own_units(self, where: slice) -> Tensor:
+        return self._in_units(self._accumulator.numbers(where))
+
+    def _in_units(self, numbers: Tensor) -> Tensor:
+        """Whole numbers in units of the grid, as sketches are made of; of floats about so."""
+        if not numbers.is_floating_point():
+            return numbers
+        scaled = numbers.to(torch.float64).mul_(2.0**self._sums.grid_bits)
+        return scaled.nan_to_num_().clamp_(-_MOST_UNITS, _MOST_UNITS).round_().to(torch.int64)
 
     def _read(self, bucket: int, payload: object) -> Tensor:
         return self._buckets.read(bucket, payload)

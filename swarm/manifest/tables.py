@@ -154,9 +154,12 @@ class SwarmSection(Section):
 
 
 class AuditSection(Section):
-    """How often a step is computed twice, by other peers, to see that it comes out the same (docs/trust.md)."""
+    """How often a step is computed twice, by other peers, to see that it comes out the same (docs/trust.md).
 
-    every: int = Field(default=0, ge=0, lt=1 << 31, description="0: never")
+    `every` counts the microbatches of one peer. 0: what peers contribute is not looked at either.
+    """
+
+    every: int = Field(default=300, ge=0, lt=1 << 31, description="0: never")
     tolerance: float = Field(default=0.01, ge=0, lt=1)
 
 
@@ -235,13 +238,6 @@ class Tables(Section):
                 f'codec.forward = "{self.codec.forward}" sends the change since a sample was last visited, so samples '
                 f'must come together again: batch.order = "{self.batch.order}", set batch.order = "steps"'
             )
-        if self.audit.every and (self.codec.remembers or self.sums.compresses):
-            codec, averaging = f'codec.forward = "{self.codec.forward}"', f'sums.averaging = "{self.sums.averaging}"'
-            what = codec if self.codec.remembers else averaging
-            raise ValueError(
-                f"audit.every = {self.audit.every} compares a step with the same step computed by other peers, and "
-                f"with {what} it comes out otherwise by itself: set audit.every = 0, or take another one"
-            )
         if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
             raise ValueError(
                 f'audit.tolerance = 0 lets no bit differ, and with sums.mode = "{self.sums.mode}" the last bits depend '
@@ -255,6 +251,25 @@ class Tables(Section):
                 f"tokens; at most {fits} bits fit"
             )
         return self
+
+    @property
+    def audit_steps(self) -> int:
+        """One step in so many is audited, if each stage has as many peers as the run begins with. 0: none."""
+        if not self.audit.every or self.prevents_audits:
+            return 0
+        return max(1, self.audit.every * self.swarm.replicas // self.batch.microbatches)
+
+    @property
+    def prevents_audits(self) -> str:
+        """What in this run makes a step come out otherwise when others compute it; empty: nothing does."""
+        if self.codec.remembers:
+            return f'codec.forward = "{self.codec.forward}"'
+        return f'sums.averaging = "{self.sums.averaging}"' if self.sums.compresses else ""
+
+    @property
+    def outlines(self) -> bool:
+        """Whether audits compare sums that need not be equal."""
+        return self.audit_steps > 0 and self.audit.tolerance > 0
 
     @property
     def targets_per_microbatch(self) -> int:

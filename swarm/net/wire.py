@@ -40,6 +40,7 @@ from swarm.protocol.ids import (
     Term,
 )
 from swarm.protocol.raft.raft import BATCH
+from swarm.protocol.sketch import SKETCH_BYTES
 from swarm.protocol.update import Update
 
 MAX_STAGES = 1024
@@ -372,6 +373,8 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Contribution, "carried"): _bounded(-1, MAX_REPLICAS - 1),
     (m.Prepared, "digest"): _text(MAX_DIGEST),
     (m.Prepared, "shared"): _text(MAX_DIGEST),
+    (m.Prepared, "sketch"): _bytes(2 * SKETCH_BYTES),
+    (m.Prepared, "outline"): _bytes(SKETCH_BYTES),
     (m.Status, "checkpoint_digest"): _text(MAX_DIGEST),
     (m.Status, "done"): _bit_set(),
     (m.Status, "forwarded"): _bit_set(),
@@ -523,6 +526,8 @@ def _check(value: Any) -> None:
             raise WireError(f"a finite gradient with squared norm {value.squared_norm}")
         case m.Prepared() if value.finite and not math.isfinite(value.loss_sum):
             raise WireError(f"a finite gradient with loss sum {value.loss_sum}")
+        case m.Prepared() if len(value.sketch) % SKETCH_BYTES or len(value.outline) % SKETCH_BYTES:
+            raise WireError(f"sketches of {len(value.sketch)} and {len(value.outline)} bytes: one has {SKETCH_BYTES}")
         case m.Join() | m.Status() if not (math.isfinite(value.capacity) and value.capacity >= 0):
             raise WireError(f"a capacity of {value.capacity}; it must be finite and not negative")
         case m.Join(uplink=up, downlink=down) | m.Status(offered_uplink=up, downlink=down) if not all(

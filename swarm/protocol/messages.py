@@ -429,11 +429,20 @@ class Prepared:
     """Some of these are not finite."""
     unusable: bool = False
     """Some of them are not finite, or so large that nothing finite can be computed with them."""
+    sketch: bytes = field(default=b"", repr=False)
+    """Of what the sender itself has added, with signs that follow from `digest`: of what its stage holds alone, then
+    of what another stage holds too. Empty where steps are not audited, and where the sums are not finite.
+    """
+    seal: int = 0
+    """`seal_of` the same sketches of the reduced vector. 0: none, or those of the replicas do not add up to them exactly."""
+    outline: bytes = field(default=b"", repr=False)
+    """A sketch of the reduced vector, with signs that follow from the step; empty where unequal sums are never like."""
 
     @property
     def answer(self) -> Hashable:
         """What replicas that hold the same reduced bytes must all say. Floats by their bits: a NaN equals itself."""
-        return self.digest, self.squared_norm.hex(), self.loss_sum.hex(), self.finite, self.receipt, self.shared
+        numbers = self.squared_norm.hex(), self.loss_sum.hex(), self.finite
+        return self.digest, *numbers, self.receipt, self.shared, self.seal, self.outline
 
 
 @dataclass(frozen=True, slots=True)

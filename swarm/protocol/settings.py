@@ -54,9 +54,11 @@ class Settings:
     audit_every: int = 0
     """One step in so many is computed twice, by other peers, and must come out the same (`Audits`). 0: none."""
     audit_tolerance: float = 0.0
-    """By which part of it a stage's gradient norm may differ then. 0: not by a bit."""
+    """By which part of its length a stage's gradient may differ then. 0: not by a bit."""
     audit_secret: bytes = b""
     """Which steps that are nobody can tell without it. Coordinators' own."""
+    screened: bool = False
+    """What each peer contributes to a step is compared with what others do (`Screen`)."""
     divergence: DivergenceSection = field(default_factory=DivergenceSection)
 
     def saves(self, version: int) -> bool:
@@ -97,7 +99,8 @@ class Settings:
             averages_compressed=manifest.sums.compresses,
             imported=bool(manifest.initial.sha256),
             ends_share=manifest.model.shares_embedding,
-            audit_every=manifest.audit.every,
+            audit_every=manifest.audit_steps,
+            screened=manifest.audit.every > 0,
             audit_tolerance=manifest.audit.tolerance,
             divergence=manifest.divergence,
         )

@@ -634,13 +634,16 @@ class Join(_message.Message):
     def __init__(self, actor: _Optional[int] = ..., stage: _Optional[int] = ..., capacity: _Optional[float] = ..., sequence: _Optional[int] = ..., memory: _Optional[int] = ..., uplink: _Optional[float] = ..., downlink: _Optional[float] = ..., seating: _Optional[_Union[Seating, _Mapping]] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "shared", "state", "spoilt", "unusable")
+    __slots__ = ("attempt", "digest", "squared_norm", "loss_sum", "finite", "receipt", "sketch", "seal", "outline", "shared", "state", "spoilt", "unusable")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SQUARED_NORM_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     FINITE_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    OUTLINE_FIELD_NUMBER: _ClassVar[int]
     SHARED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SPOILT_FIELD_NUMBER: _ClassVar[int]
@@ -651,11 +654,14 @@ class Prepared(_message.Message):
     loss_sum: float
     finite: bool
     receipt: Receipt
+    sketch: bytes
+    seal: int
+    outline: bytes
     shared: str
     state: int
     spoilt: bool
     unusable: bool
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ..., spoilt: _Optional[bool] = ..., unusable: _Optional[bool] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., digest: _Optional[str] = ..., squared_norm: _Optional[float] = ..., loss_sum: _Optional[float] = ..., finite: _Optional[bool] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., sketch: _Optional[bytes] = ..., seal: _Optional[int] = ..., outline: _Optional[bytes] = ..., shared: _Optional[str] = ..., state: _Optional[int] = ..., spoilt: _Optional[bool] = ..., unusable: _Optional[bool] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("actor", "stage", "version", "pass_id", "numbers", "done", "prepared", "seconds_per_microbatch", "fenced", "queued", "checkpoint_version", "checkpoint_digest", "sequence", "state_term", "term", "uplink", "links", "leaving", "heard", "loading", "lacks", "fetched", "capacity", "memory", "offered_uplink", "downlink", "forwarded", "reduced", "awaited", "seating", "spoilt")

@@ -232,7 +232,8 @@ class AllReduce:
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
         receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
         state = (done.state, done.spoilt, done.unusable)
-        self.prepared = Prepared(self.attempt, *found, receipt, done.shared, *state)
+        sketches = (done.sketch, done.seal, done.outline)
+        self.prepared = Prepared(self.attempt, *found, receipt, done.shared, *state, *sketches)
         return self.prepared
 
     @property

@@ -151,6 +151,10 @@ class Assembled:
     """As in Prepared, like the next two."""
     spoilt: bool = False
     unusable: bool = False
+    sketch: bytes = field(default=b"", repr=False)
+    """As in Prepared, like the next two."""
+    seal: int = 0
+    outline: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

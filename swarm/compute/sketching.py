@@ -1,0 +1,124 @@
+"""Makes the sketch of a stage's sums (swarm/protocol/sketch.py): one pass, about one addition a number.
+
+Each number goes into one of 64 sums, that of its place modulo 64, with a sign that follows from a seed. Two signs are
+multiplied: that of its block of 16384, and that of its place in the block, turned by a multiple of 64 places that
+follows from the seed too. So whole blocks are added to, or subtracted from, one block, and only that gets a sign for
+each place. Whole numbers add up modulo 2^64: all devices come to the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.models.splitmix import splitmix
+from swarm.protocol.sketch import PROJECTIONS, Sketch
+
+WIDTH = 1 << 14  # elements: part of the definition, never change it
+_TURNS = WIDTH // PROJECTIONS
+_HOST_PIECE = 1 << 18
+_DEVICE_PIECE = 1 << 24
+"""Elements that are read at a time, whole blocks."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Those of one seed."""
+
+    start: int
+    places: Tensor
+    """(WIDTH,) int8: of the places in a block that is not turned."""
+
+    @classmethod
+    def of(cls, seed: str) -> Signs:
+        drawn = hashlib.blake2b(seed.encode(), digest_size=16).digest()
+        words = splitmix(torch.arange(1, WIDTH // 32 + 1), _word(drawn[:8]))
+        bits = (words[:, None] >> torch.arange(32)) & 1
+        return cls(_word(drawn[8:]), (1 - 2 * bits).reshape(-1).to(torch.int8))
+
+    def blocks(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """(signs, turns), int64, of `count` blocks from number `first` on. Turns: how many times 64 places."""
+        words = splitmix(torch.arange(first + 1, first + count + 1), self.start)
+        return 1 - 2 * (words & 1), (words >> 1) & (_TURNS - 1)
+
+
+def sketch_of(numbers: Callable[[slice], Tensor], where: slice, device: torch.device, *seeds: str) -> list[Sketch]:
+    """Of a part of a flat vector, which is read once: a sketch for each seed.
+
+    numbers: reads a part of it, int64 on `device`.
+    """
+    cuda = device.type == "cuda"
+    folds = [(_DeviceFold if cuda else _HostFold)(Signs.of(seed), device) for seed in seeds]
+    at_once = _DEVICE_PIECE if cuda else _HOST_PIECE
+    for start in range(where.start, where.stop, at_once):
+        piece = numbers(slice(start, min(start + at_once, where.stop)))
+        for fold in folds:
+            fold.add(piece, (start - where.start) // WIDTH)
+    return [fold.result() for fold in folds]
+
+
+class _HostFold:
+    def __init__(self, signs: Signs, _device: torch.device) -> None:
+        self._signs = signs
+        self._sums = np.zeros(WIDTH, dtype=np.int64)
+
+    def add(self, numbers: Tensor, first: int) -> None:
+        """Numbers of blocks from number `first` on."""
+        values = numbers.cpu().numpy()
+        signs, turns = (each.tolist() for each in self._signs.blocks(first, -(-len(values) // WIDTH)))
+        for index, (sign, turn) in enumerate(zip(signs, turns, strict=True)):
+            block = values[index * WIDTH : (index + 1) * WIDTH]
+            put = np.add if sign > 0 else np.subtract
+            begin = turn * PROJECTIONS
+            straight = block[: WIDTH - begin]
+            into = self._sums[begin : begin + len(straight)]
+            put(into, straight, out=into)
+            if rest := len(block) - len(straight):
+                into = self._sums[:rest]
+                put(into, block[len(straight) :], out=into)
+
+    def result(self) -> Sketch:
+        signed = self._sums * self._signs.places.numpy()
+        return tuple(signed.reshape(_TURNS, PROJECTIONS).sum(0).tolist())
+
+
+class _DeviceFold:
+    def __init__(self, signs: Signs, device: torch.device) -> None:
+        self._signs = signs
+        turned = _places(device)
+        self._table = signs.places.to(device)[turned]
+        """(turns, WIDTH): the signs of the places of a block, by how far it is turned."""
+        self._sums = torch.zeros(PROJECTIONS, dtype=torch.int64, device=device)
+
+    def add(self, numbers: Tensor, first: int) -> None:
+        signs, turns = (each.to(numbers.device) for each in self._signs.blocks(first, -(-len(numbers) // WIDTH)))
+        whole = len(numbers) // WIDTH
+        blocks = numbers[: whole * WIDTH].view(whole, WIDTH)
+        self._add(blocks, self._table[turns[:whole]] * signs[:whole, None].to(torch.int8))
+        if rest := len(numbers) - whole * WIDTH:
+            row = torch.zeros(WIDTH, dtype=torch.int64, device=numbers.device)
+            row[:rest] = numbers[whole * WIDTH :]
+            self._add(row[None], self._table[turns[whole:]] * signs[whole:, None].to(torch.int8))
+
+    def _add(self, blocks: Tensor, signs: Tensor) -> None:
+        self._sums += (blocks * signs).view(-1, PROJECTIONS).sum(0)
+
+    def result(self) -> Sketch:
+        return tuple(self._sums.tolist())
+
+
+@functools.cache
+def _places(device: torch.device) -> Tensor:
+    """(turns, WIDTH): where a place of a block comes to, by how far it is turned."""
+    places, turns = torch.arange(WIDTH, device=device), torch.arange(_TURNS, device=device)
+    return (places[None, :] + PROJECTIONS * turns[:, None]) % WIDTH
+
+
+def _word(raw: bytes) -> int:
+    return int.from_bytes(raw, "little")
