@@ -434,9 +434,9 @@ class Prepared:
     of what another stage holds too. Empty where steps are not audited, and where the sums are not finite.
     """
     seal: int = 0
-    """`seal_of` the same sketches of the reduced vector. 0: none, or those of the replicas do not add up to them exactly."""
+    """`seal_of` the same sketches of the reduced vector. 0: there are none, or they do not add up exactly."""
     outline: bytes = field(default=b"", repr=False)
-    """A sketch of the reduced vector, with signs that follow from the step; empty where unequal sums are never like."""
+    """A sketch of the reduced vector, with signs that follow from the step. Empty where only equal sums are right."""
 
     @property
     def answer(self) -> Hashable:

@@ -59,6 +59,7 @@ class Steps:
             weights=dict.fromkeys(table.roster, 1.0),
             served=set(table.roster),
             answers=lambda without: (Answer(self.came_to, 1.0),),
+            own_sums=lambda without: ((),),
         )
         decision: Any = SimpleNamespace(step=step, gradient_norm=1.0, skip=False)
         return self.audits.judge(pass_state, decision, frozenset())
@@ -122,6 +123,7 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
             weights=dict.fromkeys((one, two, three, four), 1.0),
             served={actor for table in tables for actor in table.roster},
             answers=lambda without, came_to=came_to: (Answer(came_to, 1.0),) * 2,
+            own_sums=lambda without: ((), ()),
         )
         decision: Any = SimpleNamespace(step=0, gradient_norm=1.0, skip=False)
         ruling = watch.judge(pass_state, decision, frozenset())

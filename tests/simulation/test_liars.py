@@ -37,7 +37,7 @@ class LiarRun:
         choosing: bool = False,
     ) -> None:
         settings = small_settings(stages=stages, microbatches=6, steps=steps, replicas=replicas, ends_share=tied)
-        settings = dataclasses.replace(settings, audit_every=every, audit_secret=b"secret")
+        settings = dataclasses.replace(settings, audit_every=every, audit_secret=b"secret", screened=every > 0)
         peers = stages * replicas
         by_peer = tuple(lies.get(i) for i in range(peers))
         speeds = speeds or (1.0,) * peers

@@ -733,6 +733,8 @@ class CoordinatorCore:
         self._abort(pass_state, ruling.again)
         if self._audits.searching:
             self._failure_history.not_finite()  # that is what is to be known: it is not tried again for that
+        for actor in ruling.refused:
+            self._failure_history.probation.strike(actor.peer, pass_state.pass_id)
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
             self._costs.expelled(each.actor, each.reason)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Wrong = Literal["activations", "gradients", "sums", "totals"]
+Wrong = Literal["activations", "gradients", "sums", "totals", "sketch"]
 LIES: tuple[Wrong, ...] = get_args(Wrong)
 Disturbance = Literal["huge", "failed", "mute", "nan"]
 DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 Claim = Literal["spoilt", "unsendable"]
 About = Wrong | Disturbance | Claim
-LIE = 1 << 90
+LIE = (1 << 90) + (1 << 63)
 """What is added to a sum, or a part of one, that is not what it should be."""
 HUGE = 1 << 80
 """A gradient that is finite, and with which no sum of its receiver is."""
@@ -20,7 +20,8 @@ HUGE = 1 << 80
 @dataclass(frozen=True, slots=True)
 class Lie:
     about: About
-    """What it sends to the next stage, to the one before, to who adds up a bucket, or as who adds it up, is wrong.
+    """What it sends to the next stage, to the one before, to who adds up a bucket, or as who adds it up, is wrong;
+    or what it says of its own sums.
 
     `huge`: what it sends to the stage before is so large that it overflows there. `failed`: it says that it failed on
     whatever it is to compute. `mute`: it trains, and ignores forward-only passes. `nan`: what it adds to its stage's

@@ -188,7 +188,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         max_replicas=0 if moves or (seed % 3 == 0 and not _stands_by(first)) else None,
     )
     if scenario == "audited":
-        settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode())
+        settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode(), screened=True)
     if diverging is not None:
         actions: tuple[Literal["stop", "go_back"], ...] = ("stop", "go_back", "go_back")
         action = rng.choice(actions)

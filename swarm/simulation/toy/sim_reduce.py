@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from swarm.protocol.ids import Attempt
 from swarm.protocol.peer import io as peer_io
+from swarm.protocol.sketch import seal_of, written
 from swarm.simulation.checks.watch import reduced_digest
 from swarm.simulation.faults.lie import LIE
 from swarm.simulation.kernel.compute_queue import Priority
@@ -18,6 +21,7 @@ from swarm.simulation.toy.toy_model import (
     loss_sum_of,
     shared_buckets,
     shared_digest,
+    sketch_of,
     squared_norm_of,
 )
 
@@ -159,6 +163,8 @@ class SimReduce:
         version = action.attempt.pass_id.version
         spoilt = peer.world.watch.is_spoilt(version) or peer.lies("spoilt")
         peer.world.watch.reduced(stage, digest, ordered)
+        own = [bucket_share(peer.accumulator, bucket) for bucket in sorted(sums)]
+        sketches = self._sketches(own, ordered) if peer.world.settings.screened else {}
         peer.feed(
             peer_io.Assembled(
                 action.attempt,
@@ -170,10 +176,22 @@ class SimReduce:
                 state=checksum_of(peer.state),
                 spoilt=spoilt,
                 unusable=spoilt or peer.world.watch.is_unusable(version),
+                **sketches,
             )
         )
         if peer.alive:
             peer.world.on_phase("prepared", peer)
+
+    def _sketches(self, own: list[int], everything: tuple[int, ...]) -> dict[str, Any]:
+        """What Assembled says for the screen, of its own sums and of all."""
+        shared = self.shared(self._peer.stage_held)
+        parts = [slice(shared, None), *([slice(shared)] if shared else [])]
+        told = [sketch_of(own[part]) for part in parts]
+        if self._peer.lies("sketch"):
+            told[0] = (told[0][0] ^ 1, *told[0][1:])
+        adds_up = not self._peer.world.settings.averages_compressed
+        seal = seal_of(sketch_of(everything[part]) for part in parts) if adds_up else 0
+        return {"sketch": b"".join(map(written, told)), "seal": seal}
 
     def _is_spoilt(self) -> bool:
         """Whether one of those whose sums these are has added what is not finite, or one in the pass has sent it."""

@@ -7,6 +7,7 @@ per microbatch): a sum shows which microbatches it holds, and how often.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +15,7 @@ from swarm.protocol.clipping import step_scale
 from swarm.protocol.codec_ladder import CodecLadders, Rung
 from swarm.protocol.messages import CodecPair, Contribution
 from swarm.protocol.settings import Settings
+from swarm.protocol.sketch import PROJECTIONS, Sketch
 from swarm.simulation.toy.toy_averaging import NOTHING, averaged
 
 _MASK = (1 << 61) - 1
@@ -126,6 +128,12 @@ def digest_of(stage: int, sums: tuple[int, ...]) -> str:
 
 def squared_norm_of(stage: int, sums: tuple[int, ...]) -> float:
     return float(mix(17, stage, *sums) % 1_000_003)
+
+
+def sketch_of(sums: Iterable[int]) -> Sketch:
+    """Linear, modulo 2^64; how long it is tells nothing."""
+    total, half = sum(sums), 1 << 63
+    return tuple((total * (mix(30, place) | 1) + half) % (2 * half) - half for place in range(PROJECTIONS))
 
 
 def loss_sum_of(stage: int, stages: int, sums: tuple[int, ...]) -> float:

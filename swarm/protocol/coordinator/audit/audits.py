@@ -4,7 +4,8 @@ A peer may compute wrong numbers that look sound: on purpose, or because its mem
 siblings agree about the reduced bytes nevertheless, for they add up what it gave them. So when a step is ready to be
 decided, the coordinator sometimes does not decide it, and has it computed once more by half of every stage's replicas.
 Sums are exact, so the digests must be equal, if those who were left out have told the truth; between machines of unlike
-kinds, the norms nearly so. If they are not, `finding` tells who it was. Peers notice nothing but a step that is done
+kinds, the sums nearly so. Which steps: some are drawn, and those in which somebody's sums are unlike its siblings'
+(`Screen`). If they are not, `finding` tells who it was. Peers notice nothing but a step that is done
 again.
 """
 
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
+from swarm.protocol.coordinator.audit.screen import Screen
 from swarm.protocol.coordinator.membership.members import Members
-from swarm.protocol.coordinator.passes.pass_state import Answers, PassState
+from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Decision
 from swarm.protocol.settings import Settings
@@ -48,10 +51,14 @@ class Ruling:
     """
     expelled: tuple[Accused, ...] = ()
     """Who is to have no part in the run any more."""
+    refused: tuple[Actor, ...] = ()
+    """Without whom it is to be done again."""
 
 
 DECIDE = Ruling()
 Rosters = list[list[Actor]]
+"""By stage."""
+StepSums = Sequence[Sequence[OwnSums]]
 """By stage."""
 
 
@@ -93,6 +100,10 @@ class _Inquiry:
     """Attempts that came out otherwise, or were given up."""
     away: set[str] = field(default_factory=set)
     """Peers that failed when they had a stage alone, or went while somebody was looked for: they have no part in it."""
+    own_sums: StepSums = ()
+    """What peers had contributed to it when all computed it."""
+    suspects: set[str] = field(default_factory=set)
+    """Whose contributions were unlike others'."""
 
     @property
     def takes_half(self) -> bool:
@@ -140,7 +151,7 @@ class _Inquiry:
 
     def begin_anew(self) -> None:
         self.first = self.truth = self.search = None
-        self.trial = ()
+        self.trial = self.own_sums = ()
         self.doubted = True
 
 
@@ -158,6 +169,7 @@ class Audits:
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
         self._inquiry = _Inquiry(-1)
+        self._screen = Screen()
 
     @property
     def comparing(self) -> bool:
@@ -173,6 +185,7 @@ class Audits:
         """The history goes on from another version."""
         self._inquiry = _Inquiry(-1)
         self._norms.clear()
+        self._screen.forget()
 
     def rosters(self, step: int, rosters: Rosters) -> Rosters:
         """Who has a part in the next attempt at `step`, of those who could have."""
@@ -210,7 +223,7 @@ class Audits:
     def judge(self, pass_state: PassState, decision: Decision, without: frozenset[Actor]) -> Ruling:
         """`pass_state`: of a training pass whose stages are all prepared; `without`: who died when all others were."""
         if not self._settings.audit_every:
-            return DECIDE
+            return self._refuse(pass_state.own_sums(without)) if self._settings.screened else DECIDE
         inquiry = self._inquiry
         found = CulpritSearch(
             tuple(pass_state.tables),
@@ -233,7 +246,22 @@ class Audits:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None:
             return self._compare(found, inquiry.first, decision)
+        inquiry.own_sums = pass_state.own_sums(without)
         return self._begin(found, decision)
+
+    def _refuse(self, own_sums: StepSums) -> Ruling:
+        """Steps of this run cannot be compared. Who is unlike others is left out, once: if it is the data, so be it."""
+        inquiry = self._inquiry
+        doubts = self._screen.doubts(own_sums)
+        for stage, those in enumerate(own_sums):
+            here = [doubt for doubt in doubts if doubt.stage == stage and doubt.what != "short"]
+            if here and len(those) > 1 and not inquiry.away and (len(here) == 1 or here[0].what == "long"):
+                inquiry.away.add(here[0].actor.peer)
+                again = f"refused, since {here[0].reason}: others do its part"
+                return Ruling(again=again, refused=(here[0].actor,))
+        self._screen.decided(own_sums)
+        self._inquiry = _Inquiry(-1)
+        return DECIDE
 
     # ------------------------------------------------------------ when
 
@@ -246,7 +274,7 @@ class Audits:
             self._noted(decision)
             return Ruling(agreed=False if inquiry.doubted else None)
         inquiry.first = found
-        if decision.skip and not inquiry.searches:
+        if (decision.skip or not found.adds_up) and not inquiry.searches:
             return self._search_for(found, found.answers)  # it has been computed by others too
         return Ruling(again=f"audited, since {why}: it is done again by half of the replicas")
 
@@ -258,9 +286,14 @@ class Audits:
             drawn = "it came out otherwise before"
         elif decision.skip:
             drawn = "it is not finite"
+        elif not found.adds_up:
+            drawn = "what its peers say of their sums does not come to the whole"
+        elif doubts := self._screen.doubts(inquiry.own_sums):
+            drawn = doubts[0].reason
+            inquiry.suspects = {doubt.actor.peer for doubt in doubts if doubt.what == doubts[0].what}
         elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
             drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
-        elif self._draw(inquiry.step) % every == 0:
+        elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:  # so no two are far apart
             drawn = f"one step in {every} is"
         due = (inquiry.step - self._last) * NEW_PER_PERIOD >= every
         new = found.workers - self._vouched
@@ -278,7 +311,9 @@ class Audits:
         if inquiry.doubted:
             due = inquiry.due
         elif inquiry.first is not None:
-            due = inquiry.first.workers - (self._vouched if inquiry.for_new else set())
+            due = (
+                inquiry.first.workers - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.first.workers
+            )
         salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
         order = sorted(roster, key=lambda actor: (actor.peer not in due, self._draw(inquiry.step, salt + actor.peer)))
         out = order[: len(roster) // 2]
@@ -327,6 +362,7 @@ class Audits:
             self._last = decision.step
         if not decision.skip:
             self._norms.append(decision.gradient_norm)
+            self._screen.decided(self._inquiry.own_sums)
         self._inquiry = _Inquiry(-1)
 
     def _search_for(self, first: CulpritSearch, again: Answers) -> Ruling:

@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 
 from swarm.protocol.coordinator.passes.assignment import wire
-from swarm.protocol.coordinator.passes.pass_state import Answers
+from swarm.protocol.coordinator.passes.pass_state import Answer, Answers
 from swarm.protocol.ids import Actor, StageIndex
 from swarm.protocol.messages import StageTable
 
@@ -28,6 +28,11 @@ class CulpritSearch:
     weights: Mapping[Actor, float]
     served: frozenset[str]
     """Peers that had a part in it at any time."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether what all peers say that they contributed comes to what came out."""
+        return all(answer.adds_up for answer in self.answers)
 
     @property
     def workers(self) -> set[str]:
@@ -62,12 +67,12 @@ def same(one: Answers, two: Answers, tolerance: float) -> bool:
 def search(first: CulpritSearch, again: Answers, arrivals: Mapping[Actor, int], tolerance: float) -> Search:
     """`first`: what the step came to, `again`: without some. `arrivals`: in which order peers came.
 
-    Where both are the same it is looked for who alone makes it not finite.
+    Where both are the same it is looked for who alone makes it not finite, or tells what does not add up.
     """
     tables = first.tables
     several = [stage for stage, table in enumerate(tables) if len(table.roster) > 1]
     if same(first.answers, again, tolerance):
-        suspected = [stage for stage in several if not first.answers[stage].finite]
+        suspected = [stage for stage in several if not _sound(first.answers[stage])]
     elif len(several) == 1:
         suspected = several
     else:
@@ -99,7 +104,9 @@ def _among(
                 break
         else:
             groups.append((answers, [actor]))
-    groups.sort(key=lambda group: (-len(group[1]), not _finite(group[0])))  # of equal ones, that of who came first
+    groups.sort(
+        key=lambda group: (-len(group[1]), not all(map(_sound, group[0])))
+    )  # of equal ones, that of who came first
     if len(groups) == 1 or (len(groups[0][1]) == len(groups[1][1]) and len(roster) > 2):
         return []
     believed = groups[0][1]
@@ -134,8 +141,8 @@ def _half(first: CulpritSearch, which: int) -> Tables:
     return wire(rosters, first.weights, len(first.tables[0].assignment))
 
 
-def _finite(answers: Answers) -> bool:
-    return all(answer.finite for answer in answers)
+def _sound(answer: Answer) -> bool:
+    return answer.finite and answer.adds_up
 
 
 def _alone(table: StageTable, actor: Actor) -> StageTable:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from swarm.protocol import sketch
 from swarm.protocol.clipping import step_scale
 from swarm.protocol.coordinator.passes.drift import Drift, drift_of
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
@@ -46,23 +47,46 @@ class Answer:
 
     digest: str
     squared_norm: float
+    outline: bytes = b""
+    """As in Prepared."""
+    adds_up: bool = True
+    """The sketches of what was contributed come to that of the sum: if not, somebody has not told the truth."""
 
     @property
     def finite(self) -> bool:
         return math.isfinite(self.squared_norm)
 
     def is_like(self, other: Answer, tolerance: float) -> bool:
-        """Whether both may be the same gradient. `tolerance`: by which part of it norms may differ."""
+        """Whether both may be the same gradient. `tolerance`: by which part of its length it may differ."""
+        if self.adds_up != other.adds_up:
+            return False
         if self.digest == other.digest:
             return True
         if not (self.finite and other.finite):
             return self.finite == other.finite
         one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
-        return tolerance > 0.0 and abs(one - two) <= tolerance * max(one, two)
+        return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
+
+    def _is_near(self, other: Answer, tolerance: float) -> bool:
+        """Whether it points to where the other does, as far as the outlines tell."""
+        one, two = sketch.read(self.outline), sketch.read(other.outline)
+        if one is None or two is None:
+            return tolerance > 0.0 and one is two
+        apart = [a - b for a, b in zip(one, two, strict=True)]
+        return sketch.length(apart) <= tolerance * max(sketch.length(one), sketch.length(two))
 
 
 Answers = tuple[Answer, ...]
 """By stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSums:
+    """What a peer has added to its stage's sums."""
+
+    actor: Actor
+    microbatches: int
+    sketch: sketch.Sketch
 
 
 class PassState:
@@ -497,7 +521,41 @@ class PassState:
     def answers(self, without: frozenset[Actor]) -> Answers:
         """What every stage's gradient came to. Once there is a decision."""
         chosen = [self._one(stage, without) for stage in range(len(self.tables))]
-        return tuple(Answer(p.digest, p.squared_norm if p.finite else math.inf) for p in chosen)
+        return tuple(
+            Answer(p.digest, p.squared_norm if p.finite else math.inf, p.outline, self._adds_up(stage, p))
+            for stage, p in enumerate(chosen)
+        )
+
+    def own_sums(self, without: frozenset[Actor]) -> list[tuple[OwnSums, ...]]:
+        """By stage, what its peers say that they have added to what no other stage holds. Once there is a decision."""
+        found = []
+        for prepared in self.prepared.values():
+            there = []
+            for actor, said in prepared.items():
+                count, own = len(self.assigned_to(actor)), sketch.read(said.sketch)
+                if actor not in without and said.finite and own is not None and count:
+                    there.append(OwnSums(actor, count, own))
+            found.append(tuple(there))
+        return found
+
+    def _adds_up(self, stage: int, chosen: Prepared) -> bool:
+        """Whether the sketches of what peers contributed come to that of the stage's sum. Unknown: they do."""
+        if not chosen.finite or not chosen.seal:
+            return True
+        parts = [
+            self.reduces_with(stage)[:1],
+            *([self.reduces_with(stage)] if self._partner(stage) is not None else []),
+        ]
+        sums = []
+        for which, stages in enumerate(parts):
+            those = [self.prepared[s].get(actor) for s in stages for actor in self.tables[s].roster]
+            if any(said is None for said in those):
+                return True  # who was lost when all others were prepared has contributed too
+            told = [sketch.read(said.sketch, which) for said in those if said is not None]
+            if any(each is None for each in told):
+                return False
+            sums.append(sketch.added(each for each in told if each is not None))
+        return sketch.seal_of(sums) == chosen.seal
 
     def mixed_copies(self, without: frozenset[Actor]) -> int | None:
         """A boundary whose two sides computed with different copies of what crossed it. Once there is a decision."""

@@ -1,0 +1,120 @@
+"""Whose contributions are unlike those of others: a first look at each step, which costs next to nothing.
+
+Peers tell sketches of what they have added (`Prepared.sketch`). Each is compared with the sum of its siblings': its
+length, and the angle between them; and its length with what contributions to its stage were like in the last steps.
+What is usual is learned from the run itself, as its median and quartiles over steps, as SENTINEL does (arXiv
+2603.03592): who is several quartile ranges away is doubted. That proves nothing. So nobody is accused for it: the step
+is computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import Literal
+
+from swarm.protocol.coordinator.passes.pass_state import OwnSums
+from swarm.protocol.ids import Actor
+from swarm.protocol.sketch import added, dot, length
+
+RANGES = 5.0
+"""Quartile ranges beyond the quartiles at which a peer is doubted."""
+KNOWN = 24
+"""Values, of contributions to a stage, from which on it is known what is usual there."""
+REMEMBERED = 192
+NARROWEST = {"size": 0.15, "direction": 0.2, "growth": 0.15}
+"""Quartile range at least: a sketch of 64 numbers is no more exact than that."""
+BOUND = 16.0
+"""Times as long as a microbatch of its siblings: doubted even where nothing is known yet."""
+GROWTH = 0.75
+"""A sum of n gradients is between n^0.5 and n times as long as one: if they have nothing in common, or all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    stage: int
+    actor: Actor
+    what: Literal["long", "elsewhere", "short"]
+    reason: str
+
+
+Measured = tuple[tuple[str, float], ...]
+"""Of one contribution: what, and how much."""
+
+
+class Screen:
+    """`doubts` of a step that is ready to be decided; `decided` when it is, with what was measured."""
+
+    def __init__(self) -> None:
+        self._usual: dict[tuple[int, str], deque[float]] = {}
+
+    def forget(self) -> None:
+        """The history goes on from another version."""
+        self._usual.clear()
+
+    def decided(self, step: Sequence[Sequence[OwnSums]]) -> None:
+        """`step`: by stage. What it was like is usual from now on."""
+        for stage, contributions in enumerate(step):
+            for _, measured in _measure(contributions):
+                for what, value in measured:
+                    self._usual.setdefault((stage, what), deque(maxlen=REMEMBERED)).append(value)
+
+    def doubts(self, step: Sequence[Sequence[OwnSums]]) -> list[Doubt]:
+        """Whose sums are too unlike those of others to be believed at once, the longest first. `step`: by stage."""
+        found = []
+        for stage, contributions in enumerate(step):
+            limits = {what: self._limits(stage, what) for what in NARROWEST}
+            for actor, measured in _measure(contributions):
+                for what, value in measured:
+                    low, high = limits[what]
+                    if not low <= value <= high:
+                        found.append(_doubt(stage, actor, what, value, low, high))
+                        break
+        return sorted(found, key=lambda doubt: ("long", "elsewhere", "short").index(doubt.what))
+
+    def _limits(self, stage: int, what: str) -> tuple[float, float]:
+        """Between which values nobody is doubted."""
+        bound = math.log(BOUND) if what == "size" else math.inf
+        usual = self._usual.get((stage, what), ())
+        if len(usual) < KNOWN:
+            return -math.inf, bound
+        first, _, third = quantiles(usual, n=4)
+        reach = RANGES * max(third - first, NARROWEST[what])
+        low = -math.inf if what == "growth" else first - reach
+        return low, math.inf if what == "direction" else third + min(reach, bound)
+
+
+def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
+    """`size`: the logarithm of how long it is beside its siblings', for as many microbatches; `direction`: the angle to
+    them, as the inverse hyperbolic tangent of its cosine; `growth`: the logarithm of its length for a microbatch.
+    """
+    everything, found = added(each.sketch for each in contributions), []
+    count = sum(each.microbatches for each in contributions)
+    for each in contributions:
+        mine = length(each.sketch)
+        rest = [whole - part for whole, part in zip(everything, each.sketch, strict=True)]
+        others, measured = length(rest), []
+        if others:
+            beside = GROWTH * math.log(each.microbatches / (count - each.microbatches))
+            measured.append(("size", math.log(max(mine, 0.5) / others) - beside))
+        if others and mine:
+            cosine = dot(each.sketch, rest) / mine / others
+            measured.append(("direction", math.atanh(max(-0.999, min(0.999, cosine)))))
+        if mine:
+            measured.append(("growth", math.log(mine) - GROWTH * math.log(each.microbatches)))
+        found.append((each.actor, tuple(measured)))
+    return found
+
+
+def _doubt(stage: int, actor: Actor, what: str, value: float, low: float, high: float) -> Doubt:
+    if what == "direction":
+        reason = f"the sums of {actor} point elsewhere than its siblings': the cosine is {math.tanh(value):.2f}"
+        return Doubt(stage, actor, "elsewhere", f"{reason}, usually {math.tanh(low):.2f} or more")
+    those = "its siblings'" if what == "size" else "in the last steps"
+    reason = f"the sums of {actor} are {math.exp(value - (high if value > high else low)):.3g} times as long as "
+    if value > high:
+        return Doubt(stage, actor, "long", f"{reason}the longest usual beside {those}")
+    return Doubt(stage, actor, "short", f"{reason}the shortest usual beside {those}")
