@@ -75,6 +75,8 @@ replicas = 2
 max_replicas = 16
 [timing]
 step_budget_s = 600.0
+[audit]
+every = 0
 [data]
 directory = "data"
 """

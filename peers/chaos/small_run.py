@@ -29,6 +29,8 @@ every = 4
 every = 0
 [timing]
 recruit_after_s = 1.0
+[audit]
+every = 0
 [data]
 directory = "data"
 """

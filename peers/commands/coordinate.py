@@ -85,6 +85,12 @@ def command(
             console.print(f"{fingerprint}\n", soft_wrap=True)
 
     show = print_json if as_json else Progress(console, steps=run.manifest.run.steps, data=run.manifest.data)
+    if not as_json and run.manifest.audit.every and (why := run.manifest.prevents_audits):
+        console.print(
+            f"Steps are not audited: with {why} a step comes out otherwise when other peers compute it. Each "
+            "contribution is compared with its siblings' (docs/trust.md).",
+            soft_wrap=True,
+        )
     options = CoordinateOptions(
         corpus=run.corpus,
         initial=run.initial,

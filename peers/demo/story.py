@@ -23,6 +23,7 @@ from peers.run.home import Home
 from peers.run.run_toml import render
 from swarm import events as e
 from swarm.manifest import (
+    AuditSection,
     BatchSection,
     CheckpointSection,
     CodecSection,
@@ -410,6 +411,7 @@ def _demo_run(proposed: RunFile, options: DemoOptions) -> RunFile:
             "checkpoint": CheckpointSection(every=third),
             "evaluation": EvaluationSection(every=third, microbatches=32, sample_tokens=16, prompt=_PROMPT),
             "swarm": SwarmSection(replicas=options.replicas),
+            "audit": AuditSection(every=0),  # all its peers are this machine's
             "data": RunFile.Data(directory="../data"),
         }
     )

@@ -26,7 +26,8 @@ TABLES: dict[str, str] = {
     "divergence": "What to do when training gives no finite results any more. See docs/faults.md.",
     "evaluation": "Evaluation on held-out text through the pipeline, and a generated sample.",
     "swarm": "The number of peers.",
-    "audit": "Other peers compute some steps a second time, to detect wrong results. See docs/trust.md.",
+    "audit": "Contributions are compared, and other peers compute some steps again, to detect wrong results. See "
+    "docs/trust.md.",
     "coordinator": "Who may coordinate: empty for one machine, or a group of which a minority may die. See "
     "docs/hosting.md.",
     "data": "The prepared corpus. Its hashes are part of the run, its folder is not.",
@@ -100,9 +101,9 @@ MEANINGS: dict[str, str] = {
     "swarm.max_replicas": "most peers per stage, others stand by; 0: as many as are useful, by measurement",
     "swarm.start_timeout_s": "seconds; then the run starts with the peers that are there, and peers take on empty "
     "stages",
-    "audit.every": "one step in this number is computed twice, and the first step of newcomers; 0: none; take 50 "
-    "where strangers join",
-    "audit.tolerance": "largest relative difference of the gradient norm; 0: every bit must be equal, if all "
+    "audit.every": "microbatches of one peer; once in this number, other peers compute a step again; also the first "
+    "step of newcomers, and what differs from siblings; 0: nothing is compared",
+    "audit.tolerance": "largest relative difference of a stage's gradient; 0: every bit must be equal, if all "
     "machines are alike",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",
     "data.directory": "folder written by swarm-peer prepare, relative to this file",

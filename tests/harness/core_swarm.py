@@ -17,6 +17,7 @@ from swarm.compute.optimizer import StageState
 from swarm.data import step_order, visits
 from swarm.events import Event
 from swarm.manifest import (
+    AuditSection,
     BatchSection,
     CheckpointSection,
     CodecSection,
@@ -74,6 +75,7 @@ def manifest(
         evaluation=EvaluationSection(every=evaluate, microbatches=1, sample_tokens=2 if evaluate else 0),
         sums=SumSection(mode=mode, averaging=averaging),
         swarm=SwarmSection(replicas=replicas),
+        audit=AuditSection(every=0),
         data=DataSection(
             tokenizer_sha256="0" * 64,
             vocab_size=97,

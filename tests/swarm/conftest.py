@@ -44,6 +44,8 @@ every = 0
 recruit_after_s = 1.0
 [swarm]
 max_replicas = 2
+[audit]
+every = 0
 [data]
 directory = "../corpus"
 """

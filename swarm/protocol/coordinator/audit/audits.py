@@ -103,7 +103,7 @@ class _Inquiry:
     own_sums: StepSums = ()
     """What peers had contributed to it when all computed it."""
     suspects: set[str] = field(default_factory=set)
-    """Whose contributions were unlike others'."""
+    """Whose contributions were most unlike others'."""
 
     @property
     def takes_half(self) -> bool:
@@ -255,7 +255,8 @@ class Audits:
         doubts = self._screen.doubts(own_sums)
         for stage, those in enumerate(own_sums):
             here = [doubt for doubt in doubts if doubt.stage == stage and doubt.what != "short"]
-            if here and len(those) > 1 and not inquiry.away and (len(here) == 1 or here[0].what == "long"):
+            told_apart = len(those) > 2 or len(here) == 1 or (here and here[0].what == "long")
+            if here and len(those) > 1 and not inquiry.away and told_apart:
                 inquiry.away.add(here[0].actor.peer)
                 again = f"refused, since {here[0].reason}: others do its part"
                 return Ruling(again=again, refused=(here[0].actor,))
@@ -290,7 +291,7 @@ class Audits:
             drawn = "what its peers say of their sums does not come to the whole"
         elif doubts := self._screen.doubts(inquiry.own_sums):
             drawn = doubts[0].reason
-            inquiry.suspects = {doubt.actor.peer for doubt in doubts if doubt.what == doubts[0].what}
+            inquiry.suspects = {doubts[0].actor.peer}
         elif len(self._norms) == USUAL_STEPS and norm > JUMP * median(self._norms):
             drawn = f"its gradient norm {norm:.3g} is more than {JUMP:g} times the usual one"
         elif inquiry.step % every == self._draw(inquiry.step // every, "which") % every:  # so no two are far apart

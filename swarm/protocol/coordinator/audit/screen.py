@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median_high, quantiles
 from typing import Literal
 
 from swarm.protocol.coordinator.passes.pass_state import OwnSums
@@ -31,6 +31,8 @@ BOUND = 16.0
 """Times as long as a microbatch of its siblings: doubted even where nothing is known yet."""
 GROWTH = 0.75
 """A sum of n gradients is between n^0.5 and n times as long as one: if they have nothing in common, or all."""
+_SHORTEST = 0.5
+"""As what a sum of zeros counts: others are 1 or longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Doubt:
     actor: Actor
     what: Literal["long", "elsewhere", "short"]
     reason: str
+    beyond: float
+    """How far: to be compared with that of doubts of its kind."""
 
 
 Measured = tuple[tuple[str, float], ...]
@@ -63,7 +67,7 @@ class Screen:
                     self._usual.setdefault((stage, what), deque(maxlen=REMEMBERED)).append(value)
 
     def doubts(self, step: Sequence[Sequence[OwnSums]]) -> list[Doubt]:
-        """Whose sums are too unlike those of others to be believed at once, the longest first. `step`: by stage."""
+        """Whose sums are too unlike others' to be believed at once: the most unlike first. `step`: by stage."""
         found = []
         for stage, contributions in enumerate(step):
             limits = {what: self._limits(stage, what) for what in NARROWEST}
@@ -73,7 +77,7 @@ class Screen:
                     if not low <= value <= high:
                         found.append(_doubt(stage, actor, what, value, low, high))
                         break
-        return sorted(found, key=lambda doubt: ("long", "elsewhere", "short").index(doubt.what))
+        return sorted(found, key=lambda doubt: (("long", "elsewhere", "short").index(doubt.what), -doubt.beyond))
 
     def _limits(self, stage: int, what: str) -> tuple[float, float]:
         """Between which values nobody is doubted."""
@@ -88,23 +92,25 @@ class Screen:
 
 
 def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
-    """`size`: the logarithm of how long it is beside its siblings', for as many microbatches; `direction`: the angle to
-    them, as the inverse hyperbolic tangent of its cosine; `growth`: the logarithm of its length for a microbatch.
+    """`growth`: the logarithm of how long it is for a microbatch; `size`: the same, beside the (upper) median of its siblings;
+    `direction`: the angle to the sum of its siblings, as the inverse hyperbolic tangent of its cosine.
     """
     everything, found = added(each.sketch for each in contributions), []
-    count = sum(each.microbatches for each in contributions)
-    for each in contributions:
-        mine = length(each.sketch)
+    lengths = [length(each.sketch) for each in contributions]
+    growths = [
+        math.log(max(_SHORTEST, long)) - GROWTH * math.log(each.microbatches)
+        for long, each in zip(lengths, contributions, strict=True)
+    ]
+    for place, each in enumerate(contributions):
         rest = [whole - part for whole, part in zip(everything, each.sketch, strict=True)]
-        others, measured = length(rest), []
-        if others:
-            beside = GROWTH * math.log(each.microbatches / (count - each.microbatches))
-            measured.append(("size", math.log(max(mine, 0.5) / others) - beside))
-        if others and mine:
+        mine, others, measured = lengths[place], length(rest), []
+        if siblings := growths[:place] + growths[place + 1 :]:
+            measured.append(("size", growths[place] - median_high(siblings)))
+        if mine and others:
             cosine = dot(each.sketch, rest) / mine / others
             measured.append(("direction", math.atanh(max(-0.999, min(0.999, cosine)))))
         if mine:
-            measured.append(("growth", math.log(mine) - GROWTH * math.log(each.microbatches)))
+            measured.append(("growth", growths[place]))
         found.append((each.actor, tuple(measured)))
     return found
 
@@ -112,9 +118,12 @@ def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
 def _doubt(stage: int, actor: Actor, what: str, value: float, low: float, high: float) -> Doubt:
     if what == "direction":
         reason = f"the sums of {actor} point elsewhere than its siblings': the cosine is {math.tanh(value):.2f}"
-        return Doubt(stage, actor, "elsewhere", f"{reason}, usually {math.tanh(low):.2f} or more")
-    those = "its siblings'" if what == "size" else "in the last steps"
-    reason = f"the sums of {actor} are {math.exp(value - (high if value > high else low)):.3g} times as long as "
+        return Doubt(stage, actor, "elsewhere", f"{reason}, usually {math.tanh(low):.2f} or more", low - value)
+    those = "its siblings'" if what == "size" else "those of the last steps"
     if value > high:
-        return Doubt(stage, actor, "long", f"{reason}the longest usual beside {those}")
-    return Doubt(stage, actor, "short", f"{reason}the shortest usual beside {those}")
+        reason = (
+            f"the sums of {actor} are {math.exp(value - high):.3g} times as long as is usual at most beside {those}"
+        )
+        return Doubt(stage, actor, "long", reason, value - high)
+    reason = f"the sums of {actor} are {math.exp(value - low):.3g} times as long as is usual at least beside {those}"
+    return Doubt(stage, actor, "short", reason, low - value)
