@@ -46,7 +46,7 @@ def usual(draw: Random, counts: tuple[int, ...] = (4, 4, 4)) -> Screen:
 
 def test_honest_peers_are_not_doubted() -> None:
     doubted = 0
-    for seed in range(20):
+    for seed in range(5):
         draw = Random(seed)
         screen = Screen()
         for number in range(150):
@@ -54,12 +54,12 @@ def test_honest_peers_are_not_doubted() -> None:
             sums = [step(draw, counts, 0.99**number), step(draw, counts, draw.uniform(0.8, 1.2))]
             doubted += bool(screen.doubts(sums))
             screen.decided(sums)
-    assert doubted <= 3  # of 3000 steps
+    assert doubted <= 1  # of 750 steps
 
 
 @pytest.mark.parametrize(("factor", "what"), [(-300.0, "long"), (1e6, "long"), (-1.0, "elsewhere"), (0.001, "short")])
 def test_who_is_unlike_its_siblings_is_doubted(factor: float, what: str) -> None:
-    for seed in range(20):
+    for seed in range(6):
         draw = Random(seed)
         screen = usual(draw)
         doubts = screen.doubts([lying(step(draw, (4, 4, 4)), 1, factor)])

@@ -92,7 +92,7 @@ class Screen:
 
 
 def _measure(contributions: Sequence[OwnSums]) -> list[tuple[Actor, Measured]]:
-    """`growth`: the logarithm of how long it is for a microbatch; `size`: the same, beside the (upper) median of its siblings;
+    """`growth`: the logarithm of how long it is for a microbatch; `size`: the same, beside its siblings' upper median;
     `direction`: the angle to the sum of its siblings, as the inverse hyperbolic tangent of its cosine.
     """
     everything, found = added(each.sketch for each in contributions), []
