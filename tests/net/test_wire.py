@@ -274,6 +274,10 @@ def decision(**changes: float) -> bytes:
     return header(decide=pb.Decide(decision=changed))
 
 
+def prepared(**what: bytes) -> bytes:
+    return header(prepared=pb.Prepared(attempt=pb.Attempt(pass_id=PASS), finite=True, squared_norm=1.0, **what))
+
+
 def telemetry(**changes: Any) -> bytes:
     fields: dict[str, Any] = {"pass_id": PASS, "seconds": [1.0] * 6, **changes}
     return header(telemetry=pb.Telemetry(work=pb.Work(**fields)))
@@ -356,6 +360,10 @@ def want(count: int) -> bytes:
             b"",
             "a finite gradient with squared norm nan",
         ),
+        (prepared(sketch=bytes(100)), b"", "sketches of 100 and 0 bytes: one has 512"),
+        (prepared(outline=bytes(511)), b"", "sketches of 0 and 511 bytes"),
+        (prepared(sketch=bytes(1536)), b"", "1536 bytes; at most 1024"),
+        (prepared(outline=bytes(1024)), b"", "1024 bytes; at most 512"),
         (header(telemetry=pb.Telemetry(work=pb.Work(pass_id=PASS, seconds=[1.0] * 5))), b"", "there are 6"),
         (header(telemetry=pb.Telemetry(work=pb.Work(pass_id=PASS, seconds=[1.0] * 7))), b"", "7 entries; at most 6"),
         (telemetry(seconds=[math.nan] * 6), b"", "seconds of work (nan"),
