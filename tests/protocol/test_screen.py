@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from swarm.protocol.coordinator.audit.audits import DECIDE, Audits
-from swarm.protocol.coordinator.audit.screen import KNOWN, Screen
+from swarm.protocol.coordinator.audit.screen import KNOWN, LASTING, Screen
 from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.coordinator.passes.pass_state import Answer, OwnSums, PassState
@@ -186,6 +186,34 @@ def test_where_steps_cannot_be_compared_it_is_done_again_without_who_is_doubted_
     again = lying(step(draw, (3, 3)), 1, -300.0)  # others find the same: then the data is like that
     assert audits.judge(screened(again, audits, 1), decision, frozenset()) == DECIDE  # type: ignore[arg-type]
     assert audits.rosters(2, [list(ACTORS[:3])]) == [list(ACTORS[:3])]
+
+
+def test_a_changed_sign_that_no_single_step_shows_is_seen_in_many() -> None:
+    """Of gradients that have little in common."""
+    draw, screen, seen = Random(12), Screen(), None
+
+    def contributions(flipped: bool) -> tuple[OwnSums, ...]:
+        common = [draw.gauss(0, 3e5) for _ in range(PROJECTIONS)]
+        found = []
+        for actor in ACTORS[:3]:
+            sign = -1 if flipped and actor == ACTORS[2] else 1
+            sums = tuple(int(sign * (2 * c + draw.gauss(0, 1.4e6))) for c in common)
+            found.append(OwnSums(actor, 2, sums))
+        return tuple(found)
+
+    for _ in range(LASTING * 2):
+        assert not screen.doubts([contributions(False)])
+        screen.decided([contributions(False)])
+    for number in range(LASTING * 2):
+        doubts = screen.doubts([contributions(True)])
+        if doubts:
+            seen = number
+            break
+        screen.decided([contributions(True)])
+    assert seen is not None and seen > 5
+    assert {doubt.actor for doubt in doubts} == {ACTORS[2]} and "on average" in doubts[0].reason
+    screen.believe({ACTORS[2].peer})
+    assert not screen.doubts([contributions(True)])
 
 
 def test_it_takes_some_steps_until_it_is_known_what_is_usual() -> None:

@@ -338,6 +338,7 @@ class Audits:
         left_out = first.workers - found.served
         new = left_out - self._vouched
         self._vouched |= left_out
+        self._screen.believe(left_out)
         if inquiry.doubted or (inquiry.for_new and new and first.workers - self._vouched):
             return Ruling(again="audited: it is done again without the others")
         if inquiry.for_new and inquiry.drawn:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import median_high, quantiles
+from statistics import fmean, median_high, quantiles
 from typing import Literal
 
 from swarm.protocol.coordinator.passes.pass_state import OwnSums
 from swarm.protocol.ids import Actor
 from swarm.protocol.sketch import added, dot, length
 
-RANGES = 5.0
-"""Quartile ranges beyond the quartiles at which a peer is doubted."""
+RANGES = {"size": 5.0, "direction": 4.0, "growth": 8.0}
+"""Quartile ranges beyond the quartiles at which a peer is doubted. Some batches are much longer than others, to all."""
 KNOWN = 24
 """Values, of contributions to a stage, from which on it is known what is usual there."""
 REMEMBERED = 192
@@ -31,6 +31,12 @@ BOUND = 16.0
 """Times as long as a microbatch of its siblings: doubted even where nothing is known yet."""
 GROWTH = 0.75
 """A sum of n gradients is between n^0.5 and n times as long as one: if they have nothing in common, or all."""
+LASTING = 64
+"""Steps over which a peer's sums may point against its siblings' by chance. A changed sign shows in no single one."""
+DEVIATIONS = 4.0
+"""Below 0, at which the mean of so many angles is doubted."""
+_OF_RANGE = 1.35
+"""Standard deviations between the quartiles of a normal distribution."""
 _SHORTEST = 0.5
 """As what a sum of zeros counts: others are 1 or longer."""
 
@@ -54,16 +60,21 @@ class Screen:
 
     def __init__(self) -> None:
         self._usual: dict[tuple[int, str], deque[float]] = {}
+        self._angles: dict[tuple[int, Actor], deque[float]] = {}
+        """By stage and peer, of its last steps."""
 
     def forget(self) -> None:
         """The history goes on from another version."""
         self._usual.clear()
+        self._angles.clear()
 
     def decided(self, step: Sequence[Sequence[OwnSums]]) -> None:
         """`step`: by stage. What it was like is usual from now on."""
         for stage, contributions in enumerate(step):
-            for _, measured in _measure(contributions):
+            for actor, measured in _measure(contributions):
                 for what, value in measured:
+                    if what == "direction":
+                        self._angles.setdefault((stage, actor), deque(maxlen=LASTING)).append(value)
                     self._usual.setdefault((stage, what), deque(maxlen=REMEMBERED)).append(value)
 
     def doubts(self, step: Sequence[Sequence[OwnSums]]) -> list[Doubt]:
@@ -77,7 +88,25 @@ class Screen:
                     if not low <= value <= high:
                         found.append(_doubt(stage, actor, what, value, low, high))
                         break
+                else:
+                    found += self._lasting(stage, actor)
         return sorted(found, key=lambda doubt: (("long", "elsewhere", "short").index(doubt.what), -doubt.beyond))
+
+    def believe(self, peers: Collection[str]) -> None:
+        """An audit without them came out the same: what they did in the last steps is not held against them."""
+        self._angles = {key: angles for key, angles in self._angles.items() if key[1].peer not in peers}
+
+    def _lasting(self, stage: int, actor: Actor) -> list[Doubt]:
+        """Whether its sums have pointed against its siblings' on average, for longer than chance would have it."""
+        angles, usual = self._angles.get((stage, actor), ()), self._usual.get((stage, "direction"), ())
+        if len(angles) < LASTING or len(usual) < KNOWN:
+            return []
+        first, _, third = quantiles(usual, n=4)
+        reach = DEVIATIONS * (third - first) / _OF_RANGE / math.sqrt(LASTING)
+        if (average := fmean(angles)) >= -reach:
+            return []
+        reason = f"the sums of {actor} point against its siblings' in the last {LASTING} steps: the cosine is"
+        return [Doubt(stage, actor, "elsewhere", f"{reason} {math.tanh(average):.2f} on average", -reach - average)]
 
     def _limits(self, stage: int, what: str) -> tuple[float, float]:
         """Between which values nobody is doubted."""
@@ -86,7 +115,7 @@ class Screen:
         if len(usual) < KNOWN:
             return -math.inf, bound
         first, _, third = quantiles(usual, n=4)
-        reach = RANGES * max(third - first, NARROWEST[what])
+        reach = RANGES[what] * max(third - first, NARROWEST[what])
         low = -math.inf if what == "growth" else first - reach
         return low, math.inf if what == "direction" else third + min(reach, bound)
 
