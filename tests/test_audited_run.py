@@ -13,7 +13,7 @@ from torch import Tensor
 from swarm.compute.reduction import Reduction
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator
-from swarm.events import PeerExpelled, StepAudited
+from swarm.events import PeerExpelled, StepAborted, StepAudited
 from swarm.manifest import AuditSection, RunManifest
 from swarm.protocol.ids import Actor
 
@@ -27,17 +27,18 @@ def run() -> Iterator[Callable[..., Swarm]]:
     yield from runs()
 
 
-def audited(stages: int, tolerance: float = 0.0) -> RunManifest:
-    of = manifest("int8", stages, STEPS, replicas=3)
-    return of.model_copy(update={"audit": AuditSection(every=1, tolerance=tolerance)})
+def audited(stages: int, tolerance: float = 0.0, every: int = 1, steps: int = STEPS) -> RunManifest:
+    of = manifest("int8", stages, steps, replicas=3)
+    return of.model_copy(update={"audit": AuditSection(every=every, tolerance=tolerance)})
 
 
-def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: float) -> Hook:
-    """A hook that makes `liar` multiply what it gives to others."""
+def lying(monkeypatch: pytest.MonkeyPatch, liar: Actor, about: str, factor: float, since: int = 0) -> Hook:
+    """A hook that makes `liar` multiply what it gives to others, from step `since` on."""
     at = {"liar": False}
 
     def hook(swarm: Swarm, actor: Actor, action: object) -> None:
-        at["liar"] = actor == liar
+        pass_id = getattr(action, "pass_id", None)
+        at["liar"] = actor == liar and (not since or (pass_id is not None and pass_id.step >= since))
 
     add, total, frame = Accumulator.add_one, Reduction.sum, Stage._frame
 
@@ -79,3 +80,27 @@ def test_a_replica_that_multiplies_what_it_gives_is_expelled(
     assert [event.actor for event in swarm.events if isinstance(event, PeerExpelled)] == [str(liar)]
     assert [event.agreed for event in swarm.events if isinstance(event, StepAudited)] == [True] * STEPS
     assert swarm.digests() == swarm.plain()
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.01])
+def test_a_lie_in_a_step_that_is_not_drawn_is_found_by_the_screen_before_it_counts(
+    run, monkeypatch: pytest.MonkeyPatch, tolerance: float
+) -> None:
+    """Only the first step is audited of itself; the lie begins later, and the screen knows nothing of the run yet."""
+    with monkeypatch.context() as patched:
+        hook = lying(patched, LAST, "sums", -300.0, since=2)
+        swarm = run(audited(2, tolerance, every=10**6, steps=4), hook=hook)
+    (expelled,) = (event for event in swarm.events if isinstance(event, PeerExpelled))
+    assert (expelled.actor, expelled.step) == (str(LAST), 2)
+    assert [event.step for event in swarm.events if isinstance(event, StepAudited)] == [0, 2]
+    assert any("times as long as is usual" in e.reason for e in swarm.events if isinstance(e, StepAborted))
+    assert swarm.digests() == swarm.plain()
+
+
+def test_where_steps_cannot_be_compared_its_sums_are_refused(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = manifest("delta:4", 2, 4, replicas=3).model_copy(update={"audit": AuditSection(every=300)})
+    with monkeypatch.context() as patched:
+        swarm = run(of, hook=lying(patched, LAST, "sums", -300.0, since=2))
+    reasons = [event.reason for event in swarm.events if isinstance(event, StepAborted)]
+    assert reasons and all(reason.startswith(f"refused, since the sums of {LAST} are") for reason in reasons)
+    assert not [event for event in swarm.events if isinstance(event, PeerExpelled)]

@@ -103,7 +103,7 @@ MEANINGS: dict[str, str] = {
     "stages",
     "audit.every": "microbatches of one peer; once in this number, other peers compute a step again; also the first "
     "step of newcomers, and what differs from siblings; 0: nothing is compared",
-    "audit.tolerance": "largest relative difference of a stage's gradient; 0: every bit must be equal, if all "
+    "audit.tolerance": "largest relative difference of a stage's gradient norm; 0: every bit must be equal, if all "
     "machines are alike",
     "coordinator.group": "peer ids of the organiser's machines, an odd number of them (swarm-peer id)",
     "data.directory": "folder written by swarm-peer prepare, relative to this file",

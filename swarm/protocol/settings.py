@@ -54,7 +54,7 @@ class Settings:
     audit_every: int = 0
     """One step in so many is computed twice, by other peers, and must come out the same (`Audits`). 0: none."""
     audit_tolerance: float = 0.0
-    """By which part of its length a stage's gradient may differ then. 0: not by a bit."""
+    """By which part of it the length of a stage's gradient may differ then. 0: not by a bit."""
     audit_secret: bytes = b""
     """Which steps that are nobody can tell without it. Coordinators' own."""
     screened: bool = False

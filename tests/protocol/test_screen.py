@@ -157,6 +157,8 @@ def test_unequal_sums_are_alike_if_they_are_near_each_other() -> None:
     flipped = Answer("two", 1.0, written([-number for number in own.sketch]))
     moved = Answer("two", 1.0, written([*own.sketch[1:], own.sketch[0]]))
     assert one.is_like(near, 0.01) and not one.is_like(near, 0.0)
+    farther = Answer("two", 1.0, written([int(number * 1.04) for number in own.sketch]))
+    assert one.is_like(farther, 0.01) and not one.is_like(farther, 0.007)
     assert not one.is_like(flipped, 0.01) and not one.is_like(moved, 0.01)
     assert not one.is_like(Answer("two", 1.0), 0.01)
     assert not one.is_like(dataclasses.replace(one, adds_up=False), 0.01)

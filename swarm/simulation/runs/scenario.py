@@ -189,6 +189,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     )
     if scenario == "audited":
         settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode(), screened=True)
+    if delta or averaging:
+        settings = replace(settings, screened=seed % 2 == 0)
     if diverging is not None:
         actions: tuple[Literal["stop", "go_back"], ...] = ("stop", "go_back", "go_back")
         action = rng.choice(actions)

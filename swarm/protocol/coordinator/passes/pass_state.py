@@ -40,6 +40,9 @@ from swarm.protocol.messages import (
 from swarm.protocol.timeouts import Observed
 from swarm.protocol.update import Update
 
+APART = 5.0
+"""Times as far as their lengths two vectors may differ: what machines round otherwise points in all directions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -57,7 +60,7 @@ class Answer:
         return math.isfinite(self.squared_norm)
 
     def is_like(self, other: Answer, tolerance: float) -> bool:
-        """Whether both may be the same gradient. `tolerance`: by which part of its length it may differ."""
+        """Whether both may be the same gradient. `tolerance`: by which part of it its length may differ."""
         if self.adds_up != other.adds_up:
             return False
         if self.digest == other.digest:
@@ -73,7 +76,7 @@ class Answer:
         if one is None or two is None:
             return tolerance > 0.0 and one is two
         apart = [a - b for a, b in zip(one, two, strict=True)]
-        return sketch.length(apart) <= tolerance * max(sketch.length(one), sketch.length(two))
+        return sketch.length(apart) <= APART * tolerance * max(sketch.length(one), sketch.length(two))
 
 
 Answers = tuple[Answer, ...]
