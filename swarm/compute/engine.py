@@ -555,6 +555,10 @@ class StageEngine:
         turned = stage.turned if stage.turned is not before else None
         return _Launched(action, finish, begun, self._clock.mark(), turned)
 
+    def _coming_orders(self) -> list[EncodePart | SumBucket]:
+        """Those of a reduce that are queued."""
+        return [task for task in self._backlog.waiting(Urgency.REDUCE) if isinstance(task, EncodePart | SumBucket)]
+
     def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         start = time.perf_counter()
         done = self._compute(run, action)
@@ -582,6 +586,7 @@ class StageEngine:
 
     def _warm(self, stage: Stage) -> Stage:
         """Ready to compute."""
+        stage.reduction.coming = self._coming_orders
         if self._compiled:
             stage.warm_up(self._manifest)
         return stage

@@ -1,14 +1,17 @@
 """The Triton kernels, in Triton's interpreter, do what the CPU does. Skipped where Triton is not installed."""
 
+import math
 import os
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton", reason="the kernels need Triton, which torch brings along for CUDA alone")
 
-from swarm.compute import adding, device_packing, fused, fused_norm, fused_packing, norm, reduction
+from swarm.compute import adding, device_packing, fused, fused_norm, fused_packing, norm, packing, reduction
+from swarm.compute.grid import SumOverflow
 from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import SumSection
@@ -32,37 +35,159 @@ def test_squares_are_added_up():
     assert norm.agrees(fused_norm.lanes, CPU)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_reduce_on_the_device_sends_and_leaves_what_one_on_the_cpu_does(monkeypatch, lost):
+def crossed(shares, sums, coming: bool):
+    """All that two replicas send each other, and both: what each orders is known to it beforehand if `coming`."""
+    layout = shares[0].layout
+    one, other = (Reduction(share, Buckets(layout, sums), sums) for share in shares)
+    buckets = range(Buckets(layout, sums).count)
+    orders = [EncodePart(ATTEMPT, bucket) for bucket in buckets]
+    if coming:
+        other.coming = lambda: tuple(orders)
+    parts = []
+    while orders:
+        parts.append(bytes(other.part(orders.pop(0))))
+    totals = [SumBucket(ATTEMPT, bucket, (part,)) for bucket, part in zip(buckets, parts, strict=True)]
+    if coming:
+        one.coming = lambda: tuple(totals)
+    found = []
+    while totals:
+        found.append(bytes(one.sum(totals.pop(0))))
+    for replica in (one, other):
+        for bucket, total in enumerate(found):
+            replica.store(ATTEMPT, bucket, total)
+    return parts + found, one, other
+
+
+@pytest.mark.parametrize(
+    ("grid_bits", "height"), [(20, 1.0), (24, math.nan), (24, 300.0), (30, 1e-6), (30, 300.0)]
+)  # with the last, some sums are int64
+def test_a_reduce_on_the_device_sends_and_leaves_what_one_on_the_cpu_does(monkeypatch, height, grid_bits):
     monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 512)
     monkeypatch.setattr(device_packing, "GROUP", 2)
     layout = Layout.of({"a": torch.empty(31, 50), "b": torch.empty(70)}, with_loss=True)
-    sums = SumSection(grid_bits=24)
+    sums = SumSection(grid_bits=grid_bits)
     generator = torch.Generator().manual_seed(4)
     gradients = [[torch.randn(shape, generator=generator) for shape in layout.shapes] for _ in range(2)]
-    if lost:
-        gradients[1][1][3] = torch.nan
+    gradients[1][1][3] = height
+    gradients[0][0][:7] *= height if math.isfinite(height) else 1.0
+    shares = [Accumulator(layout, sums) for _ in range(2)]
+    for share, each in zip(shares, gradients, strict=True):
+        share.add(each, 2.0)
     found = []
-    for kernels in (None, fused_packing):
+    for kernels, coming in ((None, False), (fused_packing, False), (fused_packing, True)):
         monkeypatch.setattr(device_packing, "kernels", lambda device, kernels=kernels: kernels)
-        shares = [Accumulator(layout, sums) for _ in range(2)]
-        for share, each in zip(shares, gradients, strict=True):
-            share.add(each, 2.0)
-        one, other = (Reduction(share, Buckets(layout, sums), sums) for share in shares)
-        crossed = []
-        for bucket in range(Buckets(layout, sums).count):
-            part = bytes(other.part(EncodePart(ATTEMPT, bucket)))
-            total = bytes(one.sum(SumBucket(ATTEMPT, bucket, (part,))))
-            for replica in (one, other):
-                replica.store(ATTEMPT, bucket, total)
-            crossed += [part, total]
+        sent, one, other = crossed(shares, sums, coming)
         third = Reduction(shares[0], Buckets(layout, sums), sums)
         third.restore(ATTEMPT, written := one.written(ATTEMPT))
         ended = [repr(replica.assemble(ATTEMPT)) for replica in (one, other, third)]  # as text NaN equals itself
-        found.append((crossed, written, *ended))
-    assert found[0] == found[1]
+        found.append((sent, written, *ended))
+    assert found[0] == found[1] == found[2]
     assert len(set(found[0][2:])) == 1
-    assert ("finite=False" in found[0][2]) is lost
+    assert ("finite=False" in found[0][2]) is not math.isfinite(height)
+
+
+class Counted:
+    """fused_packing, counting."""
+
+    def __init__(self) -> None:
+        self.packed: list[int] = []
+        self.read: list[int] = []
+
+    def pack(self, numbers, places, grid_bits):
+        self.packed.append(len(places))
+        return fused_packing.pack(numbers, places, grid_bits)
+
+    def unpack(self, payloads, places, grid_bits, out, *, add=False):
+        self.read.append(len(places))
+        fused_packing.unpack(payloads, places, grid_bits, out, add=add)
+
+
+def test_what_is_known_to_come_is_done_in_groups(monkeypatch):
+    monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 64)
+    monkeypatch.setattr(device_packing, "GROUP", 8)
+    monkeypatch.setattr(device_packing, "kernels", lambda device: counted)
+    layout, sums = Layout.of({"a": torch.empty(64 * 20)}, with_loss=False), SumSection()
+    shares = [Accumulator(layout, sums) for _ in range(2)]
+    counted = Counted()
+    _, one, other = crossed(shares, sums, coming=True)
+    for replica in (one, other):
+        replica.assemble(ATTEMPT)
+    parts = totals = [8, 8, 4]
+    stored = [8, 8, 4]  # by the other; the one has them already
+    assert counted.packed == parts + totals
+    assert counted.read == totals + stored
+
+
+def test_more_buckets_take_as_many_launches(monkeypatch):
+    own = {name: Kernel() for name in ("measure", "pack_columns", "unpack_columns")}
+    for name, kernel in own.items():  # the interpreter would count too
+        monkeypatch.setattr(fused_packing, name, kernel)
+    counts = []
+    for size in (2, 6):
+        numbers = torch.arange(64 * size) * 1000
+        places = [slice(start, start + 64) for start in range(0, 64 * size, 64)]
+        payloads = [packing.pack(numbers[where].numpy(), 20) for where in places]
+        fused_packing._known((64,) * size, CPU)  # those are made once
+        with Launches() as launches:
+            fused_packing.pack(numbers, places, 20)
+            fused_packing.unpack(payloads, places, 20, torch.empty_like(numbers))
+        counts.append(launches.count)
+    assert counts[0] == counts[1] < 90
+    assert [kernel.launches for kernel in own.values()] == [2, 2, 2]
+
+
+class Kernel:
+    def __init__(self) -> None:
+        self.launches = 0
+
+    def __getitem__(self, grid):
+        def launch(*arguments, **options):
+            self.launches += 1
+
+        return launch
+
+
+class Launches(TorchDispatchMode):
+    """Counts torch's operations. Those that only look at a tensor otherwise count too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += 1
+        return operation(*args, **kwargs or {})
+
+
+def test_a_bucket_that_is_summed_too_large_is_told_in_its_turn(monkeypatch):
+    monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 64)
+    layout, sums = Layout.of({"a": torch.empty(64 * 2)}, with_loss=False), SumSection(grid_bits=30)
+    shares = [Accumulator(layout, sums) for _ in range(2)]
+    for share in shares:
+        for _ in range(3):
+            share.add([torch.cat((torch.zeros(64), torch.full((64,), 2.0**21)))])
+    for kernels in (None, fused_packing):
+        monkeypatch.setattr(device_packing, "kernels", lambda device, kernels=kernels: kernels)
+        one, other = (Reduction(share, Buckets(layout, sums), sums) for share in shares)
+        orders = [SumBucket(ATTEMPT, b, (bytes(other.part(EncodePart(ATTEMPT, b))),)) for b in range(2)]
+        one.coming = lambda orders=orders: tuple(orders)
+        assert bytes(one.sum(orders[0])) == bytes(1)
+        with pytest.raises(SumOverflow, match=r"the sum over replicas reaches 1.25829e\+07, the grid"):
+            one.sum(orders[1])
+
+
+def test_sums_that_are_put_aside_are_those_of_the_last_donor(monkeypatch):
+    monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 64)
+    monkeypatch.setattr(device_packing, "kernels", lambda device: fused_packing)
+    layout, sums = Layout.of({"a": torch.empty(100)}, with_loss=False), SumSection()
+    shares = [Accumulator(layout, sums) for _ in range(2)]
+    for value, share in enumerate(shares, 1):
+        share.add([torch.full((100,), float(value))])
+    replica = Reduction(shares[0], buckets := Buckets(layout, sums), sums)
+    for share in shares:
+        for bucket in range(2):
+            replica.store(ATTEMPT, bucket, buckets.write(share.numbers(buckets.slice(bucket))))
+    assert torch.equal(replica.reduced(ATTEMPT), shares[1].numbers(slice(0, 100)))
 
 
 def test_own_sums_are_packed_anew_when_they_have_changed(monkeypatch):
