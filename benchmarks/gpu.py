@@ -396,7 +396,7 @@ def _same_frames(lab: Lab) -> bool:
     manifest = _manifest(256, 640, 2, 2, 128)
     tokens, hidden, gradient = _inputs(manifest)
     body = BodyFormat(manifest)
-    packed: tuple[tuple[Callable[[Tensor], bytes], Tensor], ...] = (
+    packed: tuple[tuple[Callable[[Tensor], Buffer], Tensor], ...] = (
         (partial(body.pack_forward, 1, BodyKind.BATCH, tokens), hidden),
         (partial(body.pack_backward, 2), gradient),
     )
@@ -779,7 +779,7 @@ def _inputs(manifest: RunManifest) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, torch.randn(shape, generator=generator), torch.randn(shape, generator=generator) * 1e-3
 
 
-def _bodies(manifest: RunManifest) -> tuple[bytes, bytes]:
+def _bodies(manifest: RunManifest) -> tuple[Buffer, Buffer]:
     """What the middle stage receives of a microbatch: the forward's body, the backward's."""
     body = BodyFormat(manifest)
     tokens, hidden, gradient = _inputs(manifest)
@@ -787,7 +787,7 @@ def _bodies(manifest: RunManifest) -> tuple[bytes, bytes]:
     return forward, body.pack_backward(MIDDLE + 1, gradient)
 
 
-def _microbatch(stage: Stage, bodies: tuple[bytes, bytes]) -> None:
+def _microbatch(stage: Stage, bodies: tuple[Buffer, Buffer]) -> None:
     stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(0), bodies[0]))
     stage.backward(Backward(PASS, Microbatch(0), bodies[1]))
 
