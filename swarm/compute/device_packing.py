@@ -118,19 +118,25 @@ class DevicePacking:
                 wanted = dict.fromkeys(list(wanted)[GROUP:])
         return self._parts[0].payload(bucket)
 
+    def is_begun(self, key: object, order: Order) -> bool:
+        """Whether a bucket has been added up, with these parts, while another one was in turn."""
+        bucket, parts = order
+        return key == self._key and self._totals is not None and self._totals.parts.get(bucket) is parts
+
     def total(self, key: object, order: Order, coming: Callable[[], Iterable[Order]], out: Tensor) -> memoryview:
         """Own sums of a bucket and all parts of it, at their place in `out` on the device, and packed.
 
         key, coming: as in `part`. Raises SumOverflow.
         """
-        self._turn_to(key)
         bucket, parts = order
         group = self._totals
-        if group is None or group.parts.get(bucket) is not parts:
+        if group is None or not self.is_begun(key, order):
+            self._turn_to(key)
             orders = {bucket: parts}
             for other, others in coming():
-                if len(orders) < GROUP:
-                    orders.setdefault(other, others)
+                orders.setdefault(other, others)
+                if len(orders) == GROUP:
+                    break
             group = self._totals = self._summed(orders, out)
         payload, peak = group.payload(bucket), group.peak(bucket)
         if peak >= 1 << 53:

@@ -182,7 +182,9 @@ class Reduction:
     def _sum_on_device(self, action: SumBucket) -> memoryview:
         """And of what is coming, as far as its parts can be used: what is wrong with the others is told in its turn."""
         assert self._device is not None
-        order = self._checked(action)
+        key, order = self._key(action.attempt), (action.bucket, action.parts)
+        if not self._device.is_begun(key, order):  # type: ignore[arg-type]
+            self._checked(action)
         self._take(action.attempt, action.bucket)
 
         def coming() -> Iterator[Order]:
@@ -191,7 +193,7 @@ class Reduction:
                     with contextlib.suppress(FrameError):
                         yield self._checked(each)
 
-        payload = self._device.total(self._key(action.attempt), order, coming, self._reduced)
+        payload = self._device.total(key, order, coming, self._reduced)  # type: ignore[arg-type]
         self._summed.add(action.bucket)
         return payload
 

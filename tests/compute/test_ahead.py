@@ -170,13 +170,15 @@ def test_what_is_computed_is_told_though_the_engine_closes(make_manifest, ahead:
     try:
         engine.initialise().result(WAIT_S)
         engine.submit(Begin(STEP, PassKind.TRAIN))
-        engine.submit(Forward(STEP, PassKind.TRAIN, 0, tokens))
+        for m in range(2):
+            engine.submit(Forward(STEP, PassKind.TRAIN, m, tokens))
+        engine._call(lambda: None).result(WAIT_S)  # the second one is computed too
         assert begun.wait(WAIT_S)
     finally:
         engine.close()
     assert told.empty()
     goes_on.set()
-    assert isinstance(told.get(timeout=WAIT_S), ForwardDone)
+    assert [told.get(timeout=WAIT_S).microbatch for _ in range(2)] == [0, 1]
 
 
 def test_a_gradient_that_cannot_be_sent_is_told_before_a_sum_that_is_too_large(
