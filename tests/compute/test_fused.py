@@ -11,15 +11,12 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 pytest.importorskip("triton", reason="the kernels need Triton, which torch brings along for CUDA alone")
 
 from swarm.compute import adding, device_packing, fused, fused_norm, fused_packing, norm, packing, reduction
-from swarm.compute.grid import SumOverflow
 from swarm.compute.reduction import Buckets, Reduction
 from swarm.compute.sums import Accumulator, Layout
 from swarm.manifest import SumSection
-from swarm.protocol.ids import Attempt, PassId, StageIndex, StepNumber, Term
-from swarm.protocol.peer.io import EncodePart, SumBucket
+from tests.compute.two_replicas import ATTEMPT, crossed
 
 CPU = torch.device("cpu")
-ATTEMPT = Attempt(PassId(Term(0), StepNumber(0)), StageIndex(0), 0)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy stands in for the device
 
 
@@ -33,29 +30,6 @@ def test_sums_are_packed_and_read():
 
 def test_squares_are_added_up():
     assert norm.agrees(fused_norm.lanes, CPU)
-
-
-def crossed(shares, sums, coming: bool):
-    """All that two replicas send each other, and both: what each orders is known to it beforehand if `coming`."""
-    layout = shares[0].layout
-    one, other = (Reduction(share, Buckets(layout, sums), sums) for share in shares)
-    buckets = range(Buckets(layout, sums).count)
-    orders = [EncodePart(ATTEMPT, bucket) for bucket in buckets]
-    if coming:
-        other.coming = lambda: tuple(orders)
-    parts = []
-    while orders:
-        parts.append(bytes(other.part(orders.pop(0))))
-    totals = [SumBucket(ATTEMPT, bucket, (part,)) for bucket, part in zip(buckets, parts, strict=True)]
-    if coming:
-        one.coming = lambda: tuple(totals)
-    found = []
-    while totals:
-        found.append(bytes(one.sum(totals.pop(0))))
-    for replica in (one, other):
-        for bucket, total in enumerate(found):
-            replica.store(ATTEMPT, bucket, total)
-    return parts + found, one, other
 
 
 @pytest.mark.parametrize(
@@ -84,38 +58,6 @@ def test_a_reduce_on_the_device_sends_and_leaves_what_one_on_the_cpu_does(monkey
     assert found[0] == found[1] == found[2]
     assert len(set(found[0][2:])) == 1
     assert ("finite=False" in found[0][2]) is not math.isfinite(height)
-
-
-class Counted:
-    """fused_packing, counting."""
-
-    def __init__(self) -> None:
-        self.packed: list[int] = []
-        self.read: list[int] = []
-
-    def pack(self, numbers, places, grid_bits):
-        self.packed.append(len(places))
-        return fused_packing.pack(numbers, places, grid_bits)
-
-    def unpack(self, payloads, places, grid_bits, out, *, add=False):
-        self.read.append(len(places))
-        fused_packing.unpack(payloads, places, grid_bits, out, add=add)
-
-
-def test_what_is_known_to_come_is_done_in_groups(monkeypatch):
-    monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 64)
-    monkeypatch.setattr(device_packing, "GROUP", 8)
-    monkeypatch.setattr(device_packing, "kernels", lambda device: counted)
-    layout, sums = Layout.of({"a": torch.empty(64 * 20)}, with_loss=False), SumSection()
-    shares = [Accumulator(layout, sums) for _ in range(2)]
-    counted = Counted()
-    _, one, other = crossed(shares, sums, coming=True)
-    for replica in (one, other):
-        replica.assemble(ATTEMPT)
-    parts = totals = [8, 8, 4]
-    stored = [8, 8, 4]  # by the other; the one has them already
-    assert counted.packed == parts + totals
-    assert counted.read == totals + stored
 
 
 def test_more_buckets_take_as_many_launches(monkeypatch):
@@ -157,45 +99,3 @@ class Launches(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         self.count += 1
         return operation(*args, **kwargs or {})
-
-
-def test_a_bucket_that_is_summed_too_large_is_told_in_its_turn(monkeypatch):
-    monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 64)
-    layout, sums = Layout.of({"a": torch.empty(64 * 2)}, with_loss=False), SumSection(grid_bits=30)
-    shares = [Accumulator(layout, sums) for _ in range(2)]
-    for share in shares:
-        for _ in range(3):
-            share.add([torch.cat((torch.zeros(64), torch.full((64,), 2.0**21)))])
-    for kernels in (None, fused_packing):
-        monkeypatch.setattr(device_packing, "kernels", lambda device, kernels=kernels: kernels)
-        one, other = (Reduction(share, Buckets(layout, sums), sums) for share in shares)
-        orders = [SumBucket(ATTEMPT, b, (bytes(other.part(EncodePart(ATTEMPT, b))),)) for b in range(2)]
-        one.coming = lambda orders=orders: tuple(orders)
-        assert bytes(one.sum(orders[0])) == bytes(1)
-        with pytest.raises(SumOverflow, match=r"the sum over replicas reaches 1.25829e\+07, the grid"):
-            one.sum(orders[1])
-
-
-def test_sums_that_are_put_aside_are_those_of_the_last_donor(monkeypatch):
-    monkeypatch.setattr(reduction, "BUCKET_ELEMENTS", 64)
-    monkeypatch.setattr(device_packing, "kernels", lambda device: fused_packing)
-    layout, sums = Layout.of({"a": torch.empty(100)}, with_loss=False), SumSection()
-    shares = [Accumulator(layout, sums) for _ in range(2)]
-    for value, share in enumerate(shares, 1):
-        share.add([torch.full((100,), float(value))])
-    replica = Reduction(shares[0], buckets := Buckets(layout, sums), sums)
-    for share in shares:
-        for bucket in range(2):
-            replica.store(ATTEMPT, bucket, buckets.write(share.numbers(buckets.slice(bucket))))
-    assert torch.equal(replica.reduced(ATTEMPT), shares[1].numbers(slice(0, 100)))
-
-
-def test_own_sums_are_packed_anew_when_they_have_changed(monkeypatch):
-    monkeypatch.setattr(device_packing, "kernels", lambda device: fused_packing)
-    layout, sums = Layout.of({"a": torch.empty(65)}, with_loss=False), SumSection(grid_bits=8)
-    share = Accumulator(layout, sums)
-    replica = Reduction(share, Buckets(layout, sums), sums)
-    before = bytes(replica.part(EncodePart(ATTEMPT, 0)))
-    share.add([torch.ones(65)])
-    after = bytes(replica.part(EncodePart(ATTEMPT, 0)))
-    assert before == bytes(2) and after == bytes(Buckets(layout, sums).write(share.numbers(slice(0, 65))))
