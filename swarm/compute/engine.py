@@ -462,7 +462,8 @@ class StageEngine:
             self._warn(launched.task, error)
             self._tell(failure(launched.task, error.with_traceback(None)))
             return
-        self._depart(lambda: self._complete(launched.task, complete, end - begun))
+        task, seconds = launched.task, end - begun
+        self._depart(lambda: self._complete(task, complete, seconds))  # not `launched`, which holds gradients
 
     def _tell(self, done: PeerInput | None) -> None:
         if done is not None:

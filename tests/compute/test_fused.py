@@ -24,6 +24,20 @@ def test_a_gradient_is_rounded_and_added():
     assert adding.agrees(fused.add, CPU)
 
 
+def test_all_gradients_of_a_microbatch_take_two_launches(monkeypatch):
+    own = [Kernel(), Kernel()]
+    monkeypatch.setattr(fused, "_find_peaks", own[0])
+    monkeypatch.setattr(fused, "_add_rounded", own[1])
+    peaks, room = torch.zeros(9), torch.full((9,), 1 << 31)
+    given = [
+        adding.Given(place, torch.zeros(5000, dtype=torch.int32), torch.ones(5000, dtype=kind))
+        for place, kind in enumerate([torch.float32, torch.bfloat16, torch.float16] * 3)
+    ]
+    fused.add(given, peaks, room, 1.0, 2.0)
+    assert [kernel.launches for kernel in own] == [1, 1]
+    assert own[0].grid == own[1].grid == (9 * 2,)
+
+
 def test_sums_are_packed_and_read():
     assert device_packing.agree(fused_packing, CPU)
 
@@ -81,8 +95,11 @@ def test_more_buckets_take_as_many_launches(monkeypatch):
 class Kernel:
     def __init__(self) -> None:
         self.launches = 0
+        self.grid: tuple[int, ...] = ()
 
     def __getitem__(self, grid):
+        self.grid = grid
+
         def launch(*arguments, **options):
             self.launches += 1
 
