@@ -8,7 +8,6 @@ each place. Whole numbers add up modulo 2^64: all devices come to the same.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from swarm.protocol.sketch import PROJECTIONS, Sketch
 WIDTH = 1 << 14  # elements: part of the definition, never change it
 _TURNS = WIDTH // PROJECTIONS
 _HOST_PIECE = 1 << 18
-_DEVICE_PIECE = 1 << 24
+_DEVICE_PIECE = 1 << 22
 """Elements that are read at a time, whole blocks."""
 
 
@@ -91,9 +90,8 @@ class _HostFold:
 class _DeviceFold:
     def __init__(self, signs: Signs, device: torch.device) -> None:
         self._signs = signs
-        turned = _places(device)
-        self._table = signs.places.to(device)[turned]
-        """(turns, WIDTH): the signs of the places of a block, by how far it is turned."""
+        self._table = signs.places.to(device).repeat(2).unfold(0, WIDTH, PROJECTIONS)
+        """(turns, WIDTH), a view: the signs of the places of a block, by how far it is turned."""
         self._sums = torch.zeros(PROJECTIONS, dtype=torch.int64, device=device)
 
     def add(self, numbers: Tensor, first: int) -> None:
@@ -111,13 +109,6 @@ class _DeviceFold:
 
     def result(self) -> Sketch:
         return tuple(self._sums.tolist())
-
-
-@functools.cache
-def _places(device: torch.device) -> Tensor:
-    """(turns, WIDTH): where a place of a block comes to, by how far it is turned."""
-    places, turns = torch.arange(WIDTH, device=device), torch.arange(_TURNS, device=device)
-    return (places[None, :] + PROJECTIONS * turns[:, None]) % WIDTH
 
 
 def _word(raw: bytes) -> int:
