@@ -28,6 +28,8 @@ from swarm.manifest import RunManifest
 RUN = """
 [run]
 name = "averaging"
+[audit]
+every = 0
 [model]
 vocab_size = 2048
 heads = 4

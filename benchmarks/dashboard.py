@@ -43,6 +43,8 @@ RUN = """
 [run]
 name = "watched"
 steps = {steps}
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = 64

@@ -20,6 +20,8 @@ RUN = """
 [run]
 name = "emulated"
 steps = {steps}
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = 512

@@ -27,6 +27,8 @@ RUN = """
 [run]
 name = "exact-sums"
 steps = {steps}
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = 128

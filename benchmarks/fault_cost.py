@@ -28,6 +28,8 @@ RUN = """
 [run]
 name = "cost"
 steps = 20
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = 64

@@ -23,6 +23,8 @@ RUN = """
 [run]
 name = "footprint"
 steps = 3
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = 256

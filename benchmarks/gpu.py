@@ -84,6 +84,8 @@ RUN = """
 [run]
 name = "gpu"
 steps = {steps}
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = {dim}

@@ -32,6 +32,8 @@ RUN = """
 [run]
 name = "recovery"
 steps = 6
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = 256

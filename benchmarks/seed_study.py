@@ -30,6 +30,8 @@ RUN = """
 [run]
 name = "seed-study"
 steps = 120
+[audit]
+every = 0
 [model]
 kind = "resnet"
 vocab_size = 17

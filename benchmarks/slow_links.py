@@ -33,6 +33,8 @@ RUN = """
 [run]
 name = "slow-links"
 steps = {steps}
+[audit]
+every = 0
 [model]
 vocab_size = {vocab_size}
 dim = {dim}

@@ -35,6 +35,8 @@ RUN = """
 [run]
 name = "throughput"
 steps = {steps}
+[audit]
+every = 0
 [model]
 vocab_size = 4096
 dim = {dim}
