@@ -32,7 +32,7 @@ ffn_dim = 160
 context = 64
 cuts = [2]
 [batch]
-microbatches = 10
+microbatches = {microbatches}
 sequences = 4
 sequence_length = 64
 [checkpoint]
@@ -52,12 +52,17 @@ directory = "data"
 """
 
 
+MICROBATCHES = 10
+NEVER = 10_000
+"""Steps from one drawn audit to the next, which no run of this length has: what is found is found by the screen."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--peers", type=int, default=10)
     parser.add_argument("--liars", type=int, default=2)
-    parser.add_argument("--every", type=int, default=8)
+    parser.add_argument("--every", type=int, default=8, help="steps from audit to audit")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begin, later = ["PeerJoined"] * options.liars, _spread(options)
@@ -67,6 +72,7 @@ def main() -> None:
             "from the start, no audits": _run(folder / "unseen", options, begin, 0),
             "from the start, audited": _run(folder / "start", options, begin, options.every),
             "later, one after another, audited": _run(folder / "later", options, later, options.every),
+            "later, and no step is drawn": _run(folder / "screened", options, later, NEVER),
         }
     honest = rows["nobody lies"]["loss"]
     assert isinstance(honest, float)
@@ -85,10 +91,12 @@ def _spread(options: argparse.Namespace) -> list[str]:
 
 
 def _run(folder: Path, options: argparse.Namespace, lies: list[str], every: int) -> dict[str, object]:
-    """`lies`: at which moments as many peers, in order of arrival, begin."""
+    """`lies`: at which moments as many peers, in order of arrival, begin. `every`: steps."""
     folder.mkdir()
     path = folder / "RUN.toml"
-    path.write_text(RUN.format(steps=options.steps, replicas=options.peers // 2, every=every))
+    replicas = options.peers // 2
+    counted = every * MICROBATCHES // replicas  # of one peer
+    path.write_text(RUN.format(steps=options.steps, replicas=replicas, every=counted, microbatches=MICROBATCHES))
     (folder / "data").symlink_to(folder.parent / "data")
     join = [*PEERS, "join", "--threads", "1", "--capacity", "1", "--max-memory", "1GB"]
     commands = [[*join, f"--fault=lie@{moment}"] for moment in lies]

@@ -144,8 +144,9 @@ def test_one_that_is_told_otherwise_is_seen() -> None:
 
 def test_the_loss_is_no_part_of_it() -> None:
     shares, layout = replicas(SumSection())
-    (done,) = reduced(shares[:1], SumSection())
-    values = shares[0].numbers(slice(0, layout.length - 1))
+    (done,) = reduced(shares[2:], SumSection())
+    assert done.loss_sum == 2.0
+    values = shares[2].numbers(slice(0, layout.length - 1))
     assert of(done) == one_sketch(values, f"sums {done.digest}")
 
 
