@@ -189,7 +189,7 @@ def test_a_peer_that_has_lost_its_residuals_says_so_and_is_not_used(run, monkeyp
 
     monkeypatch.setattr(Carry, "of", forgetful)
     swarm = run(averaged(), hook=hook)
-    assert said == ["lacks the residuals of step 2, which the pass builds on"]
+    assert said == ["lacks the residuals of step 2, which the pass needs"]
     assert len(carried(swarm)[3]) == 1, "it is fenced"
     back = next(each for each in carried(swarm)[4:] if len(each) == 2)
     assert sorted(back) == [-1, 0], "it listens, and begins anew"
