@@ -145,7 +145,7 @@ def test_where_nobody_else_can_send_it_the_run_waits_and_says_for_whom() -> None
     world.run(60.0, 60_000, lambda: False)
     assert disturbed.insiders == {"peer1": 1} and not world.watch.decisions
     waits = disturbed.of(RunPaused)[-1].reason
-    assert "which peer1 sent" in waits and "another peer for stage 0 or 1 may help" in waits
+    assert "which peer1 sent" in waits and "add a peer for stage 0 or 1" in waits
 
 
 @pytest.mark.parametrize("seed", range(6))
