@@ -203,5 +203,5 @@ def test_the_reference_says_when_it_cannot_replay() -> None:
     with pytest.raises(ReplayError, match=r"step 2 adds residuals of step 1, which are not known here: train from"):
         train_reference(of, Corpus(of), state=half.states, replay={2: StepReplay((), shares)})
     missing = ((Contribution(0b0001, -1), Contribution(0b1010, -1)),) * 2
-    with pytest.raises(ReplayError, match=r"microbatch 2 of step 0 is in nobody's sum"):
+    with pytest.raises(ReplayError, match=r"microbatch 2 of step 0 is in no member's sum"):
         train_reference(of, Corpus(of), replay={0: StepReplay((), missing)})

@@ -114,6 +114,6 @@ def test_a_tokenizer_that_does_not_know_the_text_is_shown(
     arguments = ["--input", str(tmp_path / "a.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
     assert exit_code("prepare", *arguments, "--heldout", "0.3", "--out", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
-    assert "is this the tokenizer for this text?" in out
+    assert "is this the right tokenizer for this text?" in out
     assert ("unknown tokens: 0.00 %" in out) == (unknown_token is None)
     assert "% of the characters are lost" in out
