@@ -83,7 +83,7 @@ def command(
         if images == "digits":
             _refuse("--images digits: their name and licence are known", told)
     elif not inputs:
-        _refuse("without --input it is the text that comes with the installation", {"--field": field, **told})
+        _refuse("without --input, the text is the one of the installation", {"--field": field, **told})
     if tokenizer is None:
         _refuse("a tokenizer that is trained here ends texts in its own way", {"--end-of-text": end})
     else:

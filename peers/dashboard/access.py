@@ -102,7 +102,7 @@ class Gate:
 
     def _by_token(self, request: Request, token: str) -> Access:
         access = self._tokens.access(token[:_LONGEST_TOKEN])
-        if access is not Access.NONE:  # whatever others at this address have tried: they share it, on one machine
+        if access is not Access.NONE:  # even after failed attempts: users of one machine share an address
             return max(access, self._opening.to_all)
         client = request.client.host if request.client is not None else ""
         if wait := self._attempts.wait_s(client):

@@ -1,10 +1,10 @@
-"""The application: which route asks for what access, and what it answers with.
+"""The application: the routes, their required access and their answers.
 
 /                      the pages, and /static/… their files
 /api/v1/TOPIC          one answer of `topics.py`; `?at=` for a moment
 /api/v1/session        a token for a cookie
 /api/v1/control        a command of the organiser's
-/api/v1/exports        a model for others, made by a process of its own
+/api/v1/exports        a model for others, made by a separate process
 /downloads/…           checkpoints and exports
 /events                what changes
 /metrics /openapi.json for programs
@@ -154,7 +154,7 @@ class _Routes:
         self._parts.gate.require(request, Access.ORGANISER)
         return JSONResponse(join_lines(self._parts.home))
 
-    # ------------------------------------------------------------ who is there
+    # ------------------------------------------------------------ joining
 
     async def session(self, request: Request) -> Response:
         gate = self._parts.gate

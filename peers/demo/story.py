@@ -333,7 +333,7 @@ class _Story:
         self._report.usual_step_seconds = statistics.median(usual) if usual else None
         if not recovery.complete:
             raise DemoFailed(
-                f"the kill in step {recovery.step + 1} did not show what it should: {recovery.finished} finished and "
+                f"the kill in step {recovery.step + 1} did not show the recovery: {recovery.finished} finished and "
                 f"{recovery.unfinished} unfinished microbatches moved, {recovery.frames} frames recovered"
             )
 

@@ -7,7 +7,7 @@ metrics.jsonl    figures by step (peers/report/metrics.py)
 checkpoints/     shards this process keeps, in a folder for each run, named by its hash
 retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
 lent/            sums of steps, kept for peers that catch up; emptied at every start
-incoming/        what a peer that joins or catches up has of a state and of sums
+incoming/        parts of a state and of sums that a peer fetches to join or catch up
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record

@@ -69,7 +69,7 @@ def _ask_for_large_pages(libc: ctypes.CDLL, nbytes: int) -> None:
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     block = libc.malloc(nbytes)
-    if not block:  # the kernel does not promise so much
+    if not block:  # the kernel grants less
         return
     first = -(-block // _LARGE_PAGE) * _LARGE_PAGE
     last = (block + nbytes) // _LARGE_PAGE * _LARGE_PAGE

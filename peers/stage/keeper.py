@@ -177,7 +177,7 @@ class Keeper:
         """Check, whatever the source, that version 0 is exactly the imported parameters of the manifest."""
         chain = first_chain(self._manifest, meta.stage)
         if (meta.digest, state.chain) != (self._manifest.initial.digests[meta.stage], chain):
-            raise StateError(source, f"version 0 of stage {meta.stage} is not what the run's manifest imports")
+            raise StateError(source, f"version 0 of stage {meta.stage} differs from the run's imported parameters")
 
     def _engine_of(self, stage: int) -> StageEngine:
         if self.engine is None or self.stage != stage:

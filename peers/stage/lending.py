@@ -170,7 +170,7 @@ class Lending:
         def ended(done: _Making) -> None:
             if done.cancelled() or (error := done.exception()) is None:
                 return
-            self._emit(CheckpointRefused(f"what is kept of version {key} for others", str(error)))
+            self._emit(CheckpointRefused(f"the copy or sums of version {key} for others", str(error)))
             if table.get(key) is done:
                 del table[key]
 

@@ -140,7 +140,7 @@ class SwarmSection(Section):
         default=600.0,
         gt=0,
         le=1e9,
-        description="then start with what is there, and peers take on stages that nobody holds",
+        description="then start with the peers that are there, which also take on stages without a peer",
     )
 
     @model_validator(mode="after")
@@ -245,7 +245,7 @@ class Tables(Section):
         if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
             raise ValueError(
                 f'audit.tolerance = 0 lets no bit differ, and with sums.mode = "{self.sums.mode}" the last bits depend '
-                'on who adds: set audit.tolerance = 0.01, or sums.mode = "exact"'
+                'on the adding peer: set audit.tolerance = 0.01, or sums.mode = "exact"'
             )
         largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
         if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):

@@ -71,7 +71,7 @@ class Crossings:
     def gradient_arrived(self, m: Microbatch, lineage: Lineage | None) -> None:
         self._gradients[m] = lineage or _NONE
 
-    # ------------------------------------------------------------ what the compute thread is told
+    # ------------------------------------------------------------ orders to the compute thread
 
     def decoded_with(self, m: Microbatch) -> BaseKey | None:
         """The base that the activation of `m` is relative to; None: it is whole."""
@@ -85,7 +85,7 @@ class Crossings:
         assert self._visit is not None
         return BaseKey(self._visit, m, end)
 
-    # ------------------------------------------------------------ what it has computed
+    # ------------------------------------------------------------ results of the compute thread
 
     def forwarded(self, m: Microbatch, received: int, sent: int) -> Lineage | None:
         """The lineage of the computed activation. `received`, `sent`: digests of input and output reconstruction."""

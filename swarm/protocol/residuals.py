@@ -21,7 +21,7 @@ from swarm.protocol.messages import Decision, StageTable
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """A peer holds the residuals of a decided step; and its place in that step's roster."""
+    """The residuals that a peer holds: of which decided step, and its place in that step's roster."""
 
     term: Term
     step: StepNumber

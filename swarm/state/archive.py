@@ -190,7 +190,7 @@ class ArchiveWriter:
     def _disk_error(self, error: OSError) -> StateError:
         self._sink.drop()
         return StateError(
-            self._sink.temporary, f"not archived: {error.strerror}; what was archived is intact, free some space"
+            self._sink.temporary, f"not archived: {error.strerror}; archived versions are intact, free some space"
         )
 
 

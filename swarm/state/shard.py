@@ -214,7 +214,7 @@ def _check_hash(actual: str, written: WrittenFile, where: str) -> None:
 def _parse_head(
     head: bytes | memoryview, values_bytes: int, where: str, shapes: Shapes | None
 ) -> tuple[Layout, ShardMeta]:
-    """The content of a head, if this number of bytes of values follows it. Raises StateError."""
+    """The layout and meta in a head. `values_bytes`: bytes that follow it. Raises StateError if they do not match."""
     layout = parse_head(head, where)
     if values_bytes != layout.values_bytes:
         raise StateError(where, f"{values_bytes} bytes of values, its head describes {layout.values_bytes}")

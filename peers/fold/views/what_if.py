@@ -155,12 +155,12 @@ def _sentence(
     stages = f"stage {hit[0].stage}" if len(hit) == 1 else f"stages {', '.join(str(loss.stage) for loss in hit)}"
     who = f"{others} other peer{'s' if others > 1 else ''} of {stages}"
     if before is None or after is None:
-        return f"If {name} left now, the {who} would go on."
+        return f"If {name} left now, the {who} would continue."
     slower = 1 - after / before if before > 0 else 0.0
     speed = "as fast as before" if slower < 0.005 else f"{100 * slower:.0f} % slower ({after:,.0f} tokens/s)"
     begun = f"{again} microbatches" if again else "what it has begun"
     work = f", after {seconds:.1f} s of work done again ({begun})" if seconds else ""
-    return f"If {name} left now, the {who} would go on {speed}{work}."
+    return f"If {name} left now, the {who} would continue {speed}{work}."
 
 
 def _with(together: list[Member]) -> str:

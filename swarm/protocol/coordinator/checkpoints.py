@@ -142,7 +142,7 @@ class Checkpoints:
                 return f"{what}: its replicas' copies differ, or some have not saved it"
         return f"checkpoint {version} is not archived: its copies could not be fetched or stored so far"
 
-    # ------------------------------------------------------------ who is believed
+    # ------------------------------------------------------------ whose reports count
 
     def _is_archived(self, version: int) -> bool:
         return self._history.archived is not None and version <= self._history.archived
@@ -169,7 +169,7 @@ class Checkpoints:
         voters = votes.total()
         if now - copies.since < self._settings.step_budget_s:
             voters = max(voters, believed.awaited)
-        elif len(votes) == voters == 2:  # nobody can tell which is right
+        elif len(votes) == voters == 2:  # it is unknown which is right
             said = copies.by_stage[stage]
             first = min((p for p in said if p in believed.peers), key=lambda p: self._members.standing(said[p][0]))
             return said[first][1]

@@ -113,7 +113,10 @@ class Listeners:
         return Listener(member.actor, member.stage, version, loads, member.move_number, member.void_before)
 
     def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
-        """A new listener. It loads this pass's version or continues with another; with too many, the newest loaded."""
+        """A new listener. It loads the version of this pass, or continues a version that it began to load.
+
+        If too many versions are being loaded already, it loads the newest of them.
+        """
         assert member.stage is not None
         loaded = {other.version for other in others if other.loads}
         version, before = pass_id.version, self._of_lost(member.actor.peer, now)

@@ -65,7 +65,7 @@ class CatchUp:
     def _base(self) -> int | None:
         return self._held_stage.version if self._held_stage.loading is None else self._held_stage.loading
 
-    # ------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------ passes and decisions heard
 
     def told(self, opening: Open) -> None:
         """A pass has opened, with this peer as a listener or in a roster. Every roster member holds its version."""
@@ -93,7 +93,7 @@ class CatchUp:
         if known is None or known.decision.term < decision.term:
             self._steps[step] = _Step(decision)
 
-    # ------------------------------------------------------------ what is done about it
+    # ------------------------------------------------------------ fetching, restoring, applying
 
     def advance(self) -> RestoreSums | None:
         """Start to fetch the next sums needed. Return the order to restore the next step's sums, once they are here."""

@@ -58,7 +58,7 @@ class Work:
     moved: bool = False
     """An amendment gave it to this peer. The stage before may have its gradient already: send it only on a WANT."""
     ask: bool = False
-    """Whether to ask for its gradient: nobody pushes it, because the microbatch was moved here or in the next stage."""
+    """Whether to ask for its gradient: no peer pushes it, since its microbatch moved here or in the next stage."""
     asked_again: bool = False
     input: Payload | None = field(default=None, repr=False)
     gradient: Payload | None = field(default=None, repr=False)
@@ -117,7 +117,7 @@ class Microbatches:
                 self._asked.expect(self._input_key(m), now)
         self.pull(now)
 
-    # ------------------------------------------------------------ what the outside asks
+    # ------------------------------------------------------------ queries
 
     @property
     def table(self) -> StageTable:

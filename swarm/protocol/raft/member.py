@@ -1,7 +1,7 @@
 """A member of a group of coordinators: it keeps the decision record with the others, and coordinates while it leads.
 
 The leader starts a `CoordinatorCore` from the state of the record, under a term that a majority has on disk before any
-peer hears of it. The group appends to its log what that core would write to a disk of its own. The other members hear
+peer hears of it. The group appends to its log what that core would write to its own disk. The other members hear
 the swarm's peers too, keep copies of the archive, and wait.
 """
 
@@ -208,7 +208,7 @@ class GroupMember:
         due = min(self.record.next_wakeup(), self._forwarded_controls.next_at)
         return due if self.core is None else min(due, self.core.next_wakeup())
 
-    # ------------------------------------------------------------ who leads
+    # ------------------------------------------------------------ the leader
 
     def _follow_up(self, now: float) -> None:
         """Act on the changes of the record."""
@@ -298,7 +298,7 @@ class GroupMember:
         if self.over and alone_s >= self.settings.step_budget_s:
             self._out.append(Stop(FINISHED))
 
-    # ------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------ messages
 
     def _on_member(self, sender: Actor, message: GroupMessage, now: float) -> None:
         if isinstance(message, Adjourn):
@@ -407,7 +407,7 @@ class GroupMember:
                 elif self.core is not None:
                     self._emit(given(command))  # the former leader may have died before it could report it
 
-    # ------------------------------------------------------------ what the organiser commands
+    # ------------------------------------------------------------ commands of the organiser
 
     def _on_request(self, request: ControlRequested, now: float) -> None:
         try:

@@ -96,7 +96,7 @@ class Raft:
         """Messages, each with the number of the write that must be on disk before it is sent."""
         self._fresh: list[Entry] = []
 
-    # ------------------------------------------------------------ for the one who drives it
+    # ------------------------------------------------------------ for the driver
 
     @property
     def leads(self) -> bool:

@@ -596,7 +596,7 @@ class Watch:
         if not table.roster or len(set(table.roster)) != len(table.roster):
             raise Violation("contract", f"{pass_id} s{stage}: roster {table.roster}")
         if any(not 0 <= who < len(table.roster) for who in table.assignment):
-            raise Violation("exactly once", f"{pass_id} s{stage}: a microbatch is assigned to nobody")
+            raise Violation("exactly once", f"{pass_id} s{stage}: a microbatch is assigned to no peer")
         void = self._fenced[pass_id].intersection(table.roster)
         if void:
             raise Violation("no zombies", f"{pass_id} s{stage}: fenced {min(void)} is in table {table.number}")

@@ -103,7 +103,7 @@ def nonsense(cell: Cell) -> str | None:
     """Why there is no such fault; None for cells that make sense."""
     kind, phase, role = cell.kind, cell.phase, cell.role
     if kind == "stranger":
-        return None if role == "coordinator" else "a stranger talks to everybody, whoever's moment it comes at"
+        return None if role == "coordinator" else "a stranger talks to everybody, at any process's moment"
     if kind in ("decision unsent", "decision half sent"):
         return None if (phase, role) == ("deciding", "coordinator") else "only the coordinator decides"
     if role == "coordinator":
@@ -123,9 +123,9 @@ def nonsense(cell: Cell) -> str | None:
     if kind == "bit flip" and phase != "reduce":
         return "a gradient goes wrong while it is reduced"
     if kind == "not finite" and phase not in ("forward", "backward", "reduce"):
-        return "only what is computed or reduced can be so"
+        return "only a computed or reduced value can be non-finite"
     if phase == "weights" and (role in ("coordinator", "standby") or kind in _ON_LINKS):
-        return "weights' gradients are computed alone, and nobody is sent anything"
+        return "weight gradients are computed locally, and nothing is sent"
     if kind == "swallow" and (role in ("coordinator", "standby") or phase not in _WORKING):
         return "work is swallowed where there is some"
     if kind == "exception" and phase not in ("forward", "backward", "weights", "applying"):

@@ -291,7 +291,7 @@ class SimPeer(Lender):
         if self.lies("sums"):
             self.accumulator += LIE
 
-    # ------------------------------------------------------------ what it does wrong
+    # ------------------------------------------------------------ misbehaviour
 
     def spoil_step(self, for_good: bool) -> None:
         """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""

@@ -96,7 +96,7 @@ class SimReduce:
         if self._pending_of == void:
             self._pending_of, self._pending = None, {}
 
-    # ------------------------------------------------------------ what comes of them
+    # ------------------------------------------------------------ results
 
     def sums(self, attempt: Attempt) -> dict[int, int]:
         """{bucket: sum}, which must be of `attempt` and complete. Raises Violation."""

@@ -92,7 +92,7 @@ def _tensor(path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kin
         known = ", ".join(found.name for found in BLOCKS.values())
         raise StateError(
             path,
-            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: take it in one of those",
+            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: use one of those",
         )
     if shape[-1] % block.values:
         raise StateError(path, f"tensor {name} has rows of {shape[-1]}, {block.name} has blocks of {block.values}")

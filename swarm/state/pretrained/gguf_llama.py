@@ -90,7 +90,9 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     shape: dict[str, Any] = {ours: get(key) for key, ours in _SHAPE.items()}
     shape["kv_heads"] = get("attention.head_count_kv", shape["heads"])
     if type(shape["kv_heads"]) is not int or shape["kv_heads"] < 1:
-        raise StateError(path, f"llama.attention.head_count_kv = {shape['kv_heads']!r:.80}: every layer has as many")
+        raise StateError(
+            path, f"llama.attention.head_count_kv = {shape['kv_heads']!r:.80}: write one number for all layers"
+        )
     shape["norm_eps"] = _decimal(get("attention.layer_norm_rms_epsilon", 1e-5))
     shape["rope_theta"] = _decimal(get("rope.freq_base", 10_000.0))
     embedding = file.tensors.get("token_embd.weight")

@@ -174,7 +174,7 @@ class Repair:
         """Actors that get no more work as long as a sibling is there: those that leave, and those on probation."""
         return self._pass_state.probed.union(self._members.leaving())
 
-    # ------------------------------------------------------------ those who leave
+    # ------------------------------------------------------------ leaving members
 
     def drain(self, now: float) -> Suspect | GiveUp | None:
         """Reassign the unstarted work of leaving members, and name one that cannot stay to the end.
@@ -214,7 +214,7 @@ class Repair:
                 longest = max(longest, sum(len(self._pass_state.unfinished(a)) for a in table.roster) / sum(rates))
         return longest
 
-    # ------------------------------------------------------------ those who disagree
+    # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
         """Reduce once more. If digests differ again, exclude the replica with the rarest answer (or the later one)."""

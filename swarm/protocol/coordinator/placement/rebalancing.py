@@ -53,7 +53,7 @@ class Rebalancing:
         self._due = False
         """Whether a step was decided since moves were last considered."""
 
-    # ------------------------------------------------------------ what is measured
+    # ------------------------------------------------------------ measurements
 
     def opened(self, actors: Iterable[Actor], now: float) -> None:
         """A pass opens with these actors."""
