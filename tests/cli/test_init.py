@@ -175,8 +175,8 @@ def load(tmp_path: Path, text: str, *overrides: str) -> RunFile:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("run.steps=true", r"run\.steps: true is no number \(got True\)"),
-        ("optimizer.learning_rate=false", r"optimizer\.learning_rate: false is no number"),
+        ("run.steps=true", r"run\.steps: true is not a number \(got True\)"),
+        ("optimizer.learning_rate=false", r"optimizer\.learning_rate: false is not a number"),
         ('coordinator.group=["x"]', r"coordinator\.group\.0: write a peer id, as `swarm-peer id` prints it"),
         ("run.name='a b'", r"run\.name: write up to 64 letters"),
         ("model.cuts=3", r"model\.cuts: write a list, such as \[2, 4\] \(got 3\)"),
