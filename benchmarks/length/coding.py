@@ -2,7 +2,7 @@
 
 Two families. `uniform` is the product's `intN` (blocks of 64 values) or `intN-channel`: its values, and its bytes by
 formula. `entropy` codes y = (x − mean of the token's vocabulary entry)·R with one uniform step for the whole tensor,
-a multiple of y's root mean square. Its bits are the code length of an ideal adaptive coder: −log2 of each code's
+a multiple of y's usual size. Its bits are the code length of an ideal adaptive coder: −log2 of each code's
 probability under the codes of its coefficient seen so far, with older ones counted less. Means, rotation R and code
 counts change after a tensor has been coded, from values that both ends have.
 """
@@ -20,6 +20,8 @@ from swarm.codecs.blocks import Scales, cut
 
 _LEVELS = 127
 """Codes on either side of zero; larger ones saturate."""
+_NORMAL = 1.4826
+"""Standard deviation ÷ median magnitude of normal values."""
 _COUNTED_FOR = 0.998
 """Of a code's count, what is left after one more tensor."""
 _COVARIANCE_KEPT = 0.99
@@ -40,7 +42,11 @@ class Coding:
     channels: bool = False
     """Of `uniform`: a scale for each channel instead of each block."""
     step: float = 1.0
-    """Of `entropy`, in root mean squares."""
+    """Of `entropy`, in usual sizes of a coefficient."""
+    peaky: bool = False
+    """The usual size is the root mean square, which a few large tokens decide; else 1.48 times the median magnitude,
+    which is the same for normal values. What tokens have in common is then coded as finely as the largest are.
+    """
     means: bool = False
     """The mean of a token's vocabulary entry is subtracted first."""
     rotated: bool = False
@@ -109,8 +115,9 @@ class Coder(nn.Module):
         expected = self.mean[ids] if coding.means else None
         rest = flat if expected is None else flat - expected
         turned = rest @ self.rotation if coding.rotated else rest
-        step = (turned.square().mean().sqrt() * coding.step).half().float().clamp(min=1e-30)
-        ratio = turned / step
+        usual = turned.square().mean().sqrt() if coding.peaky else _NORMAL * turned.abs().median()
+        step = (usual * coding.step).bfloat16().float().clamp(min=1e-30)
+        ratio = (turned / step).nan_to_num()  # of a run that diverges
         codes = (torch.floor(ratio + torch.rand_like(ratio)) if coding.dithered else ratio.round()).clamp(
             -_LEVELS, _LEVELS
         )
@@ -142,7 +149,7 @@ class Coder(nn.Module):
     def turn(self) -> None:
         """New principal axes, of what arrived lately."""
         if self._coding.rotated:
-            covariance = self.covariance.cpu().double()
+            covariance = self.covariance.cpu().double().nan_to_num()  # of a run that diverges
             covariance += torch.eye(self.width, dtype=torch.float64) * covariance.diagonal().mean() * 1e-6
             self.rotation.copy_(torch.linalg.eigh(covariance).eigenvectors.flip(1).float())
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 from benchmarks.length.coding import Coding
 
@@ -29,10 +30,6 @@ def _bottleneck(width: int, forward: Coding, backward: Coding | None = None, *se
     return Row((*model, *sets), (forward, backward or forward))
 
 
-def _entropy(step: float, *, means: bool = False, rotated: bool = False, dithered: bool = False) -> Coding:
-    return Coding("entropy", step=step, means=means, rotated=rotated, dithered=dithered)
-
-
 NONE, NOTHING, INT8, INT4 = Coding(), Coding("nothing"), Coding("uniform", 8), Coding("uniform", 4)
 
 
@@ -50,22 +47,19 @@ def rows() -> dict[str, Row]:
         found[f"subspace {width}, int8"] = _subspace(width, INT8)
         found[f"bottleneck {width}"] = _bottleneck(width, NONE)
         found[f"bottleneck {width}, int8"] = _bottleneck(width, INT8)
-        for step in (0.25, 0.5, 0.7, 1.0, 1.4, 2.0):
-            for means, rotated, label in (
-                (False, False, ""),
-                (True, False, ", means"),
-                (False, True, ", rotated"),
-                (True, True, ", means, rotated"),
-            ):
-                coding = _entropy(step, means=means, rotated=rotated)
-                found[f"subspace {width}, entropy {step:g}{label}"] = _subspace(width, coding)
-                found[f"bottleneck {width}, entropy {step:g}{label}"] = _bottleneck(width, coding)
-            forward = _entropy(step, means=True, rotated=True)
-            for back in (0.5, 1.0, 2.0):
-                dithered = _entropy(back, rotated=True, dithered=True)
-                plain = _entropy(back, rotated=True)
-                name = f"{width}, entropy {step:g}, means, rotated, back {back:g}"
-                found[f"subspace {name}"] = _subspace(width, forward, plain)
-                found[f"subspace {name}, dithered"] = _subspace(width, forward, dithered)
-                found[f"bottleneck {name}"] = _bottleneck(width, forward, plain)
+        for step in (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0):
+            back = Coding("entropy", step=1.0, peaky=True, dithered=True)
+            for means, rotated in itertools.product((False, True), repeat=2):
+                label = ", means" * means + ", rotated" * rotated
+                forward = Coding("entropy", step=step, means=means, rotated=rotated)
+                for kind, row in (("subspace", _subspace), ("bottleneck", _bottleneck)):
+                    name = f"{kind} {width}, entropy {step:g}{label}"
+                    found[f"{name}, int8 back"] = row(width, forward, INT8)
+                    found[name] = row(width, forward, back)
+                    for size in (0.5, 0.7, 1.4, 2.0, 2.8):
+                        found[f"{name}, back {size:g}"] = row(width, forward, replace(back, step=size))
+                        found[f"{name}, back {size:g} rounded"] = row(
+                            width, forward, replace(back, step=size, dithered=False)
+                        )
+                    found[f"{name}, back 1 rounded"] = row(width, forward, replace(back, dithered=False))
     return found

@@ -71,7 +71,11 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
         ('at = "1s"', 'after = "rain"', "after 'rain'"),
         ('at = "1s"', 'of = "p0"', "narrow an `event`"),
         ('at = "1s"', 'event = "PeerLot"', "did you mean PeerLost"),
-        ('event = "PeerLost"\nwhere = { actor', 'event = "PeerLost"\nwhere = { actr', "actr is not a field of PeerLost"),
+        (
+            'event = "PeerLost"\nwhere = { actor',
+            'event = "PeerLost"\nwhere = { actr',
+            "actr is not a field of PeerLost",
+        ),
         ('loss = "5%"', 'loss = "500%"', "is not a share"),
         ('up = "80Mbit"', 'up = "80 apples"', "network.up"),
         ("[[link]]", "[hosts.coordinator]\nnat = true\n[[link]]", "hosts.coordinator.nat: all peers dial it"),
