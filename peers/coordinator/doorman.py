@@ -20,7 +20,7 @@ AGAIN_S = 20.0
 
 
 class Doorman:
-    """`look` often. `controls()`: what stands in the record. `known()`: peers that take part, as far as is known here."""
+    """`controls()`: what stands in the record. `known()`: peers that take part, as far as is known here."""
 
     def __init__(
         self, network: Network, controls: Callable[[], Controls], known: Callable[[], Collection[Actor]]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from peers.run.home import OpenHome
+from peers.runtime.core_loop import RunFailed
 from peers.runtime.organisers import certificate_from_any, fetch_from_any, members_of
 from swarm.atomic import atomic_file, write_whole
 from swarm.manifest import RunManifest, SignedManifest
@@ -34,7 +35,10 @@ class Admitted(NamedTuple):
 
 
 async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
-    """With the certificate of before, or anew. Raises InviteError, ManifestError, DialError, Refused, BulkError."""
+    """With the certificate of before, or anew.
+
+    Raises RunFailed for a device that is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
+    """
     if invite.ticket is None or invite.run_hash is None:
         raise InviteError(
             "an address alone lets nobody in: ask the organiser for an invite (swarm2-…); `swarm-peer invite` makes one"
@@ -46,6 +50,8 @@ async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
             signed = await fetch_from_any(host, invite, replace(guest, certificate=kept))
             return Admitted(signed, signed.verify(invite.run_hash, invite.fingerprint), kept)
         except Refused as error:
+            if error.refusal is Refusal.SHUT_OUT:
+                raise RunFailed(f"the coordinator refuses this peer: {error}") from None
             if error.refusal is not Refusal.NO_PASS:  # else it is of a coordinator that is none any more
                 raise
     guest = replace(guest, enrolment=invite.ticket.enrol(host.peer_id))

@@ -25,6 +25,10 @@ class Void(Exception):
     """What it shows is genuine, and not good any more, or not for this run; the text says why."""
 
 
+class ShutOut(Void):
+    """Its device or its pass has no part in the run any more."""
+
+
 class Door:
     """Of one actor. `coordinators`: peer ids; `organiser`: the public key whose passes a coordinator takes.
 
@@ -82,13 +86,13 @@ class Door:
         if shown.peer != peer:
             raise Stranger
         if (why := self.banned.get(peer)) is not None:
-            raise Void(why)
+            raise ShutOut(why)
         self._check_use(shown)
 
     def _check_use(self, shown: Pass | Certificate) -> None:
         if shown.run_hash != self.run_hash:
             raise Void("your pass is of another run than the one that is hosted here now: ask for a new invite")
         if (why := self.revoked.get(shown.serial)) is not None:
-            raise Void(why)
+            raise ShutOut(why)
         if self._clock() >= shown.expires_at:
             raise Void("your pass has expired: ask for a new invite")

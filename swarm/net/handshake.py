@@ -17,7 +17,7 @@ from typing import cast
 from google.protobuf.message import DecodeError
 
 from swarm.manifest import PROTOCOL_VERSION
-from swarm.net.door import STRANGER, Door, Stranger, Void
+from swarm.net.door import STRANGER, Door, ShutOut, Stranger, Void
 from swarm.net.passes import Pass
 from swarm.net.proto import link_pb2, messages_pb2
 from swarm.net.stream import Stream
@@ -60,6 +60,7 @@ class Refusal(enum.Enum):
     NO_COORDINATOR = "no coordinator of this run"
     NO_PASS = "no pass"
     PASS_VOID = "pass not valid"
+    SHUT_OUT = "shut out"
     CLOSING = "closing"
 
 
@@ -173,6 +174,8 @@ class Admission:
             enrols = self.door.check(remote_peer, hello.certificate, hello.enrolment)
         except Stranger:
             return Refusal.NO_PASS, STRANGER
+        except ShutOut as error:
+            return Refusal.SHUT_OUT, str(error)
         except Void as error:
             return Refusal.PASS_VOID, str(error)
         sender = Actor(hello.sender.peer[:MAX_PEER_ID], hello.sender.incarnation)

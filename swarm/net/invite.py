@@ -32,7 +32,7 @@ class InviteError(ValueError):
 
 @dataclass(frozen=True)
 class Invite:
-    """Where to start (`addresses`, each ending in /p2p/…), the coordinator's peer id; from a token run, key and pass."""
+    """Where to start (`addresses`, each ending in /p2p/…) and the coordinator's peer id. A token has the rest too."""
 
     addresses: tuple[str, ...]
     coordinator: str

@@ -38,6 +38,7 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_COORDINATOR: _ClassVar[Refusal]
     NO_PASS: _ClassVar[Refusal]
     PASS_VOID: _ClassVar[Refusal]
+    SHUT_OUT: _ClassVar[Refusal]
 ROLE_UNKNOWN: Role
 ROLE_PEER: Role
 ROLE_COORDINATOR: Role
@@ -61,6 +62,7 @@ CLOSING: Refusal
 NO_COORDINATOR: Refusal
 NO_PASS: Refusal
 PASS_VOID: Refusal
+SHUT_OUT: Refusal
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel", "certificate", "enrolment")
