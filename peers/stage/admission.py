@@ -37,8 +37,17 @@ class Admitted(NamedTuple):
 async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
     """With the certificate of before, or anew.
 
-    Raises RunFailed for a device that is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
+    Raises RunFailed when the device or its pass is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
     """
+    try:
+        return await _admitted(host, home, invite)
+    except Refused as error:
+        if error.refusal is Refusal.SHUT_OUT:
+            raise RunFailed(f"the coordinator refuses this peer: {error}") from None
+        raise
+
+
+async def _admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
     if invite.ticket is None or invite.run_hash is None:
         raise InviteError(
             "an address alone lets nobody in: ask the organiser for an invite (swarm2-…); `swarm-peer invite` makes one"
@@ -50,8 +59,6 @@ async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
             signed = await fetch_from_any(host, invite, replace(guest, certificate=kept))
             return Admitted(signed, signed.verify(invite.run_hash, invite.fingerprint), kept)
         except Refused as error:
-            if error.refusal is Refusal.SHUT_OUT:
-                raise RunFailed(f"the coordinator refuses this peer: {error}") from None
             if error.refusal is not Refusal.NO_PASS:  # else it is of a coordinator that is none any more
                 raise
     guest = replace(guest, enrolment=invite.ticket.enrol(host.peer_id))

@@ -44,6 +44,7 @@ from swarm.events import (
     EventLog,
     LoopBlocked,
     ProcessStarted,
+    ProcessStopped,
     TrafficMeasured,
 )
 from swarm.models.kinds import parameter_shapes
@@ -84,7 +85,11 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         ending.push_async_callback(host.close)
         if host.clock_correction_s:
             log.append(ClockDiffers(host.clock_correction_s))
-        admitted = await be_admitted(host, home, invite)
+        try:
+            admitted = await be_admitted(host, home, invite)
+        except RunFailed as failure:
+            log.append(ProcessStopped(str(failure)))
+            raise
         needs = (await asyncio.to_thread(dry_run, admitted.manifest)).stages
         updates_on_cpu = not await asyncio.to_thread(updates_here, options.device, log)
         peer = PeerProcess(invite, home, options, host, log, admitted, needs, updates_on_cpu, ending)

@@ -15,7 +15,7 @@ from peers.coordinator.invites import book_of, invite_of, listed
 from peers.run.home import Home
 from peers.runtime.control_client import send
 from peers.runtime.organisers import addresses_by_peer
-from swarm.events import LeadershipTaken, PeerJoined, PeerRefused, ProcessStopped, StepDecided
+from swarm.events import LeadershipTaken, PeerRefused, ProcessStopped, StepDecided
 from swarm.manifest import PROTOCOL_VERSION
 from swarm.net.bulk import PROTOCOL, fetch_manifest
 from swarm.net.door import STRANGER
@@ -50,15 +50,8 @@ def refused(swarm: Swarm, name: str, invite: str, code: int, says: str) -> None:
     assert says in peer.output.read_text().removeprefix(before), peer.words()
 
 
-def joined(swarm: Swarm, name: str, invite: str = "") -> Process:
-    """A device joins and gets a stage."""
-    peer = swarm.join(name, PACE, invite=invite)
-    swarm.coordinator.wait(lambda: any(e.actor == peer.actor for e in swarm.coordinator.of(PeerJoined)), "it joins")
-    return peer
-
-
 def test_a_leaked_pass_lets_as_many_devices_in_as_it_is_for(make_swarm: MakeSwarm) -> None:
-    swarm = make_swarm("none", *LONG)
+    swarm = make_swarm("none", *LONG, "swarm.replicas=1")
     swarm.coordinate()
     home = swarm.coordinator.home
     alice = passed(home, "alice", 2)
@@ -122,6 +115,8 @@ def test_the_count_and_the_revocation_outlive_the_coordinator_that_led(make_grou
     group = make_group(*LONG, "swarm.replicas=2")
     first = group.start_group()
     home = group.coordinators["c0"].home
+    token = Home(home).join_token
+    first.wait(lambda: len(addresses_by_peer(parse(token.read_text()).addresses)) == 3, "an invite with all addresses")
     alice = passed(home, "alice", 1)
     for name in ("p0", "p1"):
         group.join(name, PACE)
@@ -142,7 +137,7 @@ def test_the_count_and_the_revocation_outlive_the_coordinator_that_led(make_grou
 
 
 def test_a_stranger_gets_one_refusal_and_learns_nothing(make_swarm: MakeSwarm, tmp_path: Path) -> None:
-    swarm = make_swarm("none", *LONG)
+    swarm = make_swarm("none", *LONG, "swarm.replicas=1")
     swarm.coordinate()
     for name in ("p0", "p1"):
         swarm.join(name, PACE)
