@@ -11,6 +11,7 @@ import typer
 from peers.options import Home, Json
 from peers.run.home import COORDINATOR_HOME
 
+_DEFAULT_S = 30 * 86_400
 _UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -26,14 +27,14 @@ def command(
     name: Annotated[str, typer.Option("--name", help="Who it is for; `revoke` takes this name.")],
     devices: Annotated[int, typer.Option("--devices", min=1, max=100_000, help="How many devices may join.")] = 1,
     expires: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--expires",
             parser=parse_duration,
             metavar="TIME",
             help="How long the pass and its devices are good for: 12h, 30d, 8w. Default: 30d.",
         ),
-    ] = 30 * 86_400,
+    ] = None,
     home: Home = COORDINATOR_HOME,
     as_json: Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def command(
 
     from peers.coordinator.invites import invite_of
 
-    token, given = invite_of(home, name, devices, int(time.time()) + expires)
+    token, given = invite_of(home, name, devices, int(time.time()) + (expires or _DEFAULT_S))
     if as_json:
         shown = {"invite": token, "name": given.name, "devices": given.devices, "expires_at": given.expires_at}
         print(json.dumps(shown))

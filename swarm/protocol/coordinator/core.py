@@ -740,9 +740,8 @@ class CoordinatorCore:
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
             self._costs.expelled(each.actor, each.reason)
-            found = f"at step {decision.step} {each.reason}"
-            why = self._expelled[each.actor.peer] = f"expelled from the run: {found}"
-            self._commands.order("expel", each.actor.peer, AUDIT, found[:MOST_WHY])
+            why = self._expelled[each.actor.peer] = f"expelled from the run: at step {decision.step} {each.reason}"
+            self._commands.order("expel", each.actor.peer, AUDIT, f"at step {decision.step} {each.reason}"[:MOST_WHY])
             self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
             for member in self.members:
                 if member.actor.peer == each.actor.peer:  # it may have been restarted meanwhile
