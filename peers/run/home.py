@@ -16,6 +16,7 @@ control.path     names that socket where it cannot lie here
 port             TCP port that a coordinator or bootstrap node had last
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
+organiser.key    signs the run and its passes (peers/coordinator/organiser_key.py)
 certificate      what this peer shows to others of its run (peers/stage/admission.py)
 bans.json        whom the coordinators have shut out (peers/stage/bans.py)
 passes/          passes that were made here: whoever has one can join (peers/coordinator/pass_book.py)
@@ -115,6 +116,11 @@ class Home:
     def join_token(self) -> Path:
         """The invite that peers join with, as the coordinator has made it last. Not `invite`, another coordinator's."""
         return self.path / "join-token"
+
+    @property
+    def organiser_key(self) -> Path:
+        """The key that signs the run's manifest and its passes. Whoever has it is the organiser."""
+        return self.path / "organiser.key"
 
     @property
     def notebook(self) -> Path:

@@ -99,7 +99,12 @@ def test_what_cannot_be_made_or_taken_back(
 def test_homes_that_cannot_invite(home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, Home(tmp_path / "empty"), "invites")
     assert code == 2 and "no run was coordinated in" in err
-    (home.path / "organiser.key").unlink()
+    home.organiser_key.unlink()
+    for _ in range(2):
+        code, _, err = run(capsys, home, "invite", "--name", "alice")
+        assert code == 2 and "the organiser's key of this run is not in" in err
+        assert not home.organiser_key.exists(), "none is made for that"
+    home.organiser_key.write_bytes(bytes(range(32)))
     code, _, err = run(capsys, home, "invite", "--name", "alice")
     assert code == 2 and "the organiser's key of this run is not in" in err
 
@@ -149,7 +154,7 @@ def test_a_pass_is_revoked_by_its_name(
 
 
 def test_the_printed_pass_stays_until_it_is_too_small(home: Home) -> None:
-    key, book = organiser_key(Home.open(home.path)), PassBook(home, RUN)
+    key, book = organiser_key(home), PassBook(home, RUN)
     before = book.printed(key, 8)
     assert book.printed(key, 4) == before == book.printed(key, 8)
     larger = book.printed(key, 9)
