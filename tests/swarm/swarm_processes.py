@@ -23,7 +23,7 @@ from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
 from peers.run.home import Home
 from peers.run.verdict import archived_digests
-from swarm.events import Event, PeerJoined, ProcessStarted, StepApplied
+from swarm.events import ControlGiven, Event, PeerJoined, ProcessStarted, StepApplied
 from swarm.manifest import RunManifest
 
 DEADLINE_S = 180.0
@@ -90,6 +90,10 @@ class Process:
     def of(self, kind: type[E], **fields: object) -> list[E]:
         """Its events of a kind with these field values, oldest first."""
         return [event for _, event in self.log if _matches(event, kind, fields)]  # type: ignore[misc]
+
+    def commanded(self) -> list[ControlGiven]:
+        """What the organiser has commanded, as its log says: not that a device was let in."""
+        return [event for event in self.of(ControlGiven) if event.command != "admit"]
 
     def at(self, kind: type[E], **fields: object) -> float:
         """When the first such event was written."""
