@@ -13,6 +13,7 @@ from peers.stage.keeper import Keeper, NotFinite
 from peers.stage.resources import measure
 from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
+from swarm.buffer import Buffer
 from swarm.compute.body import FrameError
 from swarm.compute.shortage import out_of_memory
 from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
@@ -176,10 +177,10 @@ class StageDriver:
 
     def _frame_cache(self, event: PeerInput) -> PeerInput:
         """What the core keeps of a computed frame: the bytes, or where they lie on disk."""
-        if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, bytes):
+        if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, Buffer):
             try:
                 event = replace(event, payload=self._retention.keep(event.payload))
-                if isinstance(event, ForwardDone) and isinstance(event.whole, bytes):
+                if isinstance(event, ForwardDone) and isinstance(event.whole, Buffer):
                     event = replace(event, whole=self._retention.keep(event.whole))
             except OSError as error:  # not the microbatch's fault: only this peer leaves the pass
                 return ComputeFailed(

@@ -11,6 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarm.buffer import Buffer
+
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
@@ -43,12 +45,12 @@ class Retention:
             os.ftruncate(self._file, 0)
         self._spilled = 0
 
-    def keep(self, payload: bytes) -> bytes | Spilled:
+    def keep(self, payload: Buffer) -> Buffer | Spilled:
         """Raises OSError when the disk is full."""
         size = len(payload)
         if self._held + size <= self.budget_bytes:
             self._held += size
-            kept: bytes | Spilled = payload
+            kept: Buffer | Spilled = payload
         else:
             if self._file is None:
                 self.folder.mkdir(parents=True, exist_ok=True)

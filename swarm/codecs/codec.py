@@ -293,7 +293,14 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def bytes_on(device: torch.device, payload: memoryview) -> torch.Tensor:
-    """A payload as uint8 on `device`. Nothing waits for the device."""
+    """A payload as uint8 on `device`. Nothing waits for the device.
+
+    What can be written to may lie in pinned memory already. Then its owner keeps it until the device has read it.
+    """
+    if device.type == "cuda" and not payload.readonly:
+        host = torch.frombuffer(payload, dtype=torch.uint8)
+        if host.is_pinned():
+            return host.to(device, non_blocking=True)
     host = torch.empty(len(payload), dtype=torch.uint8, pin_memory=device.type == "cuda")
     raw_bytes(host)[:] = payload
     return host.to(device, non_blocking=device.type == "cuda")
