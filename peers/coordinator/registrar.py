@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 
 from swarm.net.bulk import BulkError, Busy
+from swarm.net.dht_clock import get_dht_time
 from swarm.net.identity import Identity
 from swarm.net.passes import Certificate, Pass
 from swarm.protocol.controls import ADMIT, Controls, Device
@@ -34,7 +34,7 @@ class Registrar:
         controls: Callable[[], Controls],
         command: Callable[[ControlRequested], Awaitable[AnswerControl]],
         admitted: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = get_dht_time,
     ) -> None:
         self._run_hash = run_hash
         self._coordinator = coordinator

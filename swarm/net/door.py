@@ -6,9 +6,9 @@ coordinator. Everybody else is a stranger, and is not told anything of the run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 
+from swarm.net.dht_clock import get_dht_time
 from swarm.net.passes import Certificate, Pass, PassError, open_enrolment
 
 MAX_REMEMBERED = 4096
@@ -32,7 +32,8 @@ class ShutOut(Void):
 class Door:
     """Of one actor. `coordinators`: peer ids; `organiser`: the public key whose passes a coordinator takes.
 
-    `organiser` None: nobody can enrol here, as at peers. `clock` gives Unix seconds.
+    `organiser` None: nobody can enrol here, as at peers. `clock` gives Unix seconds: the time that the nodes of the DHT
+    share, since a volunteer's own clock may be wrong.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Door:
         run_hash: str,
         coordinators: Collection[str],
         organiser: bytes | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = get_dht_time,
     ) -> None:
         self.run_hash = run_hash
         self.coordinators = frozenset(coordinators)
