@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from authority import Authority
 
-from peers.coordinator.doorman import AGAIN_S, LAST_WORD_S, Doorman
+from peers.coordinator.doorman import AGAIN_S, LAST_WORD_S, LOOK_S, Doorman
 from peers.coordinator.registrar import Registrar
 from peers.stage.bans import Bans
 from swarm.net.bulk import BulkError, Busy
@@ -62,6 +62,7 @@ def test_all_are_told_at_once_and_the_last_word_reaches_who_is_shut_out() -> Non
     record.write("expel", TWO.peer)
     doorman.look(1.0)
     assert net.sent == [(ONE, Banned(1, (TWO.peer,)))] and not net.banned
+    assert LOOK_S + LAST_WORD_S < 5.0
     doorman.look(1.0 + LAST_WORD_S)
     assert net.banned == {TWO.peer} and len(net.sent) == 1
     known.append(THREE)
