@@ -1,4 +1,4 @@
-"""Which device computes, and how much memory a process may use."""
+"""The device that computes, and the memory that a process may use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:  # torch takes seconds to import
 BARE = 400 << 20
 """Bytes of a process that holds nothing yet: Python, torch and libp2p."""
 SPARE = 1 << 30
-"""An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans."""
+"""Bytes left for the libp2p daemon and unplanned use: an eighth of the allowed memory, at most this."""
 
 
 _SIDE = 64
 
 
 class DeviceError(ValueError):
-    """A device that this machine does not have, or that cannot do what was asked of it."""
+    """A device that this machine does not have, or that cannot do the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Picked:
 
 
 def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> Picked:
-    """`auto` is an accelerator on which a kernel ran, else the CPU. Raises DeviceError.
+    """`auto` chooses an accelerator on which a kernel ran, else the CPU. Raises DeviceError.
 
-    `precision`: auto, or that of products. `compiled`: layers are to be compiled.
+    `precision`: auto, or the precision of products. `compiled`: whether layers are to be compiled.
     """
     import torch
 
@@ -68,12 +68,12 @@ def _precision(device: str, wanted: str) -> Precision:
         return Precision(wanted)
     try:
         return Precision.usual(torch.device(device))
-    except (RuntimeError, AssertionError):  # there is no such device: its first kernel says so
+    except (RuntimeError, AssertionError):  # the first kernel reports a missing device
         return Precision.FP32
 
 
 def _broken(picked: Picked) -> str:
-    """Why a product of two small matrices does not come out right there; empty if it does."""
+    """Why a product of two small matrices is wrong there; empty if it is right."""
     import torch
 
     try:
@@ -93,9 +93,10 @@ def _lacks_compiler(device: str) -> str:
 
 
 def memory_budget(limit: int | None, device: str) -> int:
-    """Bytes this process may plan with: `limit`, or half of what is free now; on a GPU no more than is free there.
+    """Bytes that this process may plan with: `limit`, or half of the free memory; on a GPU no more than is free there.
 
-    In a container never more than its limit leaves, whatever `limit` says: who takes more is killed.
+    In a container never more than its limit leaves, even if `limit` is larger: the kernel kills a process that takes
+    more.
     """
     from peers.runtime.memory_limits import allowed_memory, free_memory, own_memory
 

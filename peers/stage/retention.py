@@ -1,7 +1,7 @@
-"""Retention: the encoded frames a peer keeps until their step is decided, within a memory budget, then on disk.
+"""Retention: the encoded frames that a peer keeps until their step is decided, within a memory budget, then on disk.
 
-This log is the price of exactness when nothing fails. A frame that does not fit into the budget is written to a spill
-file and read back when somebody wants it; the file is emptied when a new pass begins.
+This is the cost of exactness when nothing fails. A frame that does not fit into the budget is written to a spill file
+and read back when a peer wants it; the file is emptied when a new pass begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swarm.buffer import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """Where a frame lies in the spill file."""
+    """The place of a frame in the spill file."""
 
     generation: int
     offset: int
@@ -24,12 +24,12 @@ class Spilled:
 
 
 class Retention:
-    """Used from one thread. `keep` gives what to hand to the core, `bytes_of` what to send."""
+    """Used from one thread. `keep` returns the value for the core, `bytes_of` the bytes to send."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
         self.budget_bytes = budget_bytes
-        """Of memory."""
+        """Bytes of memory."""
         self._held = 0
         self._spilled = 0
         self._generation = 0
@@ -38,7 +38,7 @@ class Retention:
         """Most bytes of one pass, memory and disk together."""
 
     def begin(self) -> None:
-        """A new pass: everything kept before is forgotten."""
+        """A new pass: forget all frames."""
         self._held = 0
         self._generation += 1
         if self._file is not None and self._spilled:
@@ -65,7 +65,7 @@ class Retention:
         return kept
 
     def bytes_of(self, kept: object) -> object:
-        """The payload itself; anything this did not make is returned as it is. None if its pass is over."""
+        """The payload itself; a value that `keep` did not make is returned unchanged. None if its pass is over."""
         if not isinstance(kept, Spilled):
             return kept
         if kept.generation != self._generation or self._file is None:
