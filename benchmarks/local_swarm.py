@@ -56,7 +56,7 @@ class LocalSwarm:
         self.folder.mkdir(parents=True)
         invite = self.folder / "invite"
         command = [*PEERS, "coordinate", str(self._run_file), "--home", str(self.folder / "coordinator")]
-        command += ["--invite-file", str(invite), "--no-dashboard", *self._listening]
+        command += ["--invite-file", str(invite), "--no-dashboard", "--devices=1000", *self._listening]
         self.coordinator = self._start(command, "coordinator", self._namespaces[0])
         self._await(invite)
         for words in self._commands:

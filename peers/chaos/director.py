@@ -43,6 +43,8 @@ _MANY: frozenset[type[Event]] = frozenset(
 )
 """Kinds of events that no report mentions."""
 _OF_PROCESSES = ("kill", "restart", "stop", "continue", "slow", "leave")
+_DEVICES = 1000
+"""That may join with the printed invite, seats that are taken on included."""
 _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
@@ -182,7 +184,7 @@ class Director:
             entry = (f"--bootstrap={_reachable(addresses, self._places[BOOTSTRAP].address)}",)
         invite = self._folder / "invite"
         sets = self._sets
-        words = ["coordinate", str(self._run_file), "--no-dashboard", *sets, *entry]
+        words = ["coordinate", str(self._run_file), "--no-dashboard", f"--devices={_DEVICES}", *sets, *entry]
         coordinator = self._coordinate(COORDINATOR, words, invite)
         self._entry = (invite.read_text().strip(), *entry)
         for name in self._scenario.coordinators[1:]:

@@ -9,6 +9,9 @@ they end in one line and exit code 2.
 COMMANDS: dict[str, str] = {
     "demo": "Show a whole swarm on this machine: trained, one peer killed, the result checked.",
     "coordinate": "Host a run: feed it, decide its steps, archive its checkpoints.",
+    "invite": "Make a pass for somebody, and print the line that they join with.",
+    "invites": "List the passes of a run, and how many have joined with each.",
+    "revoke": "Take a pass back: its devices leave the run.",
     "join": "Take part in a run with this machine.",
     "reference": "Train the same run in one process, and compare with the swarm.",
     "init": "Write a commented RUN.toml for a new run.",

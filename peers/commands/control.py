@@ -38,7 +38,7 @@ def command(
     from peers.runtime.control_client import send
     from swarm.events.wording import printable
 
-    reply = send(home, name.replace("-", "_"), value, by or _user(), why, timeout)
+    reply = send(home, name.replace("-", "_"), value, by or user_name(), why, timeout)
     if as_json:
         shown = {"ok": True, "number": reply.number, "text": reply.text}
         print(json.dumps(shown | ({"state": reply.state} if reply.state else {})))
@@ -48,7 +48,8 @@ def command(
         print(printable(reply.text))
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who gives a command, unless they say otherwise."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +34,15 @@ def command(
             "--invite", help="Invite of another coordinator of the group, at the first start: docs/hosting.md."
         ),
     ] = None,
+    devices: Annotated[
+        int,
+        typer.Option(
+            "--devices",
+            min=1,
+            max=100_000,
+            help="How many devices may join with the line that is printed. `swarm-peer invite` makes further passes.",
+        ),
+    ] = 8,
     invite_file: Annotated[
         Path | None, typer.Option("--invite-file", help="Also write the invite to this file, for programs.")
     ] = None,
@@ -68,23 +78,23 @@ def command(
     from peers.dashboard.companion import companion
     from peers.report.progress import Progress, print_json
     from peers.run.home import Home
+    from peers.run.invite_text import read_invite
     from peers.runtime.core_loop import exit_code
     from peers.runtime.fault import Fault
     from swarm.atomic import atomic_file, write_whole
-    from swarm.net.invite import parse
     from swarm.net.listening import listen_on
 
-    def show_invite(invite: str, addresses: tuple[str, ...], fingerprint: str) -> None:
+    def show_invite(invite: str, devices: int, fingerprint: str) -> None:
         for path in (Home(home).join_token, *([invite_file] if invite_file is not None else [])):
             with atomic_file(path) as file:
+                os.fchmod(file.fileno(), 0o600)  # whoever reads it can join
                 write_whole(file, f"{invite}\n".encode())
         if not as_json:
             console.print(f"run {run.manifest.run.name} ({run.manifest.hash[:16]}…); peers join with\n", soft_wrap=True)
             console.print(f"swarm-peer join {invite}\n", soft_wrap=True, style="bold")
             console.print(
-                f"or with an address, such as {addresses[0]}, and the organiser's fingerprint", soft_wrap=True
+                f"It lets {devices} devices in. The run is signed by organiser {fingerprint}\n", soft_wrap=True
             )
-            console.print(f"{fingerprint}\n", soft_wrap=True)
 
     show = print_json if as_json else Progress(console, steps=run.manifest.run.steps, data=run.manifest.data)
     if not as_json and run.manifest.audit.every and (why := run.manifest.prevents_audits):
@@ -100,9 +110,10 @@ def command(
         announce=tuple(announce or ()),
         bootstrap=tuple(bootstrap or ()),
         max_rate=max_rate,
-        invite=None if invite is None else parse(invite),
+        invite=None if invite is None else read_invite(invite),
         listeners=(show,),
         faults=tuple(Fault.parse(text, computes=False) for text in fault or ()),
+        devices=devices,
         on_invite=show_invite,
     )
     if invite_file is not None:

@@ -31,7 +31,13 @@ from swarm.compute.least_pace import LeastPace
 
 
 def command(
-    invite: Annotated[str, typer.Argument(metavar="INVITE|ADDRESS", help="The invite from the organiser.")],
+    invite: Annotated[
+        str,
+        typer.Argument(
+            metavar="INVITE",
+            help="The invite from the organiser: its text, @FILE for a file with it, or - for standard input.",
+        ),
+    ],
     home: HomeOption = PEER_HOME,
     device: Device = "auto",
     precision: Precision = "auto",
@@ -106,9 +112,6 @@ def command(
             help="Time to wait for a coordinator that cannot be reached; then leave with exit code 4.",
         ),
     ] = DEFAULT_PATIENCE_S,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Accept the organiser's key of a bare address without a check.")
-    ] = False,
     fault: Annotated[
         list[str] | None, typer.Option("--fault", help="For rehearsals: kill@EVENT:COUNT, see docs.", hidden=True)
     ] = None,
@@ -132,18 +135,17 @@ def command(
     from peers.dashboard.place import Place
     from peers.report.progress import Progress, print_json
     from peers.run.home import Home
+    from peers.run.invite_text import read_invite
     from peers.runtime.core_loop import exit_code
     from peers.runtime.device import memory_budget, pick_device
     from peers.runtime.fault import Fault
     from peers.stage.machine import Budgets, Machine
     from peers.stage.options import JoinOptions
     from peers.stage.seats import take_seats
-    from swarm.manifest import SignedManifest, key_fingerprint
-    from swarm.net.invite import parse
     from swarm.net.listening import listen_on
 
     console = Console(highlight=False)
-    where = parse(invite)
+    where = read_invite(invite)
     place = None if dashboard is None else Place.parse(dashboard)
     if compiled and schedule is Schedule.ZERO_BUBBLE:
         raise typer.BadParameter(
@@ -153,16 +155,6 @@ def command(
     if picked.why:
         console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
     budget = memory_budget(max_memory, picked.name)
-
-    def accept(signed: SignedManifest) -> bool:
-        fingerprint = key_fingerprint(signed.public_key)
-        if yes:
-            return True
-        console.print(f"this run is signed by organiser {fingerprint}")
-        try:
-            return typer.confirm("is that the fingerprint the organiser told you?")
-        except typer.Abort:
-            raise typer.BadParameter("no terminal to ask: accept that fingerprint with --yes") from None
 
     changes = budget // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
@@ -180,7 +172,6 @@ def command(
         patience_s=patience,
         listeners=(print_json if as_json else Progress(console),),
         faults=tuple(Fault.parse(text) for text in fault or ()),
-        accept=accept,
         pace=pace,
         splits=schedule is not Schedule.SYNCHRONOUS and not compiled,
     )

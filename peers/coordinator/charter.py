@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,9 +18,11 @@ from peers.runtime.organisers import fetch_from_any
 from swarm.atomic import atomic_file, write_whole
 from swarm.manifest import ManifestError, RunManifest, SignedManifest
 from swarm.net import invite as invites
+from swarm.net.handshake import Channel, Introduction, Role
 from swarm.net.host import Host
 from swarm.net.identity import Identity
 from swarm.net.invite import Invite
+from swarm.protocol.ids import Actor
 
 
 class CharterError(ValueError):
@@ -40,6 +43,8 @@ def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
     """The invite of another coordinator: from now, or from an earlier start. Raises InviteError, OSError."""
     path = home.path / "invite"
     if given is not None:
+        if given.ticket is None:
+            raise invites.InviteError("an address is no invite: give --invite what the other coordinator has printed")
         return given
     return invites.parse(path.read_text()) if path.exists() else None
 
@@ -64,16 +69,17 @@ async def signed_manifest(
             f"RUN.toml and its data are of run {manifest.hash[:16]}…, the invite of run {invite.run_hash[:16]}…: all "
             "coordinators of a group need the same RUN.toml, the same --set and the same prepared data; copy them"
         )
-    signed = await fetch_from_any(host, invite)
+    guest = Introduction(manifest.hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
+    signed = await fetch_from_any(host, invite, guest)
     signed.verify(manifest.hash, invite.fingerprint)
-    if invite.fingerprint is not None:
-        _keep(path, _encode(signed))
-        _keep(home.path / "invite", invite.encode())
+    _keep(path, _encode(signed))
+    _keep(home.path / "invite", invite.encode())
     return signed
 
 
 def _keep(path: Path, text: str) -> None:
     with atomic_file(path) as file:
+        os.fchmod(file.fileno(), 0o600)  # an invite holds a pass
         write_whole(file, f"{text}\n".encode())
 
 

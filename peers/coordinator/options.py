@@ -16,6 +16,8 @@ from swarm.state.initial import InitialParameters
 class CoordinateOptions:
     corpus: Path
     listen: tuple[str, ...]
+    devices: int
+    """How many may join with the invite that is printed."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     invite: Invite | None = None
@@ -26,4 +28,5 @@ class CoordinateOptions:
     """Bytes/s that may be sent; None: no limit."""
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
-    on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)
+    on_invite: Callable[[str, int, str], None] = field(default=lambda invite, devices, fingerprint: None)
+    """Given the invite, how many devices may join with it, and the fingerprint of the organiser's key."""

@@ -6,7 +6,7 @@ import os
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peers.run.home import OpenHome
+from peers.run.home import Home
 from swarm.atomic import atomic_file, write_whole
 
 
@@ -14,12 +14,12 @@ class KeyDamaged(ValueError):
     """The organiser's key cannot be read."""
 
 
-def organiser_key(home: OpenHome) -> Ed25519PrivateKey:
+def organiser_key(home: Home) -> Ed25519PrivateKey:
     """The key that signs the run's manifest, made at first use. Whoever has it is the organiser: back it up.
 
     Raises KeyDamaged, OSError.
     """
-    path = home.path / "organiser.key"
+    path = home.organiser_key
     if path.exists():
         try:
             return Ed25519PrivateKey.from_private_bytes(path.read_bytes())

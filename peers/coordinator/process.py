@@ -8,12 +8,15 @@ from importlib.metadata import version
 
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.control_socket import ControlSocket
+from peers.coordinator.doorman import Doorman
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.durable import Durable
 from peers.coordinator.feeder import Feeder
 from peers.coordinator.mirror import Mirror
 from peers.coordinator.options import CoordinateOptions
 from peers.coordinator.organiser_key import organiser_key
+from peers.coordinator.pass_book import PassBook
+from peers.coordinator.registrar import Registrar
 from peers.coordinator.steward import Steward
 from peers.coordinator.twins import Twins
 from peers.run.home import OpenHome
@@ -35,16 +38,21 @@ from swarm.events import (
 )
 from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
 from swarm.net.bulk import BulkError, Transfer
+from swarm.net.door import Door
 from swarm.net.handshake import Role
 from swarm.net.host import Host, HostError, PortTaken
+from swarm.net.identity import Identity
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.network import Network
+from swarm.net.passes import Ticket
 from swarm.net.uplink import Uplink
+from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.commands import given
 from swarm.protocol.coordinator.core import Phase
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 from swarm.protocol.io import LeaveRequested
 from swarm.protocol.messages import Join, LogChunk, LogWant, Message, Status, Twin, WithPayload
+from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
@@ -68,7 +76,9 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             durable.log.append(ClockDiffers(host.clock_correction_s))
         signed = await signed_manifest(manifest, home, host, invite, key)
         settings = await durable.settings()
-        return await CoordinatorProcess(durable, home, options, host, signed, invite, settings).run()
+        ticket = PassBook(home, manifest.hash).printed(key, options.devices) if invite is None else invite.ticket
+        assert ticket is not None
+        return await CoordinatorProcess(durable, home, options, host, signed, invite, ticket, settings).run()
     finally:
         await host.close()
 
@@ -84,10 +94,13 @@ class CoordinatorProcess:
         host: Host,
         signed: SignedManifest,
         invite: Invite | None,
+        ticket: Ticket,
         settings: Settings,
     ) -> None:
+        """`invite`: of another coordinator of the group. `ticket`: the pass to print."""
         manifest = self._manifest = durable.manifest
         self._durable, self._options, self._host, self._signed = durable, options, host, signed
+        self._ticket = ticket
         self._heartbeat_s = settings.heartbeat_s
         self.log = log = durable.log
         me = self._me = Actor(host.peer_id, COORDINATOR_INCARNATION)
@@ -99,17 +112,17 @@ class CoordinatorProcess:
         self.driver = CoordinatorDriver(
             self.core, manifest, feeder, durable.record, durable.archive, log, options.faults
         )
+        door = Door(manifest.hash, manifest.coordinator.group or (me.peer,), signed.public_key)
         network = self._network = Network(
             host,
             me,
-            manifest.hash,
+            door,
             Role.COORDINATOR,
             _Observer(self),
             max_payload=largest_payload(manifest),  # of what it passes on between peers that cannot reach each other
             reconnect_grace_s=settings.reconnect_grace_s,
             manifest=signed,
             uplink=None if options.max_rate is None else Uplink(options.max_rate),
-            coordinators=manifest.coordinator.group,
         )
         self.mirror = Mirror(
             home.events, home.mirrors, others, network.send, lambda other: network.why_lost(other) is None
@@ -117,6 +130,12 @@ class CoordinatorProcess:
         self._prober = Prober(network)
         network.admission.on_stale = Twins(self._on_twins).refused
         network.serve(self._serve)
+        self._doorman = Doorman(network, self._controls, lambda: self.core.known)
+        admitted = lambda: self._doorman.look(asyncio.get_running_loop().time())  # noqa: E731
+        registrar = Registrar(
+            manifest.hash, Identity.load(home.identity), self._controls, self.driver.command, admitted
+        )
+        network.register(registrar.certificate)
         self.driver.attach(network)
         self._addresses = addresses_by_peer(() if invite is None else invite.addresses)
         given = {other: self._addresses[other.peer] for other in others if other.peer in self._addresses}
@@ -163,7 +182,11 @@ class CoordinatorProcess:
             self.log.append(given(command))
 
     def _background(self, own: tuple[str, ...]) -> list[Coroutine[object, object, None]]:
-        work: list[Coroutine[object, object, None]] = [self._directory.run(), self._fail_when_daemon_dies()]
+        work: list[Coroutine[object, object, None]] = [
+            self._directory.run(),
+            self._doorman.run(),
+            self._fail_when_daemon_dies(),
+        ]
         if self._others:
             work.append(self._invite_to_all(own))
             work.append(self.mirror.run(self._heartbeat_s))
@@ -189,6 +212,11 @@ class CoordinatorProcess:
         chunks = iter_file_chunks(checkpoint, self._manifest.hash)
         return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(chunks))
 
+    def _controls(self) -> Controls:
+        """What stands in the record."""
+        core = self.core
+        return core.standing.controls if isinstance(core, GroupMember) else core.history.controls
+
     def _on_twins(self, older: Actor, newest: Actor) -> None:
         """The older one was refused by name; the newer one is told too."""
         self.log.append(DuplicateIdentity(str(older), str(newest)))
@@ -201,8 +229,9 @@ class CoordinatorProcess:
 
     def _invite_with(self, addresses: tuple[str, ...]) -> None:
         fingerprint = key_fingerprint(self._signed.public_key)
-        token = Invite(addresses[:MAX_ADDRESSES], self._host.peer_id, self._manifest.hash, fingerprint).encode()
-        self._options.on_invite(token, addresses, fingerprint)
+        where, run_hash = addresses[:MAX_ADDRESSES], self._manifest.hash
+        token = Invite(where, self._host.peer_id, run_hash, fingerprint, self._ticket).encode()
+        self._options.on_invite(token, self._ticket.given.devices, fingerprint)
 
     async def _invite_to_all(self, own: tuple[str, ...]) -> None:
         """Once it is known where all coordinators are, an invite that leads to each of them."""

@@ -118,12 +118,24 @@ class DecisionRecord:
 
 def read_decisions(path: Path, run_hash: str) -> list[Decision]:
     """By step, all that stand in the record at `path`. Leaves it and its folder as they are. Raises RecordError."""
+    with _reading(path, run_hash) as db:
+        return [decode_decision(body) for (body,) in db.execute("SELECT body FROM decision ORDER BY step")]
+
+
+def read_commands(path: Path, run_hash: str) -> list[Command]:
+    """In order, all that stand in the record at `path`. Leaves it and its folder as they are. Raises RecordError."""
+    with _reading(path, run_hash) as db:
+        return [decode_command(body) for (body,) in db.execute("SELECT body FROM command ORDER BY number")]
+
+
+@contextlib.contextmanager
+def _reading(path: Path, run_hash: str) -> Iterator[sqlite3.Connection]:
     # Without a log beside it nobody has it open: it is read as it is, else SQLite would make such a log.
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
     with refusing(path), contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
         _check_run(db, path, run_hash)
-        return [decode_decision(body) for (body,) in db.execute("SELECT body FROM decision ORDER BY step")]
+        yield db
 
 
 _SCHEMA = """

@@ -40,6 +40,8 @@ PRESET = "5m"
 SEQUENCES, SEQUENCE_LENGTH = 1, 128
 _PROMPT = "The city of"
 _SETTLE_S = 20.0
+_SPARE_DEVICES = 8
+"""More than there are peers may join: those that take a second stage on count too."""
 
 
 class DemoFailed(RuntimeError):
@@ -163,7 +165,7 @@ class _Story:
             "coordinator",
             [
                 *("coordinate", str(self._run_toml), "--home", str(home), "--invite-file", str(invite)),
-                *("--no-dashboard", "--json"),
+                *("--no-dashboard", "--json", "--devices", str(stages * replicas + _SPARE_DEVICES)),
             ],
             home / "output.txt",
         )

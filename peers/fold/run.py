@@ -301,6 +301,8 @@ def control_given(state: RunState, record: Record, at: float, source: str) -> No
     number, command = reading.count(record, "number"), reading.name(record, "command")
     value, by = reading.text(record, "value", 80), reading.text(record, "by", 80)
     why = reading.text(record, "why")
+    if command == "admit":
+        return  # no wish of anybody's, and as many as there are devices
     run = state.run
     known = {each.number for each in run.controls if each.number}
     if number in known:

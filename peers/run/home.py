@@ -16,6 +16,10 @@ control.path     names that socket where it cannot lie here
 port             TCP port that a coordinator or bootstrap node had last
 superseded       another process with this home's key has joined since: `join` does not start here (peers/stage/twin.py)
 means.json       what this machine can do (peers/stage/means.py)
+organiser.key    signs the run and its passes (peers/coordinator/organiser_key.py)
+certificate      what this peer shows to others of its run (peers/stage/admission.py)
+bans.json        whom the coordinators have shut out (peers/stage/bans.py)
+passes/          passes that were made here: whoever has one can join (peers/coordinator/pass_book.py)
 peers.json       where the coordinator found its peers last (peers/runtime/directory.py)
 join-token       the invite that peers join with, for the organiser's dashboard
 dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
@@ -114,8 +118,25 @@ class Home:
         return self.path / "join-token"
 
     @property
+    def organiser_key(self) -> Path:
+        """The key that signs the run's manifest and its passes. Whoever has it is the organiser."""
+        return self.path / "organiser.key"
+
+    @property
     def notebook(self) -> Path:
         return self.path / "peers.json"
+
+    @property
+    def certificate(self) -> Path:
+        return self.path / "certificate"
+
+    @property
+    def bans(self) -> Path:
+        return self.path / "bans.json"
+
+    @property
+    def passes(self) -> Path:
+        return self.path / "passes"
 
     @property
     def port(self) -> int:

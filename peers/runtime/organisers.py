@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from swarm.manifest import RunManifest, SignedManifest
 from swarm.net.addresses import split_peer
-from swarm.net.bulk import BulkError, fetch_manifest
-from swarm.net.handshake import Refused
+from swarm.net.bulk import BulkError, fetch_certificate, fetch_manifest
+from swarm.net.handshake import Introduction, Refused
 from swarm.net.host import DialError, Host
 from swarm.net.invite import Invite
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
+
+T = TypeVar("T")
 
 
 def members_of(manifest: RunManifest) -> tuple[Actor, ...]:
@@ -28,16 +31,25 @@ def addresses_by_peer(addresses: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-async def fetch_from_any(host: Host, invite: Invite) -> SignedManifest:
+async def fetch_from_any(host: Host, invite: Invite, guest: Introduction) -> SignedManifest:
     """The signed manifest, from any of an invite's machines; the named coordinator is asked first.
 
     Raises the errors of `fetch_manifest` for the last one asked.
     """
+    return await _from_any(invite, lambda peer, maddrs: fetch_manifest(host, peer, maddrs, guest))
+
+
+async def certificate_from_any(host: Host, invite: Invite, guest: Introduction) -> bytes:
+    """The certificate of this device, in the same order. Raises what `fetch_certificate` raises."""
+    return await _from_any(invite, lambda peer, maddrs: fetch_certificate(host, peer, maddrs, guest))
+
+
+async def _from_any(invite: Invite, ask: Callable[[str, tuple[str, ...]], Awaitable[T]]) -> T:
     by_peer = addresses_by_peer(invite.addresses)
     order = sorted(by_peer, key=lambda peer: peer != invite.coordinator)
     for peer in order[:-1]:
         try:
-            return await fetch_manifest(host, peer, by_peer[peer], invite.run_hash)
+            return await ask(peer, by_peer[peer])
         except (BulkError, DialError, Refused):
             continue
-    return await fetch_manifest(host, order[-1], by_peer[order[-1]], invite.run_hash)
+    return await ask(order[-1], by_peer[order[-1]])

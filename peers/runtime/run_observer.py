@@ -10,7 +10,7 @@ from swarm.net.handshake import Channel
 from swarm.net.observer import NetworkObserver
 from swarm.protocol.ids import Actor
 from swarm.protocol.io import LinkLost, LinkUp, Received
-from swarm.protocol.messages import LogChunk, LogWant, Message
+from swarm.protocol.messages import Banned, LogChunk, LogWant, Message
 
 
 class RunObserver(NetworkObserver):
@@ -29,6 +29,9 @@ class RunObserver(NetworkObserver):
     def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
         """Called with coordinators' messages about their logs, which no core takes."""
 
+    def banned(self, sender: Actor, message: Banned) -> None:
+        """What coordinators say of who is shut out: no core takes it."""
+
     def ending(self) -> bool:
         """Whether broken streams and undelivered messages are not reported any more."""
         return False
@@ -38,6 +41,9 @@ class RunObserver(NetworkObserver):
     def message(self, sender: Actor, message: Message) -> None:
         if isinstance(message, LogWant | LogChunk):
             self.mirror(sender, message)
+            return
+        if isinstance(message, Banned):
+            self.banned(sender, message)
             return
         self.notice(sender, message)
         self._loop.post(Received(sender, message))

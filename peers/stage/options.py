@@ -14,7 +14,6 @@ from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
 from swarm.compute.precision import Precision
 from swarm.events import EventListener
-from swarm.manifest import SignedManifest
 from swarm.net.host import DEFAULT_LISTEN
 
 
@@ -47,8 +46,6 @@ class JoinOptions:
     """Seconds to wait for a coordinator that cannot be reached."""
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
-    accept: Callable[[SignedManifest], bool] = field(default=lambda signed: True)
-    """Called if the invite was a bare address: asks whether this is the intended organiser."""
     pace: LeastPace | None = None
     """The pace to compute no faster than. It stands for the machine's speed, which is then not measured."""
     splits: bool = True

@@ -14,8 +14,10 @@ from peers.run.dry_run import StageNeed, dry_run
 from peers.run.home import OpenHome
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
-from peers.runtime.organisers import addresses_by_peer, fetch_from_any, members_of
+from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
+from peers.stage.admission import Admitted, be_admitted
+from peers.stage.bans import Bans
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
 from peers.stage.keeper import Keeper
@@ -42,10 +44,11 @@ from swarm.events import (
     EventLog,
     LoopBlocked,
     ProcessStarted,
+    ProcessStopped,
     TrafficMeasured,
 )
-from swarm.manifest import RunManifest, SignedManifest
 from swarm.models.kinds import parameter_shapes
+from swarm.net.door import Door
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.invite import Invite
@@ -53,7 +56,7 @@ from swarm.net.network import Network
 from swarm.net.wire import MAX_LINKS
 from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor, StageIndex
 from swarm.protocol.io import LeaveRequested
-from swarm.protocol.messages import Amend, Assign, LinkRate, Message, Open, Twin, WithPayload
+from swarm.protocol.messages import Amend, Assign, Banned, LinkRate, Message, Open, Twin, WithPayload
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.peer.io import LinksMeasured, MeansChanged, PeerInput, Undelivered
 from swarm.protocol.settings import Settings
@@ -65,10 +68,6 @@ _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
 _FASTEST_TOLD = 4
-
-
-class NotAccepted(ValueError):
-    """The user did not accept the organiser's key."""
 
 
 async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
@@ -86,13 +85,14 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         ending.push_async_callback(host.close)
         if host.clock_correction_s:
             log.append(ClockDiffers(host.clock_correction_s))
-        signed = await fetch_from_any(host, invite)
-        manifest = signed.verify(invite.run_hash, invite.fingerprint)
-        if invite.fingerprint is None and not options.accept(signed):
-            raise NotAccepted("the organiser's key was not accepted; ask them for an invite (swarm1-…)")
-        needs = (await asyncio.to_thread(dry_run, manifest)).stages
+        try:
+            admitted = await be_admitted(host, home, invite)
+        except RunFailed as failure:
+            log.append(ProcessStopped(str(failure)))
+            raise
+        needs = (await asyncio.to_thread(dry_run, admitted.manifest)).stages
         updates_on_cpu = not await asyncio.to_thread(updates_here, options.device, log)
-        peer = PeerProcess(invite, home, options, host, log, signed, manifest, needs, updates_on_cpu, ending)
+        peer = PeerProcess(invite, home, options, host, log, admitted, needs, updates_on_cpu, ending)
         return await peer.run()
 
 
@@ -106,14 +106,14 @@ class PeerProcess:
         options: JoinOptions,
         host: Host,
         log: EventLog,
-        signed: SignedManifest,
-        manifest: RunManifest,
+        admitted: Admitted,
         needs: Sequence[StageNeed],
         updates_on_cpu: bool,
         ending: AsyncExitStack,
     ) -> None:
         """`needs`: memory of each stage. `updates_on_cpu`: the device rounds differently from other devices."""
         self._home, self._options, self._host, self.log = home, options, host, log
+        manifest = admitted.manifest
         self._manifest, self._needs, self._updates_on_cpu, self._ending = manifest, needs, updates_on_cpu, ending
         self._me = me = Actor(host.peer_id, home.incarnation)
         named = Actor(invite.coordinator, COORDINATOR_INCARNATION)
@@ -154,7 +154,8 @@ class PeerProcess:
         self._arm_faults()
         self.driver = StageDriver(self.core, log, self._retention, options.machine.more, options.faults)
         known = addresses_by_peer(invite.addresses)
-        self._network = self._connected(signed, known)
+        self._network = self._connected(admitted, known)
+        self._bans = Bans(home.bans, manifest.hash, self._network)
         machine = options.machine
         traits = machine_traits(options.device, options.threads, machine.budgets.memory, machine.process)
         self.reports = self.driver.reports = Reports(
@@ -210,18 +211,17 @@ class PeerProcess:
             fault.starve = self._keeper.starve
             fault.overflow = self._keeper.overflow
 
-    def _connected(self, signed: SignedManifest, known: dict[str, tuple[str, ...]]) -> Network:
+    def _connected(self, admitted: Admitted, known: dict[str, tuple[str, ...]]) -> Network:
         network = Network(
             self._host,
             self._me,
-            self._manifest.hash,
+            Door(self._manifest.hash, [member.peer for member in self._group]),
             Role.PEER,
             _Observer(self),
             max_payload=largest_payload(self._manifest),
             reconnect_grace_s=self.core.settings.reconnect_grace_s,
-            manifest=signed,
             uplink=self._options.machine.uplink,
-            coordinators=self._manifest.coordinator.group,
+            certificate=admitted.certificate,
         )
         network.serve(Service(self._keeper, self._group).answer)
         network.favour(member.peer for member in self._group)
@@ -293,6 +293,10 @@ class PeerProcess:
             self._twins.add(message.incarnation)
             self.log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
 
+    def banned(self, sender: Actor, message: Banned) -> None:
+        if sender in self._group:
+            self._bans.heard(message)
+
     def _described(self) -> tuple[StageIndex | None, int, float]:
         held = self.core.held_stage
         return held.stage, -1 if held.version is None else held.version, self.core.means.capacity
@@ -362,6 +366,9 @@ class _Observer(RunObserver):
 
     def notice(self, sender: Actor, message: Message) -> None:
         self._process.notice(sender, message)
+
+    def banned(self, sender: Actor, message: Banned) -> None:
+        self._process.banned(sender, message)
 
     def ending(self) -> bool:
         return self._process.driver.loop.stopped

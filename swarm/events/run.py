@@ -151,6 +151,8 @@ class ControlGiven(Event):
     why: str
 
     def sentence(self) -> str:
+        if self.command == "admit":
+            return f"{self.value[-6:]} may take part: it has come with {self.by}"
         what = f"{self.command} {self.value}".strip()
         return f"command {self.number}, {what}, given by {self.by}" + (f": {self.why}" if self.why else "")
 

@@ -1,13 +1,12 @@
 """Bulk transfers: a request of a few bytes, an answer of any announced size, on a stream of their own.
 
 State, checkpoints and the signed manifest travel this way. The answer announces its size first; an error, also one that
-strikes half-way, is told in-band. The manifest is answered to guests too: a joiner knows nothing but an address.
+strikes half-way, is told in-band. Guests get the manifest and their certificate: a joiner has nothing but a pass.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -19,9 +18,10 @@ from swarm.buffer import Buffer
 from swarm.manifest import MAX_MANIFEST_BYTES, SignedManifest
 from swarm.net.daemon import NotReady
 from swarm.net.detour import Detour
-from swarm.net.handshake import Channel, Introduction, Role, introduce
+from swarm.net.handshake import Introduction, Role, introduce
 from swarm.net.host import DialError, Host
 from swarm.net.lane import Lane
+from swarm.net.passes import MAX_BYTES, Pass
 from swarm.net.proto import link_pb2
 from swarm.net.stream import Stream, StreamClosed
 from swarm.net.wire import MAX_TEXT, WireError
@@ -52,7 +52,9 @@ PATIENCE_S = 600.0
 """Who has had so long, and has got less than FAIR_RATE, makes room when somebody else asks."""
 _MAX_HEAD = 4096
 _LOOK_AGAIN_S = 0.2
-_MANIFEST = re.compile(rb"manifest(?: ([0-9a-f]{64}))?")
+CERTIFICATE = b"certificate"
+"""The request of a guest that has shown an enrolment."""
+MANIFEST = b"manifest"
 
 
 class BulkError(ConnectionError):
@@ -95,6 +97,10 @@ class Transfer:
 
 BulkHandler = Callable[[Actor, bytes], Awaitable[Transfer]]
 """Answers a request; raises BulkError to refuse it by name."""
+
+
+Registrar = Callable[[str, Pass], Awaitable[bytes]]
+"""Makes the certificate of a device, by its peer id and its pass; raises BulkError to refuse it by name."""
 
 
 @dataclass(eq=False)
@@ -197,9 +203,11 @@ async def answer(
     lane: Lane,
     urgent: Lane,
     detours: Answers | None = None,
+    registrar: Registrar | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
+    `registrar`: makes the certificates that guests ask for; None: that is not done here.
     `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
     `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
     They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
@@ -211,13 +219,12 @@ async def answer(
         what, _ = await stream.read_frame(MAX_REQUEST, 0)
     before = stream.sent
     try:
-        asked = _MANIFEST.fullmatch(what)
-        if asked is not None:
-            await _send(stream, _signed(manifest, asked[1]), lane)
+        if what == MANIFEST:
+            await _send(stream, _signed(manifest), lane)
         else:
             counted = answers if detours is None or Detour.decode(what) is None else detours
             with counted.one_for(introduction.sender.peer, stream):
-                transfer = await _handled(what, introduction, handler)
+                transfer = await _handled(what, introduction, handler, registrar)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
@@ -229,28 +236,44 @@ async def answer(
 
 
 async def fetch_manifest(
-    host: Host, peer_id: str, maddrs: Sequence[str], run_hash: str | None = None, fingerprint: str | None = None
+    host: Host, peer_id: str, maddrs: Sequence[str], guest: Introduction, fingerprint: str | None = None
 ) -> SignedManifest:
-    """The signed manifest from a peer, as a guest. Its hash, signature and organiser are checked.
+    """The signed manifest of `guest.run_hash` from a coordinator. Its hash, signature and organiser are checked.
 
     Raises ManifestError when it is not what was asked for, DialError, Refused, BulkError.
     """
+    raw = await _fetch_as_guest(host, peer_id, maddrs, guest, MANIFEST, 2 * MAX_MANIFEST_BYTES)
+    try:
+        proto = link_pb2.SignedManifest.FromString(raw)
+    except DecodeError as error:
+        raise BulkError(f"{peer_id} does not send the manifest: {error}") from None
+    signed = SignedManifest(manifest=proto.manifest, public_key=proto.public_key, signature=proto.signature)
+    signed.verify(guest.run_hash, fingerprint)
+    return signed
+
+
+async def fetch_certificate(host: Host, peer_id: str, maddrs: Sequence[str], guest: Introduction) -> bytes:
+    """The certificate of this device, sealed, from a coordinator. `guest` shows the enrolment.
+
+    Raises DialError, Refused, BulkError; Busy when it may be had later.
+    """
+    return await _fetch_as_guest(host, peer_id, maddrs, guest, CERTIFICATE, MAX_BYTES)
+
+
+async def _fetch_as_guest(
+    host: Host, peer_id: str, maddrs: Sequence[str], guest: Introduction, what: bytes, max_bytes: int
+) -> bytes:
     if maddrs:
         await host.connect(peer_id, maddrs)
     stream = await _stream_to(host, peer_id)
     try:
-        guest = Introduction("", Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
         await introduce(stream, guest, peer_id)
-        what = b"manifest" if run_hash is None else b"manifest " + run_hash.encode()
-        transfer = await request(stream, what, max_bytes=2 * MAX_MANIFEST_BYTES)
-        proto = link_pb2.SignedManifest.FromString(bytes(await transfer.read()))
-    except (StreamClosed, TimeoutError, WireError, DecodeError) as error:
-        raise BulkError(f"{peer_id} does not send the manifest: {error or 'no answer'}") from None
+        transfer = await request(stream, what, max_bytes=max_bytes)
+        return bytes(await transfer.read())
+    except (StreamClosed, TimeoutError, WireError) as error:
+        raise BulkError(f"{peer_id} does not send the {what.decode()}: {error or 'no answer'}") from None
     finally:
         stream.abort()
-    signed = SignedManifest(manifest=proto.manifest, public_key=proto.public_key, signature=proto.signature)
-    signed.verify(run_hash, fingerprint)
-    return signed
 
 
 async def _stream_to(host: Host, peer_id: str) -> Stream:
@@ -266,24 +289,22 @@ async def _stream_to(host: Host, peer_id: str) -> Stream:
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _signed(manifest: SignedManifest | None, run_hash: bytes | None) -> Transfer:
+def _signed(manifest: SignedManifest | None) -> Transfer:
     if manifest is None:
         raise BulkError("this peer has no manifest yet")
-    wanted = (run_hash or b"").decode()
-    actual = manifest.verify().hash
-    if wanted and wanted != actual:
-        raise BulkError(
-            f"run {actual[:16]}… is hosted here now, the invite is for {wanted[:16]}…: ask for a new invite"
-        )
     proto = link_pb2.SignedManifest(
         manifest=manifest.manifest, public_key=manifest.public_key, signature=manifest.signature
     )
     return Transfer.of(proto.SerializeToString())
 
 
-async def _handled(what: bytes, introduction: Introduction, handler: BulkHandler) -> Transfer:
+async def _handled(
+    what: bytes, introduction: Introduction, handler: BulkHandler, registrar: Registrar | None
+) -> Transfer:
     if introduction.role is Role.GUEST:
-        raise BulkError("a guest may ask for the manifest only")
+        if what != CERTIFICATE or introduction.enrols is None or registrar is None:
+            raise BulkError("a guest may ask for the manifest and its own certificate only")
+        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols))
     return await handler(introduction.sender, what)
 
 
@@ -370,9 +391,11 @@ __all__ = [
     "BulkHandler",
     "Busy",
     "DialError",
+    "Registrar",
     "TooSlow",
     "Transfer",
     "answer",
+    "fetch_certificate",
     "fetch_manifest",
     "request",
 ]

@@ -34,7 +34,15 @@ MEETING_TURN_S = 0.5
 class Dialler:
     """The dialler of one actor. `has_link(peer id)`: whether a stream of ours to that peer is open."""
 
-    def __init__(self, host: Host, me: Actor, run_hash: str, role: Role, has_link: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        me: Actor,
+        run_hash: str,
+        role: Role,
+        certificate: bytes,
+        has_link: Callable[[str], bool],
+    ) -> None:
         self.maddrs: dict[str, tuple[str, ...]] = {}
         """Addresses of peers. For other peers the DHT is asked."""
         self.streams: Counter[str] = Counter()
@@ -43,6 +51,7 @@ class Dialler:
         self._me = me
         self._run_hash = run_hash
         self._role = role
+        self._certificate = certificate
         self._has_link = has_link
         self._arrivals: dict[str, asyncio.Event] = {}
         """Set when a peer reaches us while we leave the dial to it."""
@@ -61,11 +70,14 @@ class Dialler:
                 raise DialError(str(error)) from None
         stream = await self._host.open_stream(peer_id, PROTOCOL)
         try:
-            await introduce(stream, Introduction(self._run_hash, self._me, self._role, None, channel, target), peer_id)
+            await introduce(stream, self._introduction(channel, target), peer_id)
         except BaseException:
             stream.abort()
             raise
         return stream
+
+    def _introduction(self, channel: Channel, target: int | None) -> Introduction:
+        return Introduction(self._run_hash, self._me, self._role, None, channel, target, self._certificate)
 
     def connected(self, peer_id: str) -> bool:
         """Whether there is a connection, from either side."""

@@ -1,7 +1,8 @@
 """The first words on every stream: which run, which protocol version, who speaks to whom, as what, for what.
 
-The opener says Hello; the other side accepts or refuses with a named reason. Two runs, two versions or two lives of one
-peer can never mix, and both sides learn why they do not.
+The opener says Hello and shows its certificate; the other side accepts or refuses with a named reason. Two runs, two
+versions or two lives of one peer can never mix, and both sides learn why they do not. A stranger is told nothing of the
+run, whatever it says: one refusal for all.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 from google.protobuf.message import DecodeError
 
 from swarm.manifest import PROTOCOL_VERSION
+from swarm.net.door import STRANGER, Door, ShutOut, Stranger, Void
+from swarm.net.passes import Pass
 from swarm.net.proto import link_pb2, messages_pb2
 from swarm.net.stream import Stream
 from swarm.net.wire import MAX_PEER_ID, MAX_STAGES, MAX_TEXT, WireError
@@ -30,7 +33,7 @@ class Role(enum.Enum):
     PEER = "peer"
     COORDINATOR = "coordinator"
     GUEST = "guest"
-    """Knows an address only: may ask for the manifest, nothing else."""
+    """Has a pass, and knows nothing yet: may ask for the manifest and its certificate, nothing else."""
 
 
 class Channel(enum.Enum):
@@ -55,6 +58,9 @@ class Refusal(enum.Enum):
     UNKNOWN_ROLE = "unknown role"
     NOT_FOR_GUESTS = "not for guests"
     NO_COORDINATOR = "no coordinator of this run"
+    NO_PASS = "no pass"
+    PASS_VOID = "pass not valid"
+    SHUT_OUT = "shut out"
     CLOSING = "closing"
 
 
@@ -77,6 +83,12 @@ class Introduction:
     stage: StageIndex | None
     channel: Channel
     target_incarnation: int | None = None
+    certificate: bytes = b""
+    """What an opener shows; empty: it is a coordinator, or a guest."""
+    enrolment: bytes = b""
+    """What a guest without a certificate shows."""
+    enrols: Pass | None = None
+    """The pass of a guest that has shown an enrolment, as the other side has checked it."""
 
 
 async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
@@ -92,6 +104,8 @@ async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
         role=cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{me.role.name}")),
         stage=me.stage,
         channel=cast(link_pb2.Channel, link_pb2.Channel.Value(f"CHANNEL_{me.channel.name}")),
+        certificate=me.certificate,
+        enrolment=me.enrolment,
     )
     async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
         await stream.write_frame(hello.SerializeToString())
@@ -118,11 +132,9 @@ async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
 class Admission:
     """Judges the hellos that reach one actor, and remembers the newest incarnation of each peer."""
 
-    def __init__(self, me: Actor, run_hash: str, role: Role, coordinators: Collection[str] = ()) -> None:
-        """`coordinators`: peer ids of those that may be one; empty: whoever says so."""
-        self._coordinators = frozenset(coordinators)
+    def __init__(self, me: Actor, door: Door, role: Role) -> None:
+        self.door = door
         self._me = me
-        self._run_hash = run_hash
         self._role = role
         self._newest: dict[str, int] = {}
         self.closing = False
@@ -138,11 +150,10 @@ class Admission:
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             raw, _ = await stream.read_frame(_MAX_HELLO, 0)
             verdict = self.judge(raw, remote_peer)
-            reply = link_pb2.HelloReply(
-                responder=messages_pb2.Actor(peer=self._me.peer, incarnation=self._me.incarnation),
-                protocol_version=PROTOCOL_VERSION,
-                role=cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{self._role.name}")),
-            )
+            reply = link_pb2.HelloReply(protocol_version=PROTOCOL_VERSION)
+            if isinstance(verdict, Introduction) or verdict[0] not in _OF_STRANGERS:
+                reply.responder.CopyFrom(messages_pb2.Actor(peer=self._me.peer, incarnation=self._me.incarnation))
+                reply.role = cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{self._role.name}"))
             if not isinstance(verdict, Introduction):
                 refusal, reply.reason = verdict
                 reply.refusal = cast(link_pb2.Refusal, link_pb2.Refusal.Value(refusal.name))
@@ -154,14 +165,22 @@ class Admission:
         """The introduction in a serialized Hello, or the refusal and its reason."""
         try:
             hello = link_pb2.Hello.FromString(raw)
-        except DecodeError as error:
-            return Refusal.MALFORMED, f"not a Hello: {error}"
-        sender = Actor(hello.sender.peer[:MAX_PEER_ID], hello.sender.incarnation)
-        if self.closing:
-            return Refusal.CLOSING, "this process is about to end"
+        except DecodeError:
+            return Refusal.NO_PASS, STRANGER
         if hello.protocol_version != PROTOCOL_VERSION:
             theirs = hello.protocol_version
             return Refusal.OTHER_VERSION, f"you speak protocol version {theirs}, I speak {PROTOCOL_VERSION}"
+        try:
+            enrols = self.door.check(remote_peer, hello.certificate, hello.enrolment)
+        except Stranger:
+            return Refusal.NO_PASS, STRANGER
+        except ShutOut as error:
+            return Refusal.SHUT_OUT, str(error)
+        except Void as error:
+            return Refusal.PASS_VOID, str(error)
+        sender = Actor(hello.sender.peer[:MAX_PEER_ID], hello.sender.incarnation)
+        if self.closing:
+            return Refusal.CLOSING, "this process is about to end"
         try:
             role = Role[link_pb2.Role.Name(hello.role).removeprefix("ROLE_")]
         except (ValueError, KeyError):
@@ -172,13 +191,15 @@ class Admission:
             return Refusal.MALFORMED, f"channel {hello.channel} is unknown"
         if sender.peer != remote_peer:
             return Refusal.WRONG_PEER, f"you say you are {sender.peer!r}, libp2p says {remote_peer}"
-        if role is Role.COORDINATOR and self._coordinators and sender.peer not in self._coordinators:
-            return Refusal.NO_COORDINATOR, f"{sender.peer} is not among coordinator.group of the run's manifest"
+        if role is Role.COORDINATOR and sender.peer not in self.door.coordinators:
+            return Refusal.NO_COORDINATOR, f"{sender.peer} is not a coordinator of this run"
         run_hash = hello.run_hash.hex()
         if role is Role.GUEST and channel is not Channel.BULK:
             return Refusal.NOT_FOR_GUESTS, f"a guest may ask for the manifest, not open {channel.value}"
-        if run_hash != self._run_hash and not (role is Role.GUEST and not run_hash):
-            return Refusal.OTHER_RUN, f"you take part in run {run_hash[:16]}…, I in {self._run_hash[:16]}…"
+        if role is not Role.GUEST and enrols is not None:
+            return Refusal.NOT_FOR_GUESTS, "ask for your certificate first, as a guest"
+        if run_hash != self.door.run_hash:
+            return Refusal.OTHER_RUN, f"you take part in run {run_hash[:16]}…, I in {self.door.run_hash[:16]}…"
         stage = StageIndex(hello.stage) if hello.HasField("stage") else None
         if (stage is not None and stage >= MAX_STAGES) or sender.incarnation >= 2**63:
             return Refusal.MALFORMED, f"stage {stage} or incarnation {sender.incarnation} is out of range"
@@ -195,4 +216,8 @@ class Admission:
             if len(self._newest) >= _MAX_KNOWN_PEERS:
                 del self._newest[next(iter(self._newest))]  # who has not been heard of for longest
             self._newest[sender.peer] = sender.incarnation
-        return Introduction(run_hash, sender, role, stage, channel, target)
+        return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols)
+
+
+_OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)
+"""Refusals that say nothing of who refuses."""

@@ -1,7 +1,7 @@
-"""The invite: one token a joiner pastes. It names the way in, the run and whose word counts.
+"""The invite: one token a joiner pastes. It names the way in, the run and whose word counts, and holds a pass.
 
-A token is base64url text with a checksum, so that one cut off in a chat is refused by name. A bare multiaddress is
-taken as well; it names no run and no organiser, so the joiner has to compare the key's fingerprint.
+A token is base64url text with a checksum, so that one cut off in a chat is refused by name. A bare multiaddress can be
+read as well. It holds no pass, so nobody joins with it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from google.protobuf.message import DecodeError
 
 from swarm.net import addresses
 from swarm.net.identity import IdentityError, peer_id_bytes
+from swarm.net.passes import PassError, Ticket
 from swarm.net.proto import records_pb2
 
-_HEAD = "swarm1-"
+_HEAD = "swarm2-"
+_OLD_HEAD = "swarm1-"
 _CHECK_BYTES = 4
 _MAX_TOKEN = 8192
 MAX_ADDRESSES = 16
@@ -30,23 +32,26 @@ class InviteError(ValueError):
 
 @dataclass(frozen=True)
 class Invite:
-    """Where to start (`addresses`, each ending in /p2p/…), the coordinator's peer id and, from a token, run and key."""
+    """Where to start (`addresses`, each ending in /p2p/…) and the coordinator's peer id. A token has the rest too."""
 
     addresses: tuple[str, ...]
     coordinator: str
     run_hash: str | None = None
     fingerprint: str | None = None
+    ticket: Ticket | None = None
 
     def encode(self) -> str:
         """The token. Raises InviteError when a field is missing or malformed."""
         _check(self)
-        if self.run_hash is None or self.fingerprint is None:
-            raise InviteError("a token names the run and the organiser's key; a bare address does not")
+        if self.run_hash is None or self.fingerprint is None or self.ticket is None:
+            raise InviteError("a token names the run and the organiser's key and holds a pass; a bare address does not")
         raw = records_pb2.Invite(
             addresses=self.addresses,
             coordinator=self.coordinator,
             run_hash=bytes.fromhex(self.run_hash),
             fingerprint=self.fingerprint,
+            sealed_pass=self.ticket.sealed,
+            seed=self.ticket.seed,
         ).SerializeToString()
         return _HEAD + base64.urlsafe_b64encode(raw + _checksum(raw)).decode().rstrip("=")
 
@@ -62,6 +67,11 @@ def parse(text: str) -> Invite:
         if peer is None:
             raise InviteError(f"{text} does not end in /p2p/ and the coordinator's peer id")
         return Invite((text,), peer)
+    if text.startswith(_OLD_HEAD):
+        raise InviteError(
+            f"an invite of an earlier release ({_OLD_HEAD}…), which holds no pass: ask the organiser for a new one, "
+            "which `swarm-peer coordinate` or `swarm-peer invite` prints"
+        )
     if not text.startswith(_HEAD):
         raise InviteError(f"{text[:40]!r} is neither an invite ({_HEAD}…) nor a multiaddress (/ip4/…)")
     if len(text) > _MAX_TOKEN:
@@ -79,7 +89,8 @@ def parse(text: str) -> Invite:
         proto = records_pb2.Invite.FromString(raw)
     except DecodeError as error:
         raise InviteError(f"the invite cannot be read: {error}") from None
-    invite = Invite(tuple(proto.addresses), proto.coordinator, proto.run_hash.hex(), proto.fingerprint)
+    ticket = Ticket(proto.sealed_pass, proto.seed)
+    invite = Invite(tuple(proto.addresses), proto.coordinator, proto.run_hash.hex(), proto.fingerprint, ticket)
     _check(invite)
     return invite
 
@@ -98,6 +109,18 @@ def _check(invite: Invite) -> None:
         raise InviteError(f"run hash {invite.run_hash!r} is not 64 hex digits")
     if invite.fingerprint is not None and not re.fullmatch(r"[0-9a-f]{4}(-[0-9a-f]{4}){3}", invite.fingerprint):
         raise InviteError(f"fingerprint {invite.fingerprint!r} is not of the form 0123-4567-89ab-cdef")
+    if invite.ticket is not None:
+        _check_pass(invite.ticket, invite.run_hash)
+
+
+def _check_pass(ticket: Ticket, run_hash: str | None) -> None:
+    try:
+        ticket.check()
+        of = ticket.given.run_hash
+    except PassError as error:
+        raise InviteError(f"the pass in the invite: {error}") from None
+    if of != run_hash:
+        raise InviteError(f"the pass in the invite is of run {of[:16]}…, the invite of run {run_hash}")
 
 
 def _checksum(raw: bytes) -> bytes:

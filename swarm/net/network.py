@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +18,20 @@ from functools import partial
 from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
 from swarm.net import bulk
-from swarm.net.bulk import MAX_DETOURS, MAX_DETOURS_PER_PEER, PROTOCOL, Answers, BulkError, BulkHandler, Transfer
+from swarm.net.bulk import (
+    MAX_DETOURS,
+    MAX_DETOURS_PER_PEER,
+    PROTOCOL,
+    Answers,
+    BulkError,
+    BulkHandler,
+    Registrar,
+    Transfer,
+)
 from swarm.net.channel import channel_of, lanes_of
 from swarm.net.detour import Detour, NoStraightWay, PassedOn, StraightWays
 from swarm.net.dialler import Dialler
+from swarm.net.door import Door
 from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
@@ -57,14 +67,14 @@ class Network:
 
     `max_payload`: the largest payload a stranger can make this process allocate, bytes. `reconnect_grace_s`: how long
     a lost link keeps its messages. `uplink`: the limit of what may be sent, which others may share; None: no limit.
-    `coordinators`: peer ids of those that may be one; none: whoever says so.
+    `door`: judges who may speak to this actor. `certificate`: what it shows to others; empty: it is a coordinator.
     """
 
     def __init__(
         self,
         host: Host,
         me: Actor,
-        run_hash: str,
+        door: Door,
         role: Role,
         observer: NetworkObserver,
         *,
@@ -72,16 +82,16 @@ class Network:
         reconnect_grace_s: float,
         manifest: SignedManifest | None = None,
         uplink: Uplink | None = None,
-        coordinators: Collection[str] = (),
+        certificate: bytes = b"",
     ) -> None:
         assert me.peer == host.peer_id, "an actor is named after its host"
         self.me = me
         self.manifest = manifest
-        """Answered to whoever asks."""
+        """Answered to whoever has a pass."""
         self.dropped: Counter[Actor] = Counter()
         """Messages that were given up because their actor could not be reached."""
         self.refused_frames: Counter[Actor] = Counter()
-        self.admission = Admission(me, run_hash, role, coordinators)
+        self.admission = Admission(me, door, role)
         """Counts refused handshakes by reason, in `admission.refused`."""
         self.link_rates = LinkRates()
         """What comes in from whom, and how fast."""
@@ -94,13 +104,16 @@ class Network:
         self._reconnect_grace_s = reconnect_grace_s
         self._lanes = lanes_of(uplink)
         self._handler: BulkHandler | None = None
+        self._registrar: Registrar | None = None
         self._answers = Answers()
         self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
         self._straight_ways = StraightWays()
         self._guides: tuple[Actor, ...] = ()
         self._links: dict[Actor, Link] = {}
-        self._dialler = Dialler(host, me, run_hash, role, self._has_link)
+        self._dialler = Dialler(host, me, door.run_hash, role, certificate, self._has_link)
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
+        self._admitted: dict[str, set[Stream]] = {}
+        """Streams from others, of all channels, by peer id."""
         self._sent: Counter[Channel] = Counter()
         self._received: Counter[Channel] = Counter()
         self._sent_to: dict[Actor, Counter[Channel]] = {}
@@ -128,6 +141,9 @@ class Network:
         What is asked for on a detour, but only waits for its turn on the straight way, is not sent twice. Of what is
         passed on for others only so much is held here; the rest is dropped, to be asked for again.
         """
+        if actor.peer in self.admission.door.banned:
+            self._drop(actor, 1, "it has no part in the run any more")
+            return
         if isinstance(message, m.Relay):
             straight = self._links.get(message.destination)
             if straight is not None and straight.is_sending(message.message):
@@ -193,6 +209,23 @@ class Network:
     def serve(self, handler: BulkHandler) -> None:
         """Have `handler(requester, request)` answer bulk requests; it raises BulkError to refuse."""
         self._handler = handler
+
+    def register(self, registrar: Registrar) -> None:
+        """Have `registrar(peer id, pass)` make the certificates that guests ask for; it raises BulkError to refuse."""
+        self._registrar = registrar
+
+    def shut_out(self, banned: Mapping[str, str]) -> None:
+        """These peers, and no others, have no part in the run: {peer id: why}. All that is open to and from them is
+        closed at once, and nothing is opened again.
+        """
+        door = self.admission.door
+        newly = banned.keys() - door.banned.keys()
+        door.banned = dict(banned)
+        for actor in [actor for actor in self._links if actor.peer in newly]:
+            self.forget(actor)
+        for peer in newly:
+            for stream in self._admitted.get(peer, ()):
+                stream.abort()
 
     def favour(self, peer_ids: Iterable[str]) -> None:
         """Answer these peers' bulk requests however many others are being answered."""
@@ -309,12 +342,20 @@ class Network:
                 refusal, reason = verdict
                 self._observer.peer_refused(remote_peer, f"{refusal.value}: {reason}")
                 return
+            self._admitted.setdefault(remote_peer, set()).add(stream)
             if verdict.role is not Role.GUEST:
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
                 lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
                 sent = await bulk.answer(
-                    stream, verdict, self.manifest, self._answer, self._answers, *lanes, self._detours
+                    stream,
+                    verdict,
+                    self.manifest,
+                    self._answer,
+                    self._answers,
+                    *lanes,
+                    detours=self._detours,
+                    registrar=self._registrar,
                 )
                 self._count(verdict.sender, Channel.BULK, sent)
             else:
@@ -326,6 +367,10 @@ class Network:
             pass  # who opened it has gone or says nothing
         finally:
             self._dialler.went(remote_peer)
+            if (streams := self._admitted.get(remote_peer)) is not None:
+                streams.discard(stream)
+                if not streams:
+                    del self._admitted[remote_peer]
 
     async def _answer(self, requester: Actor, request: bytes) -> Transfer:
         detour = Detour.decode(request)
@@ -336,6 +381,8 @@ class Network:
             if requester not in self._guides:
                 raise BulkError("only coordinators ask for others")
             requester, request = passed_on.origin, passed_on.request
+            if requester.peer in self.admission.door.banned:
+                raise BulkError(f"{requester.peer} has no part in the run any more")
         if self._handler is None:
             raise BulkError("this peer serves nothing but the manifest")
         return await self._handler(requester, request)

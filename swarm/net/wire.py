@@ -393,6 +393,7 @@ _SPECIAL: dict[tuple[type, str], _Converter] = {
     (m.Open, "listeners"): _many(_nested(m.Listener), MAX_LISTENERS),
     (m.TakeSeats, "seats"): _bounded(0, m.MAX_SEATS),
     (m.Seating, "peers"): _many(_text(MAX_PEER_ID), m.MAX_SEATS),
+    (m.Banned, "peers"): _many(_text(MAX_PEER_ID), m.MAX_BANNED),
     (m.Telemetry, "machine"): _many(_nested(m.Trait), m.MAX_TRAITS),
     (m.Trait, "name"): _label(),
     (m.Trait, "text"): _label(),

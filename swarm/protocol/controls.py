@@ -8,6 +8,7 @@ restarts or takes over continues as commanded. A command that changes the result
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -17,12 +18,18 @@ from swarm.protocol.messages import Command
 from swarm.protocol.settings import Settings
 
 NAMES = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
+ADMIT = "admit"
+"""A coordinator's own command, when a device asks to be let in with a pass: `Device`."""
+REVOKE = "revoke"
+"""The organiser's, of a pass, by its serial."""
 GO_BACK = "go_back"
 """The coordinator's own command, for a run that has diverged (swarm/protocol/coordinator/divergence.py)."""
 MOST_STEPS = 2**31 - 1
 MOST_RATE = 1e6
 REQUESTS = 64
 """Number of requests that are remembered, so that a repeated request is one command."""
+EXPELLED_OF_A_PASS = 2
+"""When so many devices of a pass are expelled, no further one is let in with it."""
 EXCUSED = 256
 """Number of dismissed peers that are remembered. A peer that has not left by then was not there any more."""
 
@@ -53,6 +60,32 @@ class Retreat:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """What an `admit` says: a device comes with a pass."""
+
+    serial: str
+    """Of the pass: 32 hex digits."""
+    devices: int
+    """So many may come with it."""
+    peer: str
+
+    @property
+    def value(self) -> str:
+        """As it stands in the command."""
+        return f"{self.serial} {self.devices} {self.peer}"
+
+    @classmethod
+    def read(cls, value: str) -> Device:
+        """Raises ValueError."""
+        fields = value.split(" ")
+        if len(fields) != 3 or not (fields[1].isascii() and fields[1].isdigit() and 1 <= len(fields[1]) <= 6):
+            raise ValueError(f"{value!r} is no serial, number of devices and peer")
+        if not (fields[2].isascii() and fields[2].isalnum()):
+            raise ValueError(f"{fields[2]!r} is no peer id")
+        return cls(read_serial(fields[0]), int(fields[1]), fields[2])
+
+
+@dataclass(frozen=True, slots=True)
 class Controls:
     """The effect of some commands, in the order of the record."""
 
@@ -70,6 +103,12 @@ class Controls:
     """`value`: the id of a peer that has no part in the run any more."""
     excused: tuple[Command, ...] = ()
     """`value`: as `life`, of a peer that is to leave."""
+    admitted: tuple[Device, ...] = ()
+    """Devices with the passes that they came with; of one that came with several, the last counts."""
+    revoked: tuple[Command, ...] = ()
+    """`value`: the serial of a pass that is not good any more."""
+    banned_at: int = 0
+    """Number of the last command that has changed `banned`; 0: none has."""
     retreat: Retreat | None = None
     """The last return to an earlier version because the run had diverged."""
     retreats: int = 0
@@ -91,7 +130,14 @@ class Controls:
             case "resume":
                 return replace(controls, paused=None)
             case "expel":
-                return replace(controls, expelled=(*self.expelled, command))
+                return replace(controls, expelled=(*self.expelled, command), banned_at=command.number)
+            case "admit":
+                device = Device.read(command.value)
+                back = bool(self.revoked) and device.peer in self.banned  # with another pass
+                number = command.number if back else self.banned_at
+                return replace(controls, admitted=(*self.admitted, device), banned_at=number)
+            case "revoke":
+                return replace(controls, revoked=(*self.revoked, command), banned_at=command.number)
             case "dismiss":
                 return replace(controls, excused=(*self.excused, command)[-EXCUSED:])
             case "checkpoint":
@@ -108,6 +154,40 @@ class Controls:
         """Number of steps after which the run is done."""
         return settings.steps if self.steps is None else self.steps
 
+    @property
+    def banned(self) -> dict[str, Command]:
+        """By peer id, the command that shuts it out: it is expelled, or the pass that it came with last is revoked."""
+        revoked = {command.value: command for command in self.revoked}
+        last = {device.peer: device.serial for device in self.admitted}
+        by_pass = {peer: revoked[serial] for peer, serial in last.items() if serial in revoked}
+        return by_pass | {command.value: command for command in self.expelled}
+
+    def came_with(self, serial: str) -> frozenset[str]:
+        """Peer ids of the devices that were let in with a pass."""
+        return frozenset(device.peer for device in self.admitted if device.serial == serial)
+
+    def admission_of(self, device: Device) -> bool:
+        """Whether the device is let in with this pass, and has come with no other since."""
+        last = {each.peer: each.serial for each in self.admitted}
+        return last.get(device.peer) == device.serial
+
+    def objection(self, device: Device) -> str:
+        """Why a device is not let in with this pass; empty: it is."""
+        there = self.came_with(device.serial)
+        expelled = {command.value for command in self.expelled}
+        if device.peer in expelled:
+            return "this device is expelled from the run"
+        if any(command.value == device.serial for command in self.revoked):
+            return "this pass is revoked: ask the organiser for another"
+        if len(there & expelled) >= EXPELLED_OF_A_PASS:
+            return f"{EXPELLED_OF_A_PASS} devices of this pass are expelled from the run: ask the organiser for another"
+        if device.peer not in there and len(there) >= device.devices:
+            return (
+                f"this pass is for {device.devices} device{'s' * (device.devices != 1)}, and as many have joined with "
+                "it: ask the organiser for another, which `swarm-peer invite` makes"
+            )
+        return ""
+
     def number_of(self, request: str) -> int | None:
         """The number of the command that a request has become; None: the request is not remembered."""
         return dict(self.requests).get(request)
@@ -120,7 +200,7 @@ def life(actor: Actor) -> str:
 
 def check(command: Command) -> None:
     """Raises ValueError for a command that no coordinator writes down."""
-    if command.number < 1 or command.name not in (*NAMES, GO_BACK):
+    if command.number < 1 or command.name not in (*NAMES, ADMIT, REVOKE, GO_BACK):
         raise ValueError(f"no command is {command.name!r}, number {command.number}")
     match command.name:
         case "rate":
@@ -131,6 +211,10 @@ def check(command: Command) -> None:
             read_life(command.value)
         case "go_back":
             Retreat.read(command.value)
+        case "admit":
+            Device.read(command.value)
+        case "revoke":
+            read_serial(command.value)
 
 
 def read_life(value: str) -> Actor:
@@ -153,6 +237,13 @@ def read_rate(value: str) -> float:
             "by; 1 is the manifest's own"
         )
     return rate
+
+
+def read_serial(value: str) -> str:
+    """Raises ValueError."""
+    if not re.fullmatch(r"[0-9a-f]{32}", value):
+        raise ValueError(f"{value!r} is no serial of a pass: it has 32 hex digits")
+    return value
 
 
 def read_steps(value: str) -> int:

@@ -360,6 +360,19 @@ class Twin:
     incarnation: int
 
 
+MAX_BANNED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Banned:
+    """These peers have no part in the run any more: open nothing to them, take nothing from them. No core sees it."""
+
+    number: int
+    """Of the command that changed the list last: a list of a lower number is out of date."""
+    peers: tuple[str, ...]
+    """At most MAX_BANNED, the last ones."""
+
+
 # ---------------------------------------------------------------- peer → coordinator
 
 
@@ -885,6 +898,7 @@ Message = (
     | LeaveSeat
     | Excuse
     | Twin
+    | Banned
     | Join
     | Prepared
     | Status

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from authority import Authority
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.cli import main
@@ -18,8 +19,10 @@ from peers.runtime import organisers
 from peers.runtime.organisers import addresses_by_peer, fetch_from_any, members_of
 from swarm.manifest import DataSection, ManifestError, RunFile, RunManifest, Shard, SignedManifest, key_fingerprint
 from swarm.net.bulk import BulkError
+from swarm.net.handshake import Channel, Introduction, Role
 from swarm.net.identity import Identity
 from swarm.net.invite import Invite, InviteError
+from swarm.protocol.ids import Actor
 
 SHARD = Shard(file="a.bin", sha256="ab" * 32, tokens=100_000)
 DATA = DataSection(
@@ -86,7 +89,7 @@ class Hosts:
         self.asked: list[str] = []
         self.answers = answers
 
-        async def fetch(host: Any, peer: str, addresses: Sequence[str], run_hash: str | None) -> SignedManifest:
+        async def fetch(host: Any, peer: str, addresses: Sequence[str], guest: Introduction) -> SignedManifest:
             self.asked.append(peer)
             if peer not in self.answers:
                 raise BulkError(f"{peer} is away")
@@ -97,7 +100,8 @@ class Hosts:
 
 def invite(three: Sequence[str], run: RunManifest, key: Ed25519PrivateKey, first: int = 0) -> Invite:
     addresses = tuple(f"/ip4/10.0.0.{i}/tcp/4001/p2p/{peer}" for i, peer in enumerate(three))
-    return Invite(addresses, three[first], run.hash, key_fingerprint(key.public_key().public_bytes_raw()))
+    fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
+    return Invite(addresses, three[first], run.hash, fingerprint, Authority().ticket(run.hash))
 
 
 async def test_the_manifest_comes_from_whichever_machine_answers(
@@ -107,20 +111,21 @@ async def test_the_manifest_comes_from_whichever_machine_answers(
     run = manifest(three)
     signed = SignedManifest.sign(run, key)
     host: Any = SimpleNamespace()
+    guest = Introduction(run.hash, Actor("me", 0), Role.GUEST, None, Channel.BULK)
     hosts = Hosts(monkeypatch, **{three[2]: signed})
-    assert await fetch_from_any(host, invite(three, run, key, first=1)) == signed
+    assert await fetch_from_any(host, invite(three, run, key, first=1), guest) == signed
     assert hosts.asked == [three[1], three[0], three[2]], "the one that the invite names first"
     assert addresses_by_peer(invite(three, run, key).addresses)[three[2]] == (f"/ip4/10.0.0.2/tcp/4001/p2p/{three[2]}",)
     Hosts(monkeypatch)
     with pytest.raises(BulkError, match="is away"):
-        await fetch_from_any(host, invite(three, run, key))
+        await fetch_from_any(host, invite(three, run, key), guest)
 
 
 async def test_the_first_signs_and_the_others_take_what_it_signed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three, key, mine = ids(tmp_path, 3), Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    run, host = manifest(three), SimpleNamespace()
+    run, host = manifest(three), SimpleNamespace(peer_id=three[1])
     hosts = Hosts(monkeypatch, **{three[0]: SignedManifest.sign(run, key)})
     with Home.open(tmp_path / "c0") as home:
         assert way_in(home, None) is None
@@ -138,14 +143,16 @@ async def test_the_first_signs_and_the_others_take_what_it_signed(
         (home.path / "manifest.signed").write_text("{}")
         with pytest.raises(ManifestError, match="delete it and give --invite again"):
             await signed_manifest(run, home, host, given, mine)  # type: ignore[arg-type]
-        (home.path / "invite").write_text("swarm1-cut")
+        (home.path / "invite").write_text("swarm2-cut")
         with pytest.raises(InviteError):
             way_in(home, None)
+        with pytest.raises(InviteError, match="an address is no invite"):
+            way_in(home, Invite(given.addresses, three[0]))
 
 
 async def test_a_manifest_of_another_organiser_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     three, key, mine = ids(tmp_path, 3), Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    run, host = manifest(three), SimpleNamespace()
+    run, host = manifest(three), SimpleNamespace(peer_id=three[1])
     Hosts(monkeypatch, **{three[0]: SignedManifest.sign(run, Ed25519PrivateKey.generate())})
     with Home.open(tmp_path / "c1") as home:
         with pytest.raises(ManifestError, match="the invite names organiser"):

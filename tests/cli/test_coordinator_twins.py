@@ -7,6 +7,7 @@ import pytest
 from peers.coordinator import twins
 from peers.coordinator.twins import Twins
 from swarm.manifest import PROTOCOL_VERSION
+from swarm.net.door import Door
 from swarm.net.handshake import Admission, Introduction, Role
 from swarm.net.proto import link_pb2, messages_pb2
 from swarm.protocol.ids import Actor
@@ -26,7 +27,7 @@ def hello(actor: Actor) -> bytes:
 
 def test_the_first_refusal_tells_of_a_twin_and_the_next_ones_do_not() -> None:
     told: list[tuple[Actor, Actor]] = []
-    admission = Admission(Actor("me", 0), RUN, Role.COORDINATOR)
+    admission = Admission(Actor("me", 0), Door(RUN, ("p",)), Role.COORDINATOR)
     admission.on_stale = Twins(lambda older, newest: told.append((older, newest))).refused
     older, newer = Actor("p", 5), Actor("p", 6)
     assert isinstance(admission.judge(hello(older), "p"), Introduction)

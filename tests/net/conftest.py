@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import uvloop
+from authority import Authority
 from hivemind.proto import p2pd_pb2
 
 from swarm.net.handshake import Channel, Role
@@ -24,6 +25,7 @@ RUN = "ab" * 32
 DEADLINE_S = 60.0
 MAX_PAYLOAD = 64 << 20
 GRACE_S = 0.2
+AUTHORITY = Authority()
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -55,8 +57,10 @@ class Recorder:
     def network(self, host: Host, incarnation: int = 1, run: str = RUN, role: Role = Role.PEER, **more: Any) -> Network:
         on_message = more.pop("on_message", lambda sender, message: self.messages.put_nowait((sender, message)))
         observer = _Recording(self, on_message, more.pop("check_frame", None), more.pop("on_undelivered", None))
-        more = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S} | more
-        return Network(host, Actor(host.peer_id, incarnation), run, role, observer, **more)
+        given = {"max_payload": MAX_PAYLOAD, "reconnect_grace_s": GRACE_S}
+        given["certificate"] = AUTHORITY.certificate(run, host.peer_id)
+        door = AUTHORITY.door(run, *more.pop("coordinators", ()))
+        return Network(host, Actor(host.peer_id, incarnation), door, role, observer, **given | more)
 
 
 class _Recording(NetworkObserver):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -13,9 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarm.manifest import DataSection, ManifestError, RunManifest, Shard, SignedManifest, key_fingerprint
 from swarm.net import bulk
-from swarm.net.bulk import MAX_CHUNK, PROTOCOL, Answers, BulkError, TooSlow, Transfer, fetch_manifest
+from swarm.net.bulk import MAX_CHUNK, PROTOCOL, Answers, BulkError, TooSlow, Transfer, fetch_certificate, fetch_manifest
+from swarm.net.door import Door
 from swarm.net.handshake import Admission, Channel, Introduction, Refused, Role, introduce
 from swarm.net.host import DialError, Host
+from swarm.net.passes import Pass, Ticket
 from swarm.net.proto import link_pb2
 from swarm.net.stream import Stream, StreamClosed
 from swarm.protocol.ids import Actor
@@ -306,22 +310,35 @@ async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
     network = make_recorder().network(host, run=run_hash, role=Role.COORDINATOR)
     await network.start()
     where = await host.addresses()
+    door = network.admission.door
+    door._organiser = key.public_key().public_bytes_raw()
+    ticket = Ticket.issue(key, run_hash, "alice", 1, int(time.time()) + 60)
+    me = Introduction(run_hash, Actor(guest.peer_id, 0), Role.GUEST, None, Channel.BULK)
+    enrols = dataclasses.replace(me, enrolment=ticket.enrol(guest.peer_id))
     with pytest.raises(BulkError, match="no manifest yet"):
-        await fetch_manifest(guest, host.peer_id, where)
+        await fetch_manifest(guest, host.peer_id, where, enrols)
     network.manifest = signed
-    assert await fetch_manifest(guest, host.peer_id, where) == signed
-    assert await fetch_manifest(guest, host.peer_id, [], run_hash, fingerprint) == signed
-    with pytest.raises(BulkError, match="ask for a new invite"):
-        await fetch_manifest(guest, host.peer_id, where, "0" * 64)
+    assert await fetch_manifest(guest, host.peer_id, where, enrols) == signed
+    assert await fetch_manifest(guest, host.peer_id, [], enrols, fingerprint) == signed
     with pytest.raises(ManifestError, match="the invite names organiser"):
-        await fetch_manifest(guest, host.peer_id, where, run_hash, "0000-0000-0000-0000")
-    stream = await guest.open_stream(host.peer_id, PROTOCOL)
-    me = Introduction("", Actor(guest.peer_id, 0), Role.GUEST, None, Channel.BULK)
-    await introduce(stream, me, host.peer_id)
-    with pytest.raises(BulkError, match="a guest may ask for the manifest only"):
-        await bulk.request(stream, b"state 3")
+        await fetch_manifest(guest, host.peer_id, where, enrols, "0000-0000-0000-0000")
+    for shown in (b"state 3", b"certificate"):
+        stream = await guest.open_stream(host.peer_id, PROTOCOL)
+        await introduce(stream, enrols, host.peer_id)
+        with pytest.raises(BulkError, match="a guest may ask for the manifest and its own certificate only"):
+            await bulk.request(stream, shown)
+
+    async def registrar(peer: str, given: Pass) -> bytes:
+        return f"{peer} {given.name}".encode()
+
+    network.register(registrar)
+    assert await fetch_certificate(guest, host.peer_id, [], enrols) == f"{guest.peer_id} alice".encode()
+    with pytest.raises(Refused, match="no pass: you show no valid pass"):
+        await fetch_manifest(guest, host.peer_id, where, me)
+    with pytest.raises(Refused, match="no pass"):
+        await fetch_manifest(guest, host.peer_id, where, dataclasses.replace(me, enrolment=ticket.enrol(host.peer_id)))
     with pytest.raises(DialError):
-        await fetch_manifest(guest, guest.peer_id[:-3] + "abc", ["/ip4/127.0.0.1/tcp/1"])
+        await fetch_manifest(guest, guest.peer_id[:-3] + "abc", ["/ip4/127.0.0.1/tcp/1"], me)
     await network.close()
 
 
@@ -333,7 +350,9 @@ async def test_a_forged_manifest_is_refused(make_host: Callable[[], Awaitable[Ho
     sent = honest
 
     async def liar(stream: Stream, remote_peer: str) -> None:
-        await Admission(Actor(host.peer_id, 1), RUN, Role.PEER).receive(stream, remote_peer)
+        await Admission(Actor(host.peer_id, 1), Door(run_hash, (guest.peer_id,)), Role.PEER).receive(
+            stream, remote_peer
+        )
         await stream.read_frame(1000, 0)
         proto = link_pb2.SignedManifest(manifest=sent.manifest, public_key=sent.public_key, signature=sent.signature)
         raw = proto.SerializeToString()
@@ -341,17 +360,19 @@ async def test_a_forged_manifest_is_refused(make_host: Callable[[], Awaitable[Ho
         await stream.write_frame(b"", raw)
 
     guest, host = await make_host(), await make_host()
+    me = Introduction(run_hash, Actor(guest.peer_id, 0), Role.GUEST, None, Channel.BULK)
     await host.handle_streams(PROTOCOL, liar)
     where = await host.addresses()
-    assert await fetch_manifest(guest, host.peer_id, where, run_hash) == honest
+    assert await fetch_manifest(guest, host.peer_id, where, me) == honest
     sent = honest.model_copy(update={"manifest": tampered})
     with pytest.raises(ManifestError, match="the invite names run"):
-        await fetch_manifest(guest, host.peer_id, where, run_hash)
-    with pytest.raises(ManifestError, match="bad signature"):
-        await fetch_manifest(guest, host.peer_id, where)
+        await fetch_manifest(guest, host.peer_id, where, me)
     sent = honest.model_copy(update={"public_key": b"short"})
     with pytest.raises(ManifestError, match="bad signature"):
-        await fetch_manifest(guest, host.peer_id, where)
+        await fetch_manifest(guest, host.peer_id, where, me)
+    sent = honest.model_copy(update={"signature": bytes(64)})
+    with pytest.raises(ManifestError, match="bad signature"):
+        await fetch_manifest(guest, host.peer_id, where, me)
 
 
 async def test_another_run_is_no_donor(pair: Pair) -> None:

@@ -27,6 +27,7 @@ NOTICED_WITHIN_S = 10.0
 OTHER = """
 import asyncio, sys, uvloop
 from pathlib import Path
+from authority import Authority
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.network import Network
@@ -41,7 +42,16 @@ async def main():
             network.send(sender, message)
         def link_up(self, actor):
             print(actor)
-    network = Network(host, me, sys.argv[3], Role.PEER, Echo(), max_payload=0, reconnect_grace_s=0.2)
+    network = Network(
+        host,
+        me,
+        Authority().door(sys.argv[3]),
+        Role.PEER,
+        Echo(),
+        max_payload=0,
+        reconnect_grace_s=0.2,
+        certificate=Authority().certificate(sys.argv[3], host.peer_id),
+    )
     await network.start()
     print(host.peer_id, host.daemon_pid, *await host.addresses(), flush=True)
     print(await host.died, flush=True)
@@ -62,7 +72,10 @@ class Other:
     @classmethod
     async def start(cls, home: Path, incarnation: int, *listen: str) -> Other:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", OTHER, str(home), str(incarnation), "ab" * 32, *listen, stdout=asyncio.subprocess.PIPE
+            sys.executable,
+            *("-c", OTHER, str(home), str(incarnation), "ab" * 32, *listen),
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         assert process.stdout is not None
         async with asyncio.timeout(DEADLINE_S):

@@ -46,7 +46,10 @@ async def three(
 ) -> AsyncIterator[Three]:
     hosts = [await make_host() for _ in range(3)]
     roles = Role.PEER, Role.PEER, request.param
-    networks = [make_recorder().network(host, role=role) for host, role in zip(hosts, roles, strict=True)]
+    networks = [
+        make_recorder().network(host, role=role, coordinators=(hosts[2].peer_id,))
+        for host, role in zip(hosts, roles, strict=True)
+    ]
     for network in networks:
         await network.start()
     asker, hidden, guide = networks

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import uvloop
+from authority import Authority
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,7 +124,8 @@ async def raw_stream(host: Host, to: Host, channel: Channel, me: Actor, target: 
     """A stream accepted by the network on `to`, on which a test may say anything."""
     await host.connect(to.peer_id, await to.addresses())
     stream = await host.open_stream(to.peer_id, PROTOCOL)
-    await introduce(stream, Introduction(run, me, Role.PEER, None, channel, target), to.peer_id)
+    hello = Introduction(run, me, Role.PEER, None, channel, target, Authority().certificate(run, host.peer_id))
+    await introduce(stream, hello, to.peer_id)
     return stream
 
 

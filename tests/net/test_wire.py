@@ -148,6 +148,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     m.Steer: st.builds(m.Steer, text, text, text, text, text),
     m.Steered: st.builds(m.Steered, text, large, text, text),
     m.Twin: st.builds(m.Twin, large),
+    m.Banned: st.builds(m.Banned, large, many(text)),
     m.Join: st.builds(m.Join, actors, none | stages, positive, large, seating=seatings),
     m.Prepared: prepared,
     m.Status: st.builds(

@@ -8,7 +8,9 @@ import pytest
 
 from swarm.events import ControlGiven, ControlRefused, PeerExpelled, PeerLeaving, RunPaused
 from swarm.protocol import messages as m
-from swarm.protocol.controls import Controls, check
+from swarm.protocol.controls import Controls, Device, check
+from swarm.protocol.coordinator.audit.audits import Ruling
+from swarm.protocol.coordinator.audit.culprit_search import Accused
 from swarm.protocol.coordinator.core import CoordinatorCore, Phase
 from swarm.protocol.coordinator.io import (
     AnswerControl,
@@ -320,3 +322,89 @@ def test_no_coordinator_takes_a_command_from_another_that_none_would_write(name:
     check(good)
     with pytest.raises(ValueError, match=r"no command|is not a "):
         check(replace(good, name=name, value=value))
+
+
+ALICE, BOB = "a1" * 16, "b0" * 16
+
+
+def device(serial: str, devices: int, peer: str) -> str:
+    return Device(serial, devices, peer).value
+
+
+def test_as_many_devices_come_with_a_pass_as_it_is_for() -> None:
+    desk = Desk()
+    for peer in ("QmPeerOne", "QmPeerTwo", "QmPeerOne"):
+        desk.give("admit", device(ALICE, 2, peer))
+    controls = desk.core.history.controls
+    assert controls.came_with(ALICE) == {"QmPeerOne", "QmPeerTwo"} and not controls.banned
+    says = "this pass is for 2 devices, and as many have joined with it"
+    assert says in desk.refused("admit", device(ALICE, 2, "QmThree"))
+    assert says in controls.objection(Device(ALICE, 2, "QmThree"))
+    assert not controls.objection(Device(ALICE, 2, "QmPeerOne")), "who has come may come again"
+    desk.give("admit", device(BOB, 1, "QmThree"))
+    for junk in ("", "x 1 QmThree", f"{ALICE} 0x1 QmThree", f"{ALICE} 1 Qm.Three"):
+        assert desk.refused("admit", junk)
+    fresh = Desk(Controls.of([write.command for write in desk.of(WriteCommand)]))
+    fresh.requests = 100  # names that the record does not know
+    assert says in fresh.refused("admit", device(ALICE, 2, "QmThree")), "the record remembers it"
+
+
+def test_two_that_ask_at_once_for_the_last_place_get_one() -> None:
+    desk = Desk()
+    (write,) = desk.of(WriteCommand, desk.ask("admit", device(ALICE, 1, "QmThree")))
+    assert "this pass is for 1 device," in desk.refused("admit", device(ALICE, 1, "QmFour"))
+    desk.tell(CommandWritten(write.command))
+    assert desk.core.history.controls.came_with(ALICE) == {"QmThree"}
+
+
+def test_the_devices_of_a_revoked_pass_are_sent_away_and_come_with_another_one_only() -> None:
+    desk = Desk()
+    desk.give("admit", device(ALICE, 2, TWO.peer))
+    desk.give("admit", device(BOB, 2, ONE.peer))
+    orders = desk.give("revoke", ALICE)
+    (halt,) = desk.of(m.Halt, orders)
+    assert halt.expelled and halt.reason == "shut out of the run, as its pass was revoked by Ann: because"
+    assert {send.to for send in orders if isinstance(send, Send) and isinstance(send.message, m.Halt)} == {TWO}
+    assert desk.refused("revoke", ALICE) == "that pass is revoked already"
+    assert "is no serial of a pass" in desk.refused("revoke", "alice")
+    assert "this pass is revoked" in desk.refused("admit", device(ALICE, 2, TWO.peer))
+    controls = desk.core.history.controls
+    assert set(controls.banned) == {TWO.peer}
+    again = Desk(controls)
+    assert TWO not in [member.actor for member in again.core.members], "nor after a restart"
+    banned_at = controls.banned_at
+    desk.give("admit", device(BOB, 2, TWO.peer))
+    assert not desk.core.history.controls.banned and desk.core.history.controls.banned_at > banned_at
+    desk.tell(Received(TWO, m.Join(TWO)))
+    assert TWO in [member.actor for member in desk.core.members]
+
+
+def test_when_two_devices_of_a_pass_are_expelled_it_lets_nobody_in_any_more() -> None:
+    desk = Desk()
+    for peer in (ONE.peer, TWO.peer, "QmThree"):
+        desk.give("admit", device(ALICE, 8, peer))
+    desk.give("expel", str(ONE))
+    assert "this device is expelled" in desk.refused("admit", device(ALICE, 8, ONE.peer))
+    desk.give("admit", device(ALICE, 8, "QmFour"))
+    desk.give("expel", str(TWO))
+    assert "2 devices of this pass are expelled" in desk.refused("admit", device(ALICE, 8, "QmFive"))
+    assert set(desk.core.history.controls.banned) == {ONE.peer, TWO.peer}, "the others stay"
+
+
+def test_whom_an_audit_expels_the_record_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    found = tuple(Accused(actor, StageIndex(0), "its numbers differ") for actor in (ONE, TWO))
+    monkeypatch.setattr(desk.core._audits, "judge", lambda *_: Ruling(again="audited", expelled=found))
+    assert desk.core.open_pass is not None
+    desk.report(prepared=m.Prepared(desk.core.open_pass.pass_state.attempt(0), "digest", 1.0, 1.0))
+    written = [write.command for write in desk.of(WriteCommand)]
+    assert [(each.number, each.name, each.value) for each in written] == [
+        (1, "expel", ONE.peer),
+        (2, "expel", TWO.peer),
+    ]
+    assert "its numbers differ" in written[0].why
+    halts = len(desk.of(m.Halt))
+    for command in written:
+        desk.tell(CommandWritten(command))
+    assert len(desk.of(PeerExpelled)) == 2 and len(desk.of(m.Halt)) == halts, "it is told once"
+    assert not [member.actor for member in Desk(desk.core.history.controls).core.members]

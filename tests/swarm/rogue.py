@@ -1,13 +1,15 @@
-"""A libp2p client that belongs to nobody: it knows the run and says what it likes."""
+"""A libp2p client that runs no program of ours: it has come with a pass, and says what it likes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from peers.run.home import Home
+from peers.runtime.organisers import certificate_from_any
 from swarm.manifest import RunManifest
 from swarm.net import records
 from swarm.net.bulk import PROTOCOL
@@ -22,9 +24,10 @@ DEADLINE_S = 60.0
 
 
 class Rogue:
-    def __init__(self, host: Host, run_hash: str) -> None:
+    def __init__(self, host: Host, run_hash: str, certificate: bytes) -> None:
         self.host = host
         self.run_hash = run_hash
+        self.certificate = certificate
 
     async def find(self, home: Path) -> records.PeerRecord:
         """The record of the peer that lives in `home`: what anybody can look up who knows its id."""
@@ -42,7 +45,8 @@ class Rogue:
         await self.host.connect(target.actor.peer, target.addresses)
         stream = await self.host.open_stream(target.actor.peer, PROTOCOL)
         me = Actor(self.host.peer_id, incarnation)
-        hello = Introduction(run_hash or self.run_hash, me, Role.PEER, None, channel, target.actor.incarnation)
+        run = run_hash or self.run_hash
+        hello = Introduction(run, me, Role.PEER, None, channel, target.actor.incarnation, self.certificate)
         try:
             await introduce(stream, hello, target.actor.peer)
         except BaseException:
@@ -55,6 +59,9 @@ class Rogue:
 async def rogue(folder: Path, invite: Invite, manifest: RunManifest) -> AsyncIterator[Rogue]:
     host = await Host.create(folder / "rogue" / "identity", ["/ip4/127.0.0.1/tcp/0"], invite.addresses)
     try:
-        yield Rogue(host, manifest.hash)
+        assert invite.ticket is not None
+        guest = Introduction(manifest.hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
+        guest = replace(guest, enrolment=invite.ticket.enrol(host.peer_id))
+        yield Rogue(host, manifest.hash, await certificate_from_any(host, invite, guest))
     finally:
         await host.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarm_processes import Nursery, Process, Swarm
+from swarm_processes import DEVICES, Nursery, Process, Swarm
 
 from peers.chaos.internet import Internet, Place
 from peers.chaos.scenario import HostPlan
@@ -66,7 +66,8 @@ class GroupSwarm(Swarm):
         lead = [f"--invite={self.invite}"] if name != "c0" and not process.pid else []
         place = self._places.get(name)
         listen = place.listening if place is not None else (f"--listen={where}",)
-        words = ["coordinate", str(self.run_file), f"--invite-file={invite}", "--no-dashboard", *listen]
+        words = ["coordinate", str(self.run_file), f"--invite-file={invite}", "--no-dashboard", f"--devices={DEVICES}"]
+        words += listen
         process.start([*words, *lead, *sets, *more])
         if self._internet is not None:
             self._internet.started(name, process.pid)
@@ -81,9 +82,10 @@ class GroupSwarm(Swarm):
         mine = addresses_by_peer(parse(invite.read_text()).addresses)[me]
         return next(address for address in mine if address.startswith("/ip4/127.0.0.1/")).split("/p2p/")[0]
 
-    def join(self, name: str, *more: str) -> Process:
+    def join(self, name: str, *more: str, capacity: float | None = 1.0, invite: str = "") -> Process:
         place = self._places.get(name)
-        peer = super().join(name, *more, *(() if place is None else place.joining))
+        where = () if place is None else place.joining
+        peer = super().join(name, *more, *where, capacity=capacity, invite=invite)
         if self._internet is not None:
             self._internet.started(name, peer.pid)
         return peer

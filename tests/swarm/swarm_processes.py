@@ -23,12 +23,14 @@ from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
 from peers.run.home import Home
 from peers.run.verdict import archived_digests
-from swarm.events import Event, PeerJoined, ProcessStarted, StepApplied
+from swarm.events import ControlGiven, Event, PeerJoined, ProcessStarted, StepApplied
 from swarm.manifest import RunManifest
 
 DEADLINE_S = 180.0
 """A hang guard, far above what anything here takes beside three other swarms."""
 
+DEVICES = 64
+"""That may join with the printed invite: more than any swarm here has."""
 _POLL_S = 0.01
 
 E = TypeVar("E", bound=Event)
@@ -88,6 +90,10 @@ class Process:
     def of(self, kind: type[E], **fields: object) -> list[E]:
         """Its events of a kind with these field values, oldest first."""
         return [event for _, event in self.log if _matches(event, kind, fields)]  # type: ignore[misc]
+
+    def commanded(self) -> list[ControlGiven]:
+        """What the organiser has commanded, as its log says: not that a device was let in."""
+        return [event for event in self.of(ControlGiven) if event.command != "admit"]
 
     def at(self, kind: type[E], **fields: object) -> float:
         """When the first such event was written."""
@@ -159,7 +165,15 @@ class Swarm:
         again = [f"--listen={self._address}"] if invite.exists() else ["--listen=/ip4/127.0.0.1/tcp/0"]
         invite.unlink(missing_ok=True)
         sets = [f"--set={text}" for text in self.sets]
-        words = ["coordinate", str(self.run_file), f"--invite-file={invite}", *again, *sets, *more]
+        words = [
+            "coordinate",
+            str(self.run_file),
+            f"--invite-file={invite}",
+            f"--devices={DEVICES}",
+            *again,
+            *sets,
+            *more,
+        ]
         shown = any(word.startswith("--dashboard") for word in more)
         self.coordinator.start(words if shown else [*words, "--no-dashboard"])
         self.coordinator.wait(invite.exists, "an invite")
@@ -178,11 +192,14 @@ class Swarm:
         addresses = json.loads(node.output.read_text().splitlines()[0])["addresses"]
         return str(addresses[0])
 
-    def join(self, name: str, *more: str, capacity: float | None = 1.0) -> Process:
-        """Start a peer, in its home of before if it had one. `capacity` None: it measures itself."""
+    def join(self, name: str, *more: str, capacity: float | None = 1.0, invite: str = "") -> Process:
+        """Start a peer, in its home of before if it had one. `capacity` None: it measures itself.
+
+        `invite`: another than the printed one.
+        """
         peer = self.peers.setdefault(name, self._process(name))
         given = () if capacity is None else (f"--capacity={capacity}",)
-        peer.start(["join", self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *given, *more])
+        peer.start(["join", invite or self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *given, *more])
         return peer
 
     def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from swarm_processes import Nursery, Process
 
 from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
+from swarm.net.door import Door
 from swarm.net.handshake import Role
 from swarm.net.host import Host
 from swarm.net.invite import Invite
 from swarm.net.network import Network
 from swarm.net.observer import NetworkObserver
+from swarm.net.passes import Ticket
 from swarm.protocol.ids import Actor
 
 
@@ -108,7 +111,7 @@ def test_join_refuses_a_manifest(
         network = Network(
             host,
             me,
-            manifest.hash,
+            Door(manifest.hash, (me.peer,), key.public_key().public_bytes_raw()),
             Role.COORDINATOR,
             NetworkObserver(),
             max_payload=0,
@@ -117,7 +120,8 @@ def test_join_refuses_a_manifest(
         )
         await network.start()
         fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
-        invite = Invite(tuple(await host.addresses()), host.peer_id, manifest.hash, fingerprint)
+        ticket = Ticket.issue(key, manifest.hash, "alice", 1, int(time.time()) + 600)
+        invite = Invite(tuple(await host.addresses()), host.peer_id, manifest.hash, fingerprint, ticket)
         peer.start(["join", invite.encode()])
         await asyncio.to_thread(peer.wait_end)
         await network.close()

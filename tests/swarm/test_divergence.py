@@ -5,7 +5,7 @@ from __future__ import annotations
 from conftest import MakeSwarm
 
 from peers.run.verdict import archived_digests
-from swarm.events import CheckpointArchived, ControlGiven, ProcessStopped, RolledBack, RunDiverged, StepDecided
+from swarm.events import CheckpointArchived, ProcessStopped, RolledBack, RunDiverged, StepDecided
 
 HOT = ("optimizer.learning_rate=1e30", "optimizer.warmup_steps=1", "optimizer.min_ratio=1.0")
 """The first update already leaves parameters from which nothing finite follows."""
@@ -34,7 +34,7 @@ def test_they_go_back_and_end_like_the_reference(make_swarm: MakeSwarm) -> None:
     organiser = swarm.coordinator
     (told,) = organiser.of(RunDiverged)
     assert (told.version, told.rate) == (0, 1e-33)
-    (given,) = organiser.of(ControlGiven)
+    (given,) = organiser.commanded()
     assert (given.command, given.by) == ("go_back", "coordinator") and given.why == told.reason
     found, _ = archived_digests(organiser.home, swarm.manifest)
     assert found == 6 and organiser.of(CheckpointArchived, version=6)

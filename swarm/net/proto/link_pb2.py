@@ -25,25 +25,25 @@ _sym_db = _symbol_database.Default()
 from swarm.net.proto import messages_pb2 as swarm_dot_v1_dot_messages__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13swarm/v1/link.proto\x12\x08swarm.v1\x1a\x17swarm/v1/messages.proto\"\xec\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08run_hash\x18\x02 \x01(\x0c\x12\x1f\n\x06sender\x18\x03 \x01(\x0b\x32\x0f.swarm.v1.Actor\x12\x1f\n\x12target_incarnation\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x04role\x18\x05 \x01(\x0e\x32\x0e.swarm.v1.Role\x12\x12\n\x05stage\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\"\n\x07\x63hannel\x18\x07 \x01(\x0e\x32\x11.swarm.v1.ChannelB\x15\n\x13_target_incarnationB\x08\n\x06_stage\"\x9c\x01\n\nHelloReply\x12\"\n\x07refusal\x18\x01 \x01(\x0e\x32\x11.swarm.v1.Refusal\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\"\n\tresponder\x18\x03 \x01(\x0b\x32\x0f.swarm.v1.Actor\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\x12\x1c\n\x04role\x18\x05 \x01(\x0e\x32\x0e.swarm.v1.Role\"6\n\x08\x42ulkHead\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\r\n\x05total\x18\x02 \x01(\x04\x12\x0c\n\x04\x62usy\x18\x03 \x01(\x08\"I\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c*M\n\x04Role\x12\x10\n\x0cROLE_UNKNOWN\x10\x00\x12\r\n\tROLE_PEER\x10\x01\x12\x14\n\x10ROLE_COORDINATOR\x10\x02\x12\x0e\n\nROLE_GUEST\x10\x03*\x87\x01\n\x07\x43hannel\x12\x13\n\x0f\x43HANNEL_UNKNOWN\x10\x00\x12\x13\n\x0f\x43HANNEL_CONTROL\x10\x01\x12\x14\n\x10\x43HANNEL_GRADIENT\x10\x02\x12\x16\n\x12\x43HANNEL_ACTIVATION\x10\x03\x12\x12\n\x0e\x43HANNEL_REDUCE\x10\x04\x12\x10\n\x0c\x43HANNEL_BULK\x10\x05*\xcd\x01\n\x07Refusal\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x00\x12\r\n\tMALFORMED\x10\x01\x12\x11\n\rOTHER_VERSION\x10\x02\x12\r\n\tOTHER_RUN\x10\x03\x12\x0e\n\nWRONG_PEER\x10\x04\x12\x15\n\x11WRONG_INCARNATION\x10\x05\x12\x15\n\x11STALE_INCARNATION\x10\x06\x12\x10\n\x0cUNKNOWN_ROLE\x10\x07\x12\x12\n\x0eNOT_FOR_GUESTS\x10\x08\x12\x0b\n\x07\x43LOSING\x10\t\x12\x12\n\x0eNO_COORDINATOR\x10<b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13swarm/v1/link.proto\x12\x08swarm.v1\x1a\x17swarm/v1/messages.proto\"\x94\x02\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08run_hash\x18\x02 \x01(\x0c\x12\x1f\n\x06sender\x18\x03 \x01(\x0b\x32\x0f.swarm.v1.Actor\x12\x1f\n\x12target_incarnation\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x04role\x18\x05 \x01(\x0e\x32\x0e.swarm.v1.Role\x12\x12\n\x05stage\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\"\n\x07\x63hannel\x18\x07 \x01(\x0e\x32\x11.swarm.v1.Channel\x12\x13\n\x0b\x63\x65rtificate\x18< \x01(\x0c\x12\x11\n\tenrolment\x18= \x01(\x0c\x42\x15\n\x13_target_incarnationB\x08\n\x06_stage\"\x9c\x01\n\nHelloReply\x12\"\n\x07refusal\x18\x01 \x01(\x0e\x32\x11.swarm.v1.Refusal\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\"\n\tresponder\x18\x03 \x01(\x0b\x32\x0f.swarm.v1.Actor\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\x12\x1c\n\x04role\x18\x05 \x01(\x0e\x32\x0e.swarm.v1.Role\"6\n\x08\x42ulkHead\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\r\n\x05total\x18\x02 \x01(\x04\x12\x0c\n\x04\x62usy\x18\x03 \x01(\x08\"I\n\x0eSignedManifest\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c*M\n\x04Role\x12\x10\n\x0cROLE_UNKNOWN\x10\x00\x12\r\n\tROLE_PEER\x10\x01\x12\x14\n\x10ROLE_COORDINATOR\x10\x02\x12\x0e\n\nROLE_GUEST\x10\x03*\x87\x01\n\x07\x43hannel\x12\x13\n\x0f\x43HANNEL_UNKNOWN\x10\x00\x12\x13\n\x0f\x43HANNEL_CONTROL\x10\x01\x12\x14\n\x10\x43HANNEL_GRADIENT\x10\x02\x12\x16\n\x12\x43HANNEL_ACTIVATION\x10\x03\x12\x12\n\x0e\x43HANNEL_REDUCE\x10\x04\x12\x10\n\x0c\x43HANNEL_BULK\x10\x05*\xf7\x01\n\x07Refusal\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x00\x12\r\n\tMALFORMED\x10\x01\x12\x11\n\rOTHER_VERSION\x10\x02\x12\r\n\tOTHER_RUN\x10\x03\x12\x0e\n\nWRONG_PEER\x10\x04\x12\x15\n\x11WRONG_INCARNATION\x10\x05\x12\x15\n\x11STALE_INCARNATION\x10\x06\x12\x10\n\x0cUNKNOWN_ROLE\x10\x07\x12\x12\n\x0eNOT_FOR_GUESTS\x10\x08\x12\x0b\n\x07\x43LOSING\x10\t\x12\x12\n\x0eNO_COORDINATOR\x10<\x12\x0b\n\x07NO_PASS\x10=\x12\r\n\tPASS_VOID\x10>\x12\x0c\n\x08SHUT_OUT\x10?b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'swarm.v1.link_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=587
-  _globals['_ROLE']._serialized_end=664
-  _globals['_CHANNEL']._serialized_start=667
-  _globals['_CHANNEL']._serialized_end=802
-  _globals['_REFUSAL']._serialized_start=805
-  _globals['_REFUSAL']._serialized_end=1010
+  _globals['_ROLE']._serialized_start=627
+  _globals['_ROLE']._serialized_end=704
+  _globals['_CHANNEL']._serialized_start=707
+  _globals['_CHANNEL']._serialized_end=842
+  _globals['_REFUSAL']._serialized_start=845
+  _globals['_REFUSAL']._serialized_end=1092
   _globals['_HELLO']._serialized_start=59
-  _globals['_HELLO']._serialized_end=295
-  _globals['_HELLOREPLY']._serialized_start=298
-  _globals['_HELLOREPLY']._serialized_end=454
-  _globals['_BULKHEAD']._serialized_start=456
-  _globals['_BULKHEAD']._serialized_end=510
-  _globals['_SIGNEDMANIFEST']._serialized_start=512
-  _globals['_SIGNEDMANIFEST']._serialized_end=585
+  _globals['_HELLO']._serialized_end=335
+  _globals['_HELLOREPLY']._serialized_start=338
+  _globals['_HELLOREPLY']._serialized_end=494
+  _globals['_BULKHEAD']._serialized_start=496
+  _globals['_BULKHEAD']._serialized_end=550
+  _globals['_SIGNEDMANIFEST']._serialized_start=552
+  _globals['_SIGNEDMANIFEST']._serialized_end=625
 # @@protoc_insertion_point(module_scope)

@@ -36,6 +36,9 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_FOR_GUESTS: _ClassVar[Refusal]
     CLOSING: _ClassVar[Refusal]
     NO_COORDINATOR: _ClassVar[Refusal]
+    NO_PASS: _ClassVar[Refusal]
+    PASS_VOID: _ClassVar[Refusal]
+    SHUT_OUT: _ClassVar[Refusal]
 ROLE_UNKNOWN: Role
 ROLE_PEER: Role
 ROLE_COORDINATOR: Role
@@ -57,9 +60,12 @@ UNKNOWN_ROLE: Refusal
 NOT_FOR_GUESTS: Refusal
 CLOSING: Refusal
 NO_COORDINATOR: Refusal
+NO_PASS: Refusal
+PASS_VOID: Refusal
+SHUT_OUT: Refusal
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel")
+    __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel", "certificate", "enrolment")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +73,8 @@ class Hello(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    ENROLMENT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_hash: bytes
     sender: _messages_pb2.Actor
@@ -74,7 +82,9 @@ class Hello(_message.Message):
     role: Role
     stage: int
     channel: Channel
-    def __init__(self, protocol_version: _Optional[int] = ..., run_hash: _Optional[bytes] = ..., sender: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., target_incarnation: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., stage: _Optional[int] = ..., channel: _Optional[_Union[Channel, str]] = ...) -> None: ...
+    certificate: bytes
+    enrolment: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., run_hash: _Optional[bytes] = ..., sender: _Optional[_Union[_messages_pb2.Actor, _Mapping]] = ..., target_incarnation: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., stage: _Optional[int] = ..., channel: _Optional[_Union[Channel, str]] = ..., certificate: _Optional[bytes] = ..., enrolment: _Optional[bytes] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("refusal", "reason", "responder", "protocol_version", "role")

@@ -38,13 +38,17 @@ class SignedRecord(_message.Message):
     def __init__(self, peer: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Invite(_message.Message):
-    __slots__ = ("addresses", "coordinator", "run_hash", "fingerprint")
+    __slots__ = ("addresses", "coordinator", "run_hash", "fingerprint", "sealed_pass", "seed")
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    SEALED_PASS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     coordinator: str
     run_hash: bytes
     fingerprint: str
-    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., run_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    sealed_pass: bytes
+    seed: bytes
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., run_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., sealed_pass: _Optional[bytes] = ..., seed: _Optional[bytes] = ...) -> None: ...

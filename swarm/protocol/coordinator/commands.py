@@ -6,7 +6,17 @@ While one is being written no pass opens, so that the record says which steps it
 from __future__ import annotations
 
 from swarm.events import ControlGiven, ControlRefused
-from swarm.protocol.controls import NAMES, Controls, life, read_life, read_rate, read_steps
+from swarm.protocol.controls import (
+    NAMES,
+    REVOKE,
+    Controls,
+    Device,
+    life,
+    read_life,
+    read_rate,
+    read_serial,
+    read_steps,
+)
 from swarm.protocol.coordinator.io import AnswerControl, ControlRequested, WriteCommand
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.member import Member
@@ -20,6 +30,8 @@ MOST_VALUE = 128
 MOST_BY = 64
 MOST_WHY = 500
 """Bytes of what a command says."""
+AUDIT = "the audits"
+"""Who expels a peer that an audit has found."""
 SHORT_NAME = 6
 """So many characters of a peer id's end name it, if no other's are the same."""
 _WHOLE_ID = 40
@@ -67,8 +79,8 @@ class Commands:
                 self._judge(request, under_way, over)
 
     def order(self, name: str, value: str, by: str, why: str) -> None:
-        """Write down a command of the coordinator's own, which nobody waits to be told of. While none is written."""
-        number = self._history.controls.count + 1
+        """Write down a command of the coordinator's own, which nobody waits to be told of."""
+        number = self._history.controls.count + len(self._pending) + 1
         command = Command(number, name, value, by, why, f"{by}-{self._history.term}-{number}")
         self._pending.append(command)
         self._out.add(WriteCommand(command))
@@ -126,6 +138,10 @@ class Commands:
                 return str(self._end(name, read_steps(value), current, controls))
             case "rate":
                 return repr(read_rate(value))
+            case "admit":
+                return self._device(Device.read(value), controls)
+            case "revoke":
+                return self._serial(read_serial(value), controls)
         raise ValueError(f"no command is called {name[:MOST_VALUE]!r}: there are {', '.join(NAMES)}, and status")
 
     def _checkpoint(self, version: int) -> int:
@@ -173,6 +189,16 @@ class Commands:
             raise ValueError(f"{value!r} is expelled already")
         return peer
 
+    def _device(self, device: Device, controls: Controls) -> str:
+        if objection := controls.objection(device):
+            raise ValueError(objection)
+        return device.value
+
+    def _serial(self, serial: str, controls: Controls) -> str:
+        if any(command.value == serial for command in controls.revoked):
+            raise ValueError("that pass is revoked already")
+        return serial
+
     # ------------------------------------------------------------ answering
 
     def _answer(self, request: str, number: int, text: str) -> None:
@@ -193,6 +219,11 @@ class Commands:
                 return f"version {command.value} or the next one is saved by all stages and archived"
             case "go_back":
                 return "the run goes back"
+            case "admit":
+                return f"{Device.read(command.value).peer} may take part in the run"
+            case "revoke":
+                devices = len(self._history.controls.came_with(command.value))
+                return f"nobody joins with that pass any more, and its {devices} devices have no part in the run"
             case "rate":
                 return f"steps that open from now on are learned from at {command.value} times the schedule"
             case _:
@@ -215,6 +246,12 @@ def refused(request: ControlRequested, reason: str) -> ControlRefused:
 def signed(what: str, command: Command) -> str:
     """With who wants it, and why."""
     return f"{what} by {command.by}" + (f": {command.why}" if command.why else "")
+
+
+def shut_out(command: Command) -> str:
+    """Why somebody has no part in the run any more."""
+    revoked = command.name == REVOKE
+    return signed("shut out of the run, as its pass was revoked" if revoked else "expelled from the run", command)
 
 
 def check_words(request: ControlRequested) -> None:

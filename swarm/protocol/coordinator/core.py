@@ -30,11 +30,11 @@ from swarm.events import (
     SwarmSplit,
 )
 from swarm.protocol.codec_ladder import CodecLadders
-from swarm.protocol.controls import Controls
+from swarm.protocol.controls import Controls, Device
 from swarm.protocol.coordinator.audit.audits import Audits
 from swarm.protocol.coordinator.checkpoints import Checkpoints
 from swarm.protocol.coordinator.codec_choice.choice import CodecChoice
-from swarm.protocol.coordinator.commands import Commands, signed
+from swarm.protocol.coordinator.commands import AUDIT, MOST_WHY, Commands, shut_out, signed
 from swarm.protocol.coordinator.departures import Departures
 from swarm.protocol.coordinator.divergence import Divergence
 from swarm.protocol.coordinator.io import (
@@ -160,8 +160,8 @@ class CoordinatorCore:
         self._scheduler = Scheduler(
             settings, self.history, self.members, self._failure_history, self._rosters, choice, weights, self._audits
         )
-        self._expelled = {c.value: signed("expelled from the run", c) for c in self.history.controls.expelled}
-        """By peer, why it has no part in the run any more; after an audit, while this coordinator leads."""
+        self._expelled = {peer: shut_out(command) for peer, command in self.history.controls.banned.items()}
+        """By peer, why it has no part in the run any more."""
         doubts = self._failure_history.doubts
         rebalancing = Rebalancing(settings, self.history, self.members, stage_costs, self._out)
         self._seats = Seats(settings, self.history, self.members, stage_costs, doubts, self._out)
@@ -498,16 +498,20 @@ class CoordinatorCore:
         if not self._commands.written(command):
             return
         self._next_look = now
-        if command.name == "expel":
+        if command.name in ("expel", "revoke"):
             self._expel(command, now)
+        elif command.name == "admit":
+            self._expelled.pop(Device.read(command.value).peer, None)  # of a revoked pass, it may come with another
         elif command.name == "rate":
             self._divergence.lowered()
         elif command.name == "dismiss":
             self._departures.excuse_now()
 
     def _expel(self, command: Command, now: float) -> None:
-        why = self._expelled[command.value] = signed("expelled from the run", command)
-        for member in [member for member in self.members if member.actor.peer == command.value]:
+        peers = {peer for peer, by in self.history.controls.banned.items() if by == command}
+        why = shut_out(command)
+        self._expelled.update(dict.fromkeys(peers, why))
+        for member in [member for member in self.members if member.actor.peer in peers]:
             if member.stage is not None:
                 reason = signed("it is sent away", command)
                 self._out.emit(PeerExpelled(str(member.actor), member.stage, self.history.version, reason))
@@ -738,8 +742,8 @@ class CoordinatorCore:
         for each in ruling.expelled:
             self._out.emit(PeerExpelled(str(each.actor), each.stage, decision.step, each.reason))
             self._costs.expelled(each.actor, each.reason)
-            why = f"expelled from the run: at step {decision.step} {each.reason}"
-            self._expelled[each.actor.peer] = why
+            why = self._expelled[each.actor.peer] = f"expelled from the run: at step {decision.step} {each.reason}"
+            self._commands.order("expel", each.actor.peer, AUDIT, f"at step {decision.step} {each.reason}"[:MOST_WHY])
             self._out.send(each.actor, Halt(why, self.history.term, expelled=True))
             for member in self.members:
                 if member.actor.peer == each.actor.peer:  # it may have been restarted meanwhile

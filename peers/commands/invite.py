@@ -1,0 +1,54 @@
+"""`swarm-peer invite`: make a pass for somebody, and print the line that they join with."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from peers.options import Home, Json
+from peers.run.home import COORDINATOR_HOME
+
+_DEFAULT_S = 30 * 86_400
+_UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of `12h`, `30d` or `8w`. Raises typer.BadParameter."""
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no duration: write 12h, 30d or 8w")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def command(
+    name: Annotated[str, typer.Option("--name", help="Who it is for; `revoke` takes this name.")],
+    devices: Annotated[int, typer.Option("--devices", min=1, max=100_000, help="How many devices may join.")] = 1,
+    expires: Annotated[
+        int | None,
+        typer.Option(
+            "--expires",
+            parser=parse_duration,
+            metavar="TIME",
+            help="How long the pass and its devices are good for: 12h, 30d, 8w. Default: 30d.",
+        ),
+    ] = None,
+    home: Home = COORDINATOR_HOME,
+    as_json: Json = False,
+) -> None:
+    """Make a pass, and print the line that its owner joins with. The coordinator need not run, nor be told.
+
+    A device is a home of `swarm-peer join`; each further seat of a machine counts as one, too.
+    """
+    import time
+
+    from peers.coordinator.invites import invite_of
+
+    token, given = invite_of(home, name, devices, int(time.time()) + (expires or _DEFAULT_S))
+    if as_json:
+        shown = {"invite": token, "name": given.name, "devices": given.devices, "expires_at": given.expires_at}
+        print(json.dumps(shown))
+        return
+    print(f"swarm-peer join {token}")

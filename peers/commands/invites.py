@@ -1,0 +1,28 @@
+"""`swarm-peer invites`: the passes of a run, and who has joined with them."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from peers.options import Home, Json
+from peers.run.home import COORDINATOR_HOME
+
+
+def command(home: Home = COORDINATOR_HOME, as_json: Json = False) -> None:
+    """List the passes that were made in a home: name, serial, devices that have joined, expiry, revoked or not.
+
+    The decision record tells, whether or not a coordinator runs.
+    """
+    from peers.coordinator.invites import listed
+
+    rows = listed(home)
+    if as_json:
+        print(json.dumps([row.to_json() for row in rows]))
+        return
+    print(f"{'name':<32} {'serial':<10} {'devices':>11}  {'expires':<16} state")
+    now = time.time()
+    for row in rows:
+        used = f"{row.joined} of {row.given.devices}"
+        expires = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.given.expires_at))
+        print(f"{row.given.name:<32} {row.given.serial.hex()[:8]:<10} {used:>11}  {expires:<16} {row.state(now)}")

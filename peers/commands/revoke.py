@@ -1,0 +1,32 @@
+"""`swarm-peer revoke`: a pass is not good any more, and its devices leave the run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from peers.commands.control import user_name
+from peers.options import Home, Json
+from peers.run.home import COORDINATOR_HOME
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the pass, as `swarm-peer invites` lists it.")],
+    home: Home = COORDINATOR_HOME,
+    why: Annotated[str, typer.Option("--why", help="Your reason; it stands in the record and is shown.")] = "",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")] = 45.0,
+    as_json: Json = False,
+) -> None:
+    """Revoke a pass: nobody joins with it any more, and all peers drop the devices that have, within seconds.
+
+    The coordinator must run. It stands in the decision record, so restarts change nothing.
+    """
+    from peers.coordinator.invites import book_of
+    from peers.runtime.control_client import send
+    from swarm.events.wording import printable
+
+    serial = book_of(home).find(name).given.serial.hex()
+    reply = send(home, "revoke", serial, user_name(), why, timeout)
+    print(json.dumps({"ok": True, "number": reply.number, "text": reply.text}) if as_json else printable(reply.text))

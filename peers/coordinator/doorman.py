@@ -1,0 +1,72 @@
+"""Doorman: tells all peers whom the record shuts out, again and again, and drops the links of these."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection
+
+from swarm.net.network import Network
+from swarm.protocol.controls import Controls
+from swarm.protocol.coordinator.commands import shut_out
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import MAX_BANNED, Banned
+
+LOOK_S = 0.5
+LAST_WORD_S = 2.0
+"""Between telling the peers and dropping our own links: who is shut out is told why."""
+AGAIN_S = 20.0
+"""Until all are told once more: a message may be lost with its connection."""
+
+
+class Doorman:
+    """`controls()`: what stands in the record. `known()`: peers that take part, as far as is known here."""
+
+    def __init__(
+        self, network: Network, controls: Callable[[], Controls], known: Callable[[], Collection[Actor]]
+    ) -> None:
+        self._network = network
+        self._controls = controls
+        self._known = known
+        self._told: dict[Actor, tuple[int, float]] = {}
+        """Number of the list that each peer was sent last, and when."""
+        self._number = 0
+        """Of the list that our own links obey, or will when `_due` comes."""
+        self._due = math.inf
+        self._shut()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look(asyncio.get_running_loop().time())
+            await asyncio.sleep(LOOK_S)
+
+    def look(self, now: float) -> None:
+        """Tell whoever has not been told, and drop links when that is due. Call it often, and after an admission."""
+        controls = self._controls()
+        if controls.banned_at:
+            self._tell(controls, now)
+        if controls.banned_at != self._number:
+            self._number, self._due = controls.banned_at, now + LAST_WORD_S
+            door = self._network.admission.door
+            self._network.shut_out({peer: why for peer, why in door.banned.items() if peer in controls.banned})
+        if now >= self._due:
+            self._shut()
+
+    def _tell(self, controls: Controls, now: float) -> None:
+        known, banned = set(self._known()), controls.banned
+        self._told = {actor: told for actor, told in self._told.items() if actor in known}
+        message = Banned(controls.banned_at, tuple(banned)[-MAX_BANNED:])
+        for actor in known:
+            told, at = self._told.get(actor, (0, -math.inf))
+            if actor.peer not in banned and (told < controls.banned_at or now >= at + AGAIN_S):
+                self._network.send(actor, message)
+                self._told[actor] = controls.banned_at, now
+
+    def _shut(self) -> None:
+        controls = self._controls()
+        self._number, self._due = controls.banned_at, math.inf
+        self._network.admission.door.revoked = {
+            bytes.fromhex(command.value): shut_out(command) for command in controls.revoked
+        }
+        self._network.shut_out({peer: shut_out(command) for peer, command in controls.banned.items()})

@@ -1,0 +1,93 @@
+"""Invites of a coordinator's home: new ones, and what has become of those that were made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers.coordinator.organiser_key import organiser_key
+from peers.coordinator.pass_book import PassBook, PassBookError
+from peers.coordinator.record import read_commands
+from peers.run.home import Home
+from swarm.manifest import key_fingerprint
+from swarm.net.invite import Invite, parse
+from swarm.net.passes import Pass
+from swarm.protocol.controls import EXPELLED_OF_A_PASS, Controls
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A pass, and how it stands in the decision record."""
+
+    given: Pass
+    joined: int
+    """Devices that have joined with it."""
+    expelled: int
+    """Of these, how many are expelled from the run."""
+    revoked: bool
+
+    def state(self, now: float) -> str:
+        """In a word or two. `now`: Unix seconds."""
+        if self.revoked:
+            return "revoked"
+        if self.expelled >= EXPELLED_OF_A_PASS:
+            return f"closed: {self.expelled} devices are expelled"
+        if now >= self.given.expires_at:
+            return "expired"
+        return "used up" if self.joined >= self.given.devices else "open"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.given.name,
+            "serial": self.given.serial.hex(),
+            "devices": self.given.devices,
+            "joined": self.joined,
+            "expelled": self.expelled,
+            "expires_at": self.given.expires_at,
+            "revoked": self.revoked,
+        }
+
+
+def invite_of(path: Path, name: str, devices: int, expires_at: int) -> tuple[str, Pass]:
+    """A new invite from the home at `path`, and its pass. Raises PassBookError, PassError, InviteError, OSError."""
+    home = Home(path)
+    printed = _printed(home)
+    key = organiser_key(home) if home.organiser_key.exists() else None
+    if key is None or key_fingerprint(key.public_key().public_bytes_raw()) != printed.fingerprint:
+        raise PassBookError(f"the organiser's key of this run is not in {home.path}: use the home that began the run")
+    ticket = book_of(path).issue(key, name, devices, expires_at)
+    where = Invite(printed.addresses, printed.coordinator, printed.run_hash, printed.fingerprint, ticket)
+    return where.encode(), ticket.given
+
+
+def book_of(path: Path) -> PassBook:
+    """The passes of the run that is coordinated in a home. Raises PassBookError, InviteError, OSError."""
+    home = Home(path)
+    return PassBook(home, str(_printed(home).run_hash))
+
+
+def listed(path: Path) -> list[Listed]:
+    """All passes that were made in a home, by name. Raises PassBookError, InviteError, RecordError, OSError."""
+    home = Home(path)
+    run_hash = str(_printed(home).run_hash)
+    controls = Controls.of(read_commands(home.decisions, run_hash))
+    expelled = {command.value for command in controls.expelled}
+    revoked = {command.value for command in controls.revoked}
+    rows = []
+    for ticket in PassBook(home, run_hash).tickets():
+        given = ticket.given
+        devices = controls.came_with(given.serial.hex())
+        rows.append(Listed(given, len(devices), len(devices & expelled), given.serial.hex() in revoked))
+    return rows
+
+
+def _printed(home: Home) -> Invite:
+    """The invite that the coordinator has printed last."""
+    try:
+        text = home.join_token.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        raise PassBookError(
+            f"no run was coordinated in {home.path} yet: start `swarm-peer coordinate` first, or name its --home"
+        ) from None
+    return parse(text)

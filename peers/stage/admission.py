@@ -1,0 +1,102 @@
+"""Being let in: a device shows its pass to a coordinator, and gets the run's manifest and a certificate of its own.
+
+The certificate stays in the home, for later starts with the same pass. It is what all others are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from peers.run.home import OpenHome
+from peers.runtime.core_loop import RunFailed
+from peers.runtime.organisers import certificate_from_any, fetch_from_any, members_of
+from swarm.atomic import atomic_file, write_whole
+from swarm.manifest import RunManifest, SignedManifest
+from swarm.net.bulk import BulkError, Busy
+from swarm.net.handshake import Channel, Introduction, Refusal, Refused, Role
+from swarm.net.host import Host
+from swarm.net.invite import Invite, InviteError
+from swarm.net.passes import MAX_BYTES, Certificate, PassError, Ticket
+from swarm.protocol.ids import Actor
+
+_PAUSE_S = 1.0
+_BUSY_S = 120.0
+"""For so long a device asks again when no coordinator can write it down, as while none leads."""
+
+
+class Admitted(NamedTuple):
+    signed: SignedManifest
+    manifest: RunManifest
+    certificate: bytes
+
+
+async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
+    """With the certificate of before, or anew.
+
+    Raises RunFailed when the device or its pass is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
+    """
+    try:
+        return await _admitted(host, home, invite)
+    except Refused as error:
+        if error.refusal is Refusal.SHUT_OUT:
+            raise RunFailed(f"the coordinator refuses this peer: {error}") from None
+        raise
+
+
+async def _admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
+    if invite.ticket is None or invite.run_hash is None:
+        raise InviteError(
+            "an address alone lets nobody in: ask the organiser for an invite (swarm2-…); `swarm-peer invite` makes one"
+        )
+    guest = Introduction(invite.run_hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
+    kept = _kept(home.certificate, invite.ticket, host.peer_id)
+    if kept is not None:
+        try:
+            signed = await fetch_from_any(host, invite, replace(guest, certificate=kept))
+            return Admitted(signed, signed.verify(invite.run_hash, invite.fingerprint), kept)
+        except Refused as error:
+            if error.refusal is not Refusal.NO_PASS:  # else it is of a coordinator that is none any more
+                raise
+    guest = replace(guest, enrolment=invite.ticket.enrol(host.peer_id))
+    signed = await fetch_from_any(host, invite, guest)
+    manifest = signed.verify(invite.run_hash, invite.fingerprint)
+    certificate = await _certificate(host, invite, guest)
+    coordinators = [member.peer for member in members_of(manifest)] or [invite.coordinator]
+    try:
+        found = Certificate.open(certificate)
+    except PassError as error:
+        raise BulkError(f"the coordinator sends no certificate: {error}") from None
+    if found.peer != host.peer_id or found.run_hash != manifest.hash or found.issuer not in coordinators:
+        raise BulkError("the coordinator sends a certificate of another device, run or coordinator")
+    with atomic_file(home.certificate) as file:
+        os.fchmod(file.fileno(), 0o600)
+        write_whole(file, certificate)
+    return Admitted(signed, manifest, certificate)
+
+
+async def _certificate(host: Host, invite: Invite, guest: Introduction) -> bytes:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _BUSY_S
+    while True:
+        try:
+            return await certificate_from_any(host, invite, guest)
+        except Busy:
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(_PAUSE_S)
+
+
+def _kept(path: Path, ticket: Ticket, peer: str) -> bytes | None:
+    """The certificate of before, if it came with this pass."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        found = Certificate.open(raw)
+    except (FileNotFoundError, PassError):
+        return None
+    given = ticket.given
+    return raw if (found.serial, found.run_hash, found.peer) == (given.serial, given.run_hash, peer) else None

@@ -1,0 +1,50 @@
+"""Bans: whom the coordinators have shut out, as a peer was told last. It obeys that also after a restart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from swarm.atomic import atomic_file, write_whole
+from swarm.net.network import Network
+from swarm.protocol.messages import MAX_BANNED, Banned
+
+WHY = "it has no part in the run any more"
+_LONGEST = 1 << 20
+"""Bytes of the file."""
+
+
+class Bans:
+    """`path`: file in the home. `run_hash`: what the coordinators of another run have said is of no account."""
+
+    def __init__(self, path: Path, run_hash: str, network: Network) -> None:
+        self._path = path
+        self._run_hash = run_hash
+        self._network = network
+        self.known = _read(path, run_hash)
+        self._obey()
+
+    def heard(self, message: Banned) -> None:
+        """From a coordinator. Whoever is shut out loses its links at once. Raises OSError."""
+        if message.number <= self.known.number:
+            return
+        self.known = message
+        self._obey()
+        body = {"run": self._run_hash, "number": message.number, "peers": message.peers}
+        with atomic_file(self._path) as file:
+            write_whole(file, json.dumps(body).encode())
+
+    def _obey(self) -> None:
+        self._network.shut_out(dict.fromkeys(self.known.peers, WHY))
+
+
+def _read(path: Path, run_hash: str) -> Banned:
+    """Nothing is known if the file cannot be read: the coordinators say it again."""
+    try:
+        with path.open("rb") as file:
+            body = json.loads(file.read(_LONGEST))
+        if body["run"] == run_hash and isinstance(body["number"], int) and len(body["peers"]) <= MAX_BANNED:
+            return Banned(body["number"], tuple(map(str, body["peers"])))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return Banned(0, ())

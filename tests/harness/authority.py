@@ -1,0 +1,40 @@
+"""An organiser and a coordinator of the tests: they let in whom a test wants."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from swarm.net.door import Door
+from swarm.net.identity import Identity
+from swarm.net.passes import SERIAL_BYTES, Certificate, Ticket
+
+HOUR_S = 3600
+
+
+class Authority:
+    """Its organiser's key signs passes, and its coordinator's identity certificates, of any run.
+
+    Those of one `seed` are the same, also in another process.
+    """
+
+    def __init__(self, seed: int = 1) -> None:
+        self.organiser = Ed25519PrivateKey.from_private_bytes(seed.to_bytes(32))
+        self.public_key = self.organiser.public_key().public_bytes_raw()
+        self.coordinator = Identity(Ed25519PrivateKey.from_private_bytes((seed + 1000).to_bytes(32)), Path())
+
+    def ticket(self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S) -> Ticket:
+        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s)
+
+    def certificate(
+        self, run_hash: str, peer: str, serial: bytes = bytes(SERIAL_BYTES), lasts_s: int = HOUR_S
+    ) -> bytes:
+        now = int(time.time())
+        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s)
+        return of.sealed(self.coordinator)
+
+    def door(self, run_hash: str, *coordinators: str) -> Door:
+        """Of an actor that also takes these for coordinators."""
+        return Door(run_hash, (self.coordinator.peer_id, *coordinators), self.public_key)
