@@ -118,7 +118,8 @@ MaxMemory = Annotated[
         parser=parse_bytes,
         metavar="SIZE",
         help="Memory to plan with, such as 8GB: a stage that needs more is not taken; at most half is for work in "
-        "hand, a quarter for kept frames. Default: half of what is free.",
+        "hand, a quarter for kept frames. Default: half of what is free. On a GPU its own memory is meant, and by default "
+        "all that is free.",
     ),
 ]
 MaxRate = Annotated[

@@ -137,6 +137,7 @@ def command(
     from peers.stage.machine import Budgets, Machine
     from peers.stage.options import JoinOptions
     from peers.stage.seats import take_seats
+    from swarm.compute.memory_table import Mode
     from swarm.manifest import SignedManifest, key_fingerprint
     from swarm.net.invite import parse
     from swarm.net.listening import listen_on
@@ -152,6 +153,8 @@ def command(
     if picked.why:
         console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
     budget = memory_budget(max_memory, picked.name)
+    host = memory_budget(None, "cpu") if Mode(picked.name).own_memory else None
+    beside = budget if host is None else host
 
     def accept(signed: SignedManifest) -> bool:
         fingerprint = key_fingerprint(signed.public_key)
@@ -163,9 +166,9 @@ def command(
         except typer.Abort:
             raise typer.BadParameter("there is nobody to ask: with --yes that fingerprint is taken") from None
 
-    changes = budget // 8 if delta_cache is None else delta_cache
+    changes = beside // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
-        Machine(Budgets(budget, budget // 4, graph_budget, changes), max_rate),
+        Machine(Budgets(budget, beside // 4, graph_budget, changes, host), max_rate),
         device=picked.name,
         precision=picked.precision,
         compiled=compiled,

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from swarm.compute.memory_table import Mode
+
 if TYPE_CHECKING:  # torch takes seconds to import
     from swarm.compute.precision import Precision
 
 BARE = 400 << 20
 """Bytes of a process that holds nothing yet: Python, torch and libp2p."""
 SPARE = 1 << 30
-"""An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans."""
+"""An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans: on a graphics card
+libraries, and memory between tensors."""
 
 
 _SIDE = 64
@@ -93,18 +96,19 @@ def _lacks_compiler(device: str) -> str:
 
 
 def memory_budget(limit: int | None, device: str) -> int:
-    """Bytes this process may plan with: `limit`, or half of what is free now; on a GPU no more than is free there.
+    """Bytes of the memory of `device` that this process may plan with: `limit`, or what is usual.
 
-    In a container never more than its limit leaves, whatever `limit` says: who takes more is killed.
+    On a CPU half of what is free now. In a container never more than its limit leaves, whatever `limit` says: who takes
+    more is killed. On a graphics card what is free there, but for a reserve.
     """
-    from peers.runtime.memory_limits import allowed_memory, free_memory, own_memory
-
-    if limit is None:
-        limit = free_memory() // 2
-    allowed = max(0, allowed_memory() - max(0, BARE - own_memory()))
-    limit = min(limit, allowed - min(allowed // 8, SPARE))
-    if device.startswith("cuda"):
+    if Mode(device).own_memory:
         import torch
 
-        limit = min(limit, int(torch.cuda.mem_get_info(device)[0]))
-    return limit
+        allowed = int(torch.cuda.mem_get_info(device)[0])
+        usual = allowed
+    else:
+        from peers.runtime.memory_limits import allowed_memory, free_memory, own_memory
+
+        usual = free_memory() // 2
+        allowed = max(0, allowed_memory() - max(0, BARE - own_memory()))
+    return min(usual if limit is None else limit, allowed - min(allowed // 8, SPARE))

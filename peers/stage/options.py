@@ -10,8 +10,10 @@ from peers.runtime.fault import Fault
 from peers.stage.interrupts import Interrupts
 from peers.stage.machine import Machine
 from peers.stage.patience import DEFAULT_PATIENCE_S
+from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
+from swarm.compute.memory_table import Mode
 from swarm.compute.precision import Precision
 from swarm.events import EventListener
 from swarm.manifest import SignedManifest
@@ -55,3 +57,8 @@ class JoinOptions:
     """Backwards leave the weights' gradients due, to be computed when there is nothing else to do."""
     engine: Callable[..., StageEngine] = StageEngine
     """What computes; the benchmarks put an emulated one here."""
+
+    @property
+    def mode(self) -> Mode:
+        """What the memory that is needed depends on."""
+        return Arithmetic.of(self.device, self.threads, self.precision).mode
