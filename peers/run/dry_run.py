@@ -40,6 +40,8 @@ class StageNeed:
     """Of a step, as who catches up fetches them; packed, where they are exact."""
     reduce_sent: int
     """What a peer sends in the reduce of one step at most; it receives as much."""
+    reduce_packed: int
+    """The same, of exact sums as they are usually packed."""
 
     @property
     def whole(self) -> int:
@@ -84,10 +86,10 @@ class DryRun:
     """Gentlest first. `boundaries` and retention then have the bytes of the gentlest."""
 
 
-def dry_run(manifest: RunManifest, mode: Mode = ON_CPU) -> DryRun:
+def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCounts] | None = None) -> DryRun:
     """Count parameters, graphs and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec.
 
-    `mode`: how the peers compute.
+    `mode`: how the peers compute. `counts`: of each stage, if that is known.
     """
     from swarm import codecs
     from swarm.codecs import ladder
@@ -108,7 +110,7 @@ def dry_run(manifest: RunManifest, mode: Mode = ON_CPU) -> DryRun:
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
     sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
-    counts = count_stages(manifest, mode)
+    counts = count_stages(manifest, mode) if counts is None else counts
     plan = estimate(manifest, counts, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums, mode=mode)
     return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
 
@@ -147,7 +149,8 @@ def estimate(
             memory=stage_memory(manifest, each, mode, sent[stage]),
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
             sums=packed(manifest, sent[stage]),
-            reduce_sent=_reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas),
+            reduce_sent=(most := _reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas)),
+            reduce_packed=packed(manifest, most),
         )
         for stage, each in enumerate(counts)
     )
@@ -201,7 +204,7 @@ def show(plan: DryRun, console: Console) -> None:
         f"efficiency {plan.efficiency:.2f} with one peer a stage, {plan.efficiency_with_replicas:.2f} with {replicas}; "
         f"{manifest.batch.tokens_per_step:,} tokens in a step"
     )
-    memory = _table("stage", "parameters", "weights", "AdamW", "sums", "in hand", "frames", "memory", "sums sent")
+    memory = table("stage", "parameters", "weights", "AdamW", "sums", "in hand", "frames", "memory", "sums sent")
     for stage, need in enumerate(plan.stages):
         each = need.memory
         sums = each.accumulator + each.reduced + each.residuals
@@ -210,7 +213,7 @@ def show(plan: DryRun, console: Console) -> None:
     console.print(memory)
     say("memory of one peer; in hand: a microbatch in its backward, or what a reduce sends and receives")
     say("frames: of a step, if one replica is left; sums sent: at most, in a step")
-    links = _table("stages", "forward", "backward", "forward, by link", "backward, by link")
+    links = table("stages", "forward", "backward", "forward, by link", "backward, by link")
     for link in plan.boundaries:
         crossing = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)
         links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, crossing))
@@ -226,11 +229,12 @@ def show(plan: DryRun, console: Console) -> None:
         say(f"warning: {warning}", "yellow")
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+def table(*names: str) -> Table:
+    """With columns of these names and no rows."""
+    empty = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+        empty.add_column(name, justify="right", no_wrap=True)
+    return empty
 
 
 def _warnings(manifest: RunManifest, efficiency: float) -> tuple[str, ...]:

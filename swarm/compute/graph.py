@@ -47,7 +47,7 @@ def count_stages(manifest: RunManifest, mode: Mode = ON_CPU) -> list[StageCounts
     counted: dict[object, StageCounts] = {}
     found = []
     for stage in range(manifest.model.stages):
-        module = build_stage(manifest.model, stage, device="meta", seed=None)
+        module = working_module(manifest, stage, mode)
         alike = module.first, module.last, tuple(parameter.shape for parameter in module.parameters())
         if alike not in counted:
             counted[alike] = _count(manifest, module, mode)
@@ -63,7 +63,7 @@ def count_graph(module: StageModule, x: Tensor, tokens: Tensor, mode: Mode) -> G
     parameters = list(module.parameters())
     sources = [*(() if module.first else (x,)), *parameters]
     live = LiveBytes(x, beyond=[*parameters, *module.buffers()])
-    with _Rules(Precision(mode.precision), gpu=mode.device.startswith("cuda")), live:
+    with Rules(mode), live:
         out = module.train_loss(x, tokens, tokens) if module.last else module(x, tokens)
         held = live.now
         gradients = torch.autograd.grad(out, sources, None if module.last else torch.zeros_like(out))
@@ -71,16 +71,26 @@ def count_graph(module: StageModule, x: Tensor, tokens: Tensor, mode: Mode) -> G
     return GraphCounts(held, live.peak - held, sum(gradient.nbytes for gradient in of_weights))
 
 
+def working_module(manifest: RunManifest, stage: int, mode: Mode) -> StageModule:
+    """A stage without memory, whose parameters are those that it computes with."""
+    module = build_stage(manifest.model, stage, device="meta", seed=None)
+    WorkingWeights(module, Precision(mode.precision))
+    return module
+
+
+def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, Tensor]:
+    """What comes in, and its ids: without memory."""
+    shape = (manifest.batch.sequences, manifest.batch.sequence_length)
+    tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
+    if module.first:
+        return tokens, tokens
+    return torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True), tokens
+
+
 def _count(manifest: RunManifest, module: StageModule, mode: Mode) -> StageCounts:
     names = set(module.matrices())
     numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    WorkingWeights(module, Precision(mode.precision))
-    shape = (manifest.batch.sequences, manifest.batch.sequence_length)
-    tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
-    x = tokens
-    if not module.first:
-        x = torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True)
-    graph = count_graph(module, x, tokens, mode)
+    graph = count_graph(module, *microbatch_of(manifest, module), mode)
     return StageCounts(
         parameters=sum(numbers.values()),
         matrices=sum(count for name, count in numbers.items() if name in names),
@@ -147,13 +157,12 @@ class LiveBytes(TorchDispatchMode):
         self._storages = {at: held for at, held in self._storages.items() if not held[0].expired()}
 
 
-class _Rules(TorchFunctionMode):
+class Rules(TorchFunctionMode):
     """Inside, tensors without memory are computed with as a device does."""
 
-    def __init__(self, precision: Precision, gpu: bool) -> None:
-        """`gpu`: the device is one of CUDA."""
+    def __init__(self, mode: Mode) -> None:
         super().__init__()
-        self._precision, self._gpu = precision, gpu
+        self._precision, self._gpu = Precision(mode.precision), mode.device.startswith("cuda")
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
