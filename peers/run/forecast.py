@@ -6,11 +6,12 @@ it costs a delay each time; a reduce sends what the dry run counts.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peers.run.pipeline_model import Pipeline, step_time
+from peers.run.pipeline_model import Pipeline, Work, step_time
 
 MESSAGES = 4
 """That follow one another around the microbatches of a step: token ids, all is summed up, reduce, all is reduced."""
@@ -19,6 +20,9 @@ OF_REDUCE = 2
 GOOD_EFFICIENCY = 0.9
 _FIRST_WINDOW = 10 * 1448
 """Bytes that TCP sends before it has heard anything (RFC 6928)."""
+_TIMEOUT_S = 0.2
+"""What Linux adds to a round trip, at least, before it takes a packet for lost."""
+_MOST_HALVINGS = 32
 MOST_MICROBATCHES = 512
 """Of a replica: no larger step is looked for."""
 
@@ -36,17 +40,22 @@ class Line:
         """Of a frame between two such lines."""
         return min(self.up, self.down)
 
-    def warming_s(self, nbytes: float) -> float:
-        """How much longer a frame takes on a connection that has rested: TCP sends a few packets at first, and twice as
-        many after each round trip, until the line is full.
+    def warming_s(self, nbytes: float, rest_s: float = math.inf) -> float:
+        """How much longer a frame takes on a connection that has rested for so long.
+
+        TCP sends a few packets at first, and twice as many after each round trip, until the line is full. What it had
+        come to it halves with each timeout of a rest.
         """
-        rounds, window = 0, float(_FIRST_WINDOW)
-        sent = window
-        while sent < nbytes and window < self.rate * 2 * self.delay_s:
-            rounds, window = rounds + 1, 2 * window
+        trip = 2 * self.delay_s
+        most = min(nbytes, self.rate * trip)
+        halvings = math.floor(min(rest_s / (trip + _TIMEOUT_S), _MOST_HALVINGS))
+        window = max(most * 0.5**halvings, _FIRST_WINDOW)
+        waited, sent = 0.0, window
+        while sent < nbytes and window < most:
+            waited += trip - window / self.rate  # for leave to send more
+            window *= 2
             sent += window
-        # what was sent meanwhile need not be sent any more
-        return max(0.0, rounds * 2 * self.delay_s - min(sent - window, nbytes) / self.rate)
+        return waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +109,9 @@ def forecast(load: Load, microbatches: int, replicas: int, line: Line | None) ->
             forward_frame=load.forward_frame / line.rate,
             backward_frame=load.backward_frame / line.rate,
             delay=line.delay_s,
-            first_forward=line.warming_s(load.forward_frame),
-            first_backward=line.warming_s(load.backward_frame),
+            after_rest=lambda work, rest: line.warming_s(
+                load.forward_frame if work is Work.FORWARD else load.backward_frame, rest
+            ),
         )
         wire = step_time(over, microbatches) - without + MESSAGES * line.delay_s
         if replicas > 1:

@@ -1,7 +1,7 @@
 """An event model of a synchronous pipeline: how long a step takes if nothing but compute and links takes time.
 
 `S` stages of one peer each compute `M` microbatches a step; the last stage goes backward at once. A peer sends frame
-after frame, in the order in which it made them; each takes `delay` to arrive, the first one of a step longer. A step
+after frame, in the order in which it made them; each takes `delay` to arrive, and longer after a rest. A step
 begins when all microbatches of the one before are in the sums. With replicas it holds for each row of them, with its
 own `M`.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -40,10 +41,8 @@ class Pipeline:
     """How long with a gradient."""
     delay: float = 0.0
     """From one peer to the next."""
-    first_forward: float = 0.0
-    """How much longer the first activation of a step takes, at each boundary."""
-    first_backward: float = 0.0
-    """The first gradient."""
+    after_rest: Callable[[Work, float], float] = lambda work, rest: 0.0
+    """How much longer a frame takes after a line has sent none of its kind for so long."""
 
     @classmethod
     def even(cls, stages: int, *, zero_bubble: bool, hop: float = 0.0) -> Pipeline:
@@ -58,8 +57,8 @@ class _Stage:
     summed: int = 0
     line_free: float = 0.0
     """When all that it has to send is sent."""
-    arrived: dict[Work, float] = field(default_factory=dict)
-    """When the last of its frames of a kind arrives: none overtakes another."""
+    sent: dict[Work, tuple[float, float]] = field(default_factory=dict)
+    """When its last frame of a kind was sent, and when it arrives: none overtakes another."""
 
 
 def step_time(pipeline: Pipeline, microbatches: int) -> float:
@@ -78,11 +77,11 @@ def step_time(pipeline: Pipeline, microbatches: int) -> float:
     def send(at: float, stage: int, to: int, work: Work, m: int) -> None:
         sender = stages[stage]
         takes = pipeline.forward_frame if work is Work.FORWARD else pipeline.backward_frame
-        first = pipeline.first_forward if work is Work.FORWARD else pipeline.first_backward
-        sender.line_free = max(at, sender.line_free) + takes
-        before = sender.arrived.get(work)
-        there = sender.line_free + pipeline.delay + (first if before is None else 0.0)
-        sender.arrived[work] = there = max(there, before or 0.0)
+        begins = max(at, sender.line_free)
+        sent, arrived = sender.sent.get(work, (-math.inf, 0.0))
+        sender.line_free = begins + takes
+        there = max(arrived, sender.line_free + pipeline.delay + pipeline.after_rest(work, begins - sent))
+        sender.sent[work] = sender.line_free, there
         arrives(there, to, work, m)
 
     for m in range(microbatches):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import typer
 from made_up_data import DATA
 from rich.console import Console
 
+from peers import cli
 from peers.options import parse_line
 from peers.run.cards import CARDS, UnknownCard, parse_cards
 from peers.run.dry_run import dry_run
 from peers.run.fleet import Kind, Times, placed, row_of, times_on
-from peers.run.forecast import GOOD_EFFICIENCY, Line, Load, forecast, smallest_step
+from peers.run.forecast import Line, Load, forecast, smallest_step
 from peers.run.outlook import Outlook, outlook, show, to_json
 from swarm.compute.memory_table import Mode
 from swarm.compute.work import count_work
@@ -59,6 +61,8 @@ def test_a_rested_connection_warms_up() -> None:
     line = Line(100 * MEGABYTE, 100 * MEGABYTE, delay_s=0.05)
     assert line.warming_s(14_000) == 0.0, "it is sent at once"
     assert line.warming_s(40_000) == pytest.approx(0.1, rel=0.01), "the rest goes after one round trip"
+    assert line.warming_s(40_000, rest_s=0.29) == 0.0, "it remembers"
+    assert line.warming_s(400_000, rest_s=0.31) == pytest.approx(0.1, rel=0.03), "half of it"
     assert Line(MEGABYTE, MEGABYTE, 0.001).warming_s(1e6) == 0.0, "ten packets fill a short line"
 
 
@@ -163,15 +167,35 @@ def test_people_and_programs_are_told_the_same() -> None:
     near = outlook(run, "rtx3060:12", None)
     assert near.advice is near.own and near.own.enough is not None
     assert f"batch.microbatches = {near.own.enough} or more" in seen(near)
-    enough = forecast_with(run, near.own.enough)
-    assert enough >= GOOD_EFFICIENCY > forecast_with(run, near.own.enough - near.rows)
-
-
-def forecast_with(run: RunManifest, microbatches: int) -> float:
-    batch = run.batch.model_copy(update={"microbatches": microbatches})
-    return outlook(run.model_copy(update={"batch": batch}), "rtx3060:12", None).own.forecast.efficiency
 
 
 def test_too_few_cards_are_refused() -> None:
     with pytest.raises(UnknownCard, match="1 cards cannot hold 4 stages"):
         outlook(manifest(), "rtx4090", None)
+
+
+def test_the_command_prints_it_and_refuses_what_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = SimpleNamespace(manifest=manifest(model={"cuts": [4]}))
+    monkeypatch.setattr("peers.run.resolved_run.resolve_run", lambda path, overrides: resolved)
+
+    def code(*arguments: str) -> object:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(("coordinate", "RUN.toml", *arguments))
+        return caught.value.code
+
+    assert code("--dry-run", "--gpu", "rtx3060:2", "--line", "80Mbit,50ms", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["outlook"]["line"] == {"up": 10e6, "down": 10e6, "delay_s": 0.05} and told["stages"]
+    assert code("--dry-run", "--gpu", "rtx3060:2") == 0
+    assert "a step takes" in capsys.readouterr().out
+    for arguments, said in {
+        ("--dry-run", "--gpu", "rtx306"): "did you mean 'rtx3060'",
+        ("--dry-run", "--gpu", "rtx3060"): "cannot hold 2 stages",
+        ("--gpu", "rtx3060:2"): "for --dry-run alone",
+        ("--dry-run", "--line", "80Mbit,50ms"): "with --gpu",
+        ("--dry-run", "--gpu", "rtx3060:2", "--line", "fast"): "is not a line",
+    }.items():
+        assert code(*arguments) == 2
+        assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
