@@ -61,6 +61,7 @@ def test_a_rested_connection_warms_up() -> None:
     line = Line(100 * MEGABYTE, 100 * MEGABYTE, delay_s=0.05)
     assert line.warming_s(14_000) == 0.0, "it is sent at once"
     assert line.warming_s(40_000) == pytest.approx(0.1, rel=0.01), "the rest goes after one round trip"
+    assert line.warming_s(220_000) == pytest.approx(0.4, rel=0.01), "twice as much each time"
     assert line.warming_s(40_000, rest_s=0.29) == 0.0, "it remembers"
     assert line.warming_s(400_000, rest_s=0.31) == pytest.approx(0.1, rel=0.03), "half of it"
     assert Line(MEGABYTE, MEGABYTE, 0.001).warming_s(1e6) == 0.0, "ten packets fill a short line"
@@ -109,7 +110,8 @@ def test_cards_go_where_least_is_computed_and_no_stage_is_left_empty() -> None:
     row, rows = row_of(found, crews)
     assert rows == 3
     assert row[0].both_s == pytest.approx(3 / (1 / 3 + 2 / 6)), "three peers do as much as two quick ones"
-    assert all(placed(found, ["quick"] * stages, stages))
+    small = kinds(run, min(need.memory.device for need in dry_run(run).stages), [Times(1.0, 2.0)] * stages)
+    assert all(placed(small, ["quick"] * stages, stages)), "though they fit one stage alone"
 
 
 def test_a_card_that_is_too_small_says_by_how_much_and_one_that_is_tight_computes_again() -> None:
