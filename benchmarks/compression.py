@@ -36,6 +36,7 @@ from benchmarks.results import write_results
 from benchmarks.trained import Trained, trained
 from peers.run.resolved_run import resolve_run
 from swarm import codecs
+from swarm.buffer import Buffer
 from swarm.codecs.huffman import Huffman
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.manifest import RunManifest
@@ -327,7 +328,7 @@ def _bytes(manifest: RunManifest, measured: Sequence[tuple[float, float] | None]
     backward = body.pack_backward(1, hidden, forward)
     encoder = Encoder(Actor("a", 1), Actor("b", 1))
 
-    def size(direction: Direction, payload: bytes, lineage: Lineage | None = None) -> float:
+    def size(direction: Direction, payload: Buffer, lineage: Lineage | None = None) -> float:
         key = FrameKey(PassId(Term(1), StepNumber(1000)), 1, direction, Microbatch(1))
         header, sent = encoder.encode(Frame(key, payload, lineage))
         return (PREFIX_BYTES + len(header) + len(sent)) / batch.tokens_per_microbatch

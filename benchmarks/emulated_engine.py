@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from swarm.buffer import Buffer
 from swarm.compute.body import BodyKind, ForwardBody
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import wait
@@ -143,7 +144,7 @@ class _EmulatedStage(Stage):
         # it computes nothing: what is asked of a stage's module here is which parameters it has
         return cast(StageModule, _Weights(self._count, last=self._index == manifest.model.stages - 1))
 
-    def _activation(self, body: ForwardBody) -> bytes:
+    def _activation(self, body: ForwardBody) -> Buffer:
         if body.kind is BodyKind.PROMPT:
             return self._frame(body, torch.zeros(*body.inputs.shape, self._width))()
         return self._format.pack_encoded(body.kind, body.tokens, self._encoded)

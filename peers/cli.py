@@ -1,8 +1,8 @@
 """`swarm-peer`: the command line. Commands are loaded when they are called, so that help is instant.
 
-Exit codes: 0 done, 1 an internal error, 2 something the user can fix (said in one line), 130 Ctrl-C; `reference` and
-`demo` have 3 for digests that differ; `coordinate` and `join` have 4 for a run that cannot go on, or whose coordinator
-stayed away.
+Exit codes: 0 done, 1 an internal error, 2 something the user can fix (explained in one line), 130 Ctrl-C; `reference`
+and `demo` use 3 for digests that differ; `coordinate` and `join` use 4 for a run that cannot continue, or whose
+coordinator stayed away.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         finally:
             streams.flush()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # whoever read us has gone (`| head`): no error
+        if isinstance(end.__context__, BrokenPipeError):  # the reader is gone (`| head`): not an error
             raise SystemExit(0) from None
         raise
     except KeyboardInterrupt:
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Errors that name a value and its fix: Value- and ArithmeticErrors of our own, OSErrors about a named path.
+    """Errors that name a value and its fix: our own Value- and ArithmeticErrors, and OSErrors about a named path.
 
-    And those of a disk, whoever wrote to it, and of too few descriptors.
+    Errors of any disk, and of too few descriptors, count too.
     """
     if isinstance(error, OSError) and (error.filename is not None or error.errno in (*_DISK, *_FILES)):
         return True
@@ -114,7 +114,7 @@ def _print_version(wanted: bool) -> None:
 
 @_app.callback(
     epilog="Exit codes: 0 done, 1 an internal error or a check that failed, 2 something you can fix, 3 digests differ, "
-    "4 the run cannot go on or its coordinator stayed away, 130 Ctrl-C."
+    "4 the run cannot continue or its coordinator stayed away, 130 Ctrl-C."
 )
 def _root(
     version: Annotated[

@@ -25,7 +25,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes a second of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
+    """Bytes/s of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
     if match is None:
         raise typer.BadParameter(
@@ -75,7 +75,7 @@ def parse_precision(text: str) -> str:
     """Raises typer.BadParameter."""
     known = ("auto", "fp32", "bf16", "fp16")
     if text not in known:
-        raise typer.BadParameter(f"{text!r} is no precision: write one of {', '.join(known)}")
+        raise typer.BadParameter(f"{text!r} is not a precision: write one of {', '.join(known)}")
     return text
 
 
@@ -92,7 +92,7 @@ AnyHome = Annotated[
     typer.Option(
         "--home",
         envvar="SWARM_PEER_HOME",
-        help="Home of a peer or coordinator. Default: the one of this user that was busy last.",
+        help="Home of a peer or coordinator. Default: the one of this user with the latest activity.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -107,7 +107,7 @@ Precision = Annotated[
         "--precision",
         metavar="auto|fp32|bf16|fp16",
         parser=parse_precision,
-        help="What matrices are multiplied in. auto: fp32 on a CPU, bf16 on a GPU, fp16 on a GPU older than Ampere.",
+        help="Precision of matrix products. auto: fp32 on a CPU, bf16 on a GPU, fp16 on a GPU older than Ampere.",
     ),
 ]
 Compile = Annotated[
@@ -123,7 +123,7 @@ Threads = Annotated[
         "--threads",
         min=1,
         max=MOST_THREADS,
-        help="Threads for computing. The last bit of results depends on it: the organiser says how many.",
+        help="Threads for computing. The last bit of results depends on it: use the organiser's number.",
     ),
 ]
 MaxMemory = Annotated[
@@ -133,7 +133,7 @@ MaxMemory = Annotated[
         parser=parse_bytes,
         metavar="SIZE",
         help="Memory to plan with, such as 8GB: a stage that needs more is not taken; at most half is for work in "
-        "hand, a quarter for kept frames. Default: half of what is free. On a GPU it is the card's memory, and by "
+        "progress, a quarter for kept frames. Default: half of what is free. On a GPU it is the card's memory, and by "
         "default all that is free.",
     ),
 ]
@@ -150,7 +150,7 @@ Announce = Annotated[
     list[str] | None,
     typer.Option(
         "--announce",
-        help="Address to tell others when you are behind a router, like /ip4/203.0.113.7/tcp/4002; may be repeated.",
+        help="Address to announce when you are behind a router, like /ip4/203.0.113.7/tcp/4002; may be repeated.",
     ),
 ]
 Bootstrap = Annotated[
@@ -173,5 +173,5 @@ TensorBoard = Annotated[
     Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write the figures of steps for TensorBoard.")
 ]
 Version = Annotated[
-    int | None, typer.Option("--version", min=0, help="Which checkpoint. Default: the newest whole one.")
+    int | None, typer.Option("--version", min=0, help="Version of the checkpoint. Default: the newest complete one.")
 ]

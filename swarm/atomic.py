@@ -1,4 +1,4 @@
-"""Atomic files: a reader sees the whole file or none of it, whenever the writer dies."""
+"""Atomic files: a reader sees the whole file or none of it, even if the writer dies."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 TEMPORARY = ".tmp"
-"""Suffix of a file that is not finished. One that is left over was torn by a crash and means nothing."""
+"""Suffix of an unfinished file. A remaining one was torn by a crash and is meaningless."""
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that appears as `path` when the block ends: written, synced, renamed, folder synced.
 
-    If the block raises, or the disk is full (OSError, naming `path`), `path` is what it was before and nothing is left
-    behind.
+    If the block raises, or the disk is full (OSError, naming `path`), `path` is unchanged and no other file remains.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -29,7 +28,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        # write() and fsync() say what is wrong, but not of which file
+        # write() and fsync() name the error, but not the file
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise

@@ -1,3 +1,3 @@
-"""Buffer: bytes that may be another's memory."""
+"""Buffer: bytes, possibly a view of another object's memory."""
 
 Buffer = bytes | bytearray | memoryview

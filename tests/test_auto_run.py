@@ -107,7 +107,7 @@ def test_a_coordinator_that_restarts_goes_on_with_the_last_choice(run) -> None:
     assert found[2:] == [(HARDEST,)] * 4
     told = [event for event in swarm.events if isinstance(event, CodecChosen)]
     assert [e.codec for e in told if e.step == 3] == ["int4", "log4"]
-    assert all(e.reason == "goes on with the codecs of step 3" for e in told if e.step == 3)
+    assert all(e.reason == "continues with the codecs of step 3" for e in told if e.step == 3)
     assert swarm.digests() == swarm.reference()
 
 

@@ -189,7 +189,7 @@ def test_a_peer_that_has_lost_its_residuals_says_so_and_is_not_used(run, monkeyp
 
     monkeypatch.setattr(Carry, "of", forgetful)
     swarm = run(averaged(), hook=hook)
-    assert said == ["lacks the residuals of step 2, which the pass builds on"]
+    assert said == ["lacks the residuals of step 2, which the pass needs"]
     assert len(carried(swarm)[3]) == 1, "it is fenced"
     back = next(each for each in carried(swarm)[4:] if len(each) == 2)
     assert sorted(back) == [-1, 0], "it listens, and begins anew"
@@ -203,5 +203,5 @@ def test_the_reference_says_when_it_cannot_replay() -> None:
     with pytest.raises(ReplayError, match=r"step 2 adds residuals of step 1, which are not known here: train from"):
         train_reference(of, Corpus(of), state=half.states, replay={2: StepReplay((), shares)})
     missing = ((Contribution(0b0001, -1), Contribution(0b1010, -1)),) * 2
-    with pytest.raises(ReplayError, match=r"microbatch 2 of step 0 is in nobody's sum"):
+    with pytest.raises(ReplayError, match=r"microbatch 2 of step 0 is in no member's sum"):
         train_reference(of, Corpus(of), replay={0: StepReplay((), missing)})

@@ -130,7 +130,9 @@ def test_evaluation_crosses_whole_and_leaves_nothing(run) -> None:
 def test_the_reference_says_when_it_cannot_replay() -> None:
     of = manifest(steps=4)
     half = train_reference(of, Corpus(of), stop_after=2)
-    with pytest.raises(ReplayError, match=r"microbatch 0 of step 2 crossed boundary 1 .* train from version 0"):
+    with pytest.raises(
+        ReplayError, match=r"microbatch 0 of step 2 at boundary 1 is relative to step .* train from version 0"
+    ):
         train_reference(of, Corpus(of), state=half.states, replay={2: StepReplay((0,))})
 
 

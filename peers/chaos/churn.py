@@ -1,4 +1,4 @@
-"""Churn: peers that come and are killed at random, all their lives long; a function of the seed alone."""
+"""Churn: peers that join and are killed at random for their whole lives; a function of the seed alone."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ChurnPlan:
     seed: int
 
     def names(self, first: Collection[str]) -> tuple[str, ...]:
-        """Hosts beside those of the start; each is used again after its death, in its next life."""
+        """Names of the hosts beyond the first ones; each is used again after its death, in its next life."""
         return tuple(f"c{number}" for number in range(max(0, self.most - len(first))))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One draw. `pick` chooses among the candidates, whoever they are by then."""
+    """One draw. `pick` chooses among the candidates of that moment."""
 
     after_s: float
     kills: bool
@@ -62,7 +62,7 @@ def read_churn(table: Table) -> ChurnPlan:
         least,
         most,
         table.take("kill", quantity.share, 0.4),
-        table.need("fewest", quantity.count, "peers that are left alone at least"),
+        table.need("fewest", quantity.count, "least number of peers that stay alive"),
         table.need("most", quantity.count, "peers at a time"),
         table.need("lasts", quantity.span, "how long, such as 45s"),
         table.take("spare_last", quantity.yes, True),

@@ -1,4 +1,4 @@
-"""Churning: the turns of [churn] made into faults, by who runs at the moment."""
+"""Turns the draws of [churn] into faults, given the processes that run at the moment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _fault(kind: str, machine: EmulatedMachine) -> PlannedFault:
 
 
 def _last_replicas(running: Sequence[EmulatedMachine], coordinator: Sequence[Seen]) -> list[EmulatedMachine]:
-    """Those without whom a stage would have nobody, as far as the coordinator has said."""
+    """Machines that are the only holders of a stage, as far as the coordinator's log says."""
     stages = stages_held(coordinator)
     holds = {machine.name: {stages[a] for a in machine.lives[-1:] if a in stages} for machine in running}
     found = []

@@ -1,9 +1,9 @@
-"""A wall clock that runs fast or slow, for one process: what hivemind and we read as Unix time is shifted.
+"""A wall clock that runs fast or slow, for one process: the Unix time that hivemind and we read is shifted.
 
-Time namespaces do not shift CLOCK_REALTIME, and the machine has one clock. So `time.time` is replaced before anything
-is imported that keeps it (`install`), and reads its offset from a file that the emulator may change at any moment
-(`follow`). Timers of the event loop are monotonic and stay as they are, as they do when somebody sets a clock. The
-libp2p daemon is another program and keeps the machine's time; it compares it with nobody's.
+Time namespaces do not shift CLOCK_REALTIME, and the machine has one clock. So `time.time` is replaced before any import
+that keeps a reference to it (`install`), and reads its offset from a file that the emulator may change at any moment
+(`follow`). Timers of the event loop are monotonic and do not change, as when a real clock is set. The libp2p daemon is
+another program and keeps the machine's time; it compares it with no other clock.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def install() -> None:
 
 
 def follow(path: Path) -> None:
-    """Shift this process's clock by the seconds that are written in `path`, now and whenever they change."""
+    """Shift this process's clock by the seconds in `path`, now and whenever they change."""
     global _followed
     with path.open("r+b") as file:
         _followed = mmap.mmap(file.fileno(), _OFFSET.size)
 
 
 def write(path: Path, seconds: float) -> None:
-    """Set the offset of who follows `path`."""
+    """Set the offset of the process that follows `path`."""
     if not path.exists():
         path.write_bytes(_OFFSET.pack(seconds))
         return

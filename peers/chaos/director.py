@@ -1,4 +1,4 @@
-"""The director: plays a scenario. It starts the machines, strikes when the moment has come, and notes what happened."""
+"""The director: plays a scenario. It starts the machines, strikes when the moment has come, and records the events."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from swarm.manifest import RunManifest
 _MANY: frozenset[type[Event]] = frozenset(
     (FrameRecovered, LoopBlocked, MicrobatchAccumulated, MicrobatchForwarded, ResourcesMeasured, TrafficMeasured)
 )
-"""Kinds of events that no report speaks of."""
+"""Kinds of events that no report mentions."""
 _OF_PROCESSES = ("kill", "restart", "stop", "continue", "slow", "leave")
 _POLL_S = 0.005
 _START_S = 90.0
 _SETTLE_S = 20.0
 _REFERENCE_S = 600.0
-"""At least; a play of hours has made more steps, and they are computed again for as long as it took."""
+"""A lower bound in seconds. A long play has more steps, so the reference may take as long as the play."""
 
 
 class ScenarioFailed(RuntimeError):
-    """The swarm of a scenario does not start, or falls silent; the message has somebody's last words."""
+    """The swarm of a scenario does not start, or falls silent; the message has the last output of a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Struck:
     at: float
     """Unix seconds."""
     nobody: str = ""
-    """Whom it was to strike, if nobody is that."""
+    """The selector of the fault, if it matched no host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Ended:
 
 @dataclass
 class Played:
-    """What happened, as it was seen from outside."""
+    """The observations of a play, from outside."""
 
     scenario: Scenario
     folder: Path
@@ -91,15 +91,15 @@ class Played:
     """Faults whose moment never came."""
     manifest: RunManifest | None = None
     verdict: dict[str, object] = field(default_factory=dict)
-    """What `swarm-peer reference --against --json` said; empty if it was not asked or could not say."""
+    """The output of `swarm-peer reference --against --json`; empty if it was not asked or failed."""
 
     def actors(self, host: str) -> frozenset[str]:
-        """How logs name the lives of a host; of what is no host: none."""
+        """The actor names of a host's lives in the logs; empty if the name is not a host."""
         return frozenset(self.machines[host].lives) if host in self.machines else frozenset()
 
     @property
     def coordinator(self) -> list[Seen]:
-        """What coordinators have logged; those of a group in the order of time."""
+        """The events of all coordinators' logs, in the order of time."""
         first, *others = (self.machines[name].log for name in self.scenario.coordinators)
         return first if not others else list(merge(first, *others, key=lambda seen: seen.at))
 
@@ -132,7 +132,7 @@ class Director:
         self._sets: list[str] = []
         """Overrides of the run."""
         self._entry: tuple[str, ...] = ()
-        """What every peer joins with."""
+        """Options with which every peer joins."""
 
     def play(self) -> Played:
         """Raises ScenarioFailed, InternetError, OSError. No process and no host is left behind."""
@@ -212,13 +212,15 @@ class Director:
             self._notice_ends()
             self._played.vitals.sample(self._machines.values(), now)
             if now - self._heard_at > self._scenario.patience_s:
-                self._tell(f"the coordinator has logged nothing for {self._scenario.patience_s:g} s: given up")
+                self._tell(
+                    f"the coordinator has logged nothing for {self._scenario.patience_s:g} s: the play is given up"
+                )
                 break
             time.sleep(_POLL_S)
         self._played.ended_at = time.time()
 
     def _end(self) -> None:
-        """Wait for those that leave by themselves, then stop the rest."""
+        """Wait for the processes that leave by themselves, then stop the rest."""
         self._read()
         self._played.finished = any(isinstance(seen.event, RunFinished) for seen in self._played.coordinator)
         self._played.waiting = self._schedule.waiting
@@ -235,7 +237,7 @@ class Director:
         self._wait_for(lambda: not any(m.running for m in self._machines.values()), "the end of all", rest[0])
         self._read()
         for machine in self._machines.values():
-            if machine.disk is not None and machine.home.events.exists():  # its disk vanishes with us
+            if machine.disk is not None and machine.home.events.exists():  # its disk vanishes when this process ends
                 shutil.copyfile(machine.home.events, self._folder / f"{machine.name}-events.jsonl")
 
     def _compare(self) -> None:
@@ -257,7 +259,7 @@ class Director:
         at = time.time()
         nobody = bool(written.hosts) and not (fault.who or (fault.between and all(fault.between)))
         if nobody:
-            pass  # where no hosts are named, a fault of links means all of them
+            pass  # a fault of links without named hosts concerns all links
         elif fault.kind == "join":
             for host in fault.who:
                 self._join(host)
@@ -267,10 +269,12 @@ class Director:
             self._striker.strike(fault)
         self._played.struck.append(Struck(fault, at, str(written) if nobody and fault.takes_back is None else ""))
         self._schedule.struck(fault, at)
-        self._tell(f"{fault.name}: {written}, which is nobody now" if nobody else f"{fault.name}: {fault}")
+        self._tell(f"{fault.name}: {written}, which is no host now" if nobody else f"{fault.name}: {fault}")
 
     def _of_now(self, fault: PlannedFault) -> PlannedFault:
-        """With hosts for who leads, or holds a stage; what takes back a fault strikes whom that one struck."""
+        """The fault with its selectors resolved: the leader, or the holders of a stage. A reversal strikes the hosts of
+        the fault that it reverses.
+        """
         if fault.takes_back is not None:
             before = next(s.fault for s in self._played.struck if s.fault.name == fault.takes_back)
             return replace(fault, who=before.who, between=before.between)
@@ -321,7 +325,7 @@ class Director:
         return self._launch(name, ["join", *self._entry, *common, *self._places[name].joining])
 
     def _command(self, name: str, argv: list[str], seconds: float, good: tuple[int, ...] = (0,)) -> str:
-        """Run a command to its end on this machine and return what it printed. Raises ScenarioFailed."""
+        """Run a command to its end on this machine and return its output. Raises ScenarioFailed."""
         output = self._folder / f"{name}.txt"
         child = self._nursery.start(argv, output)
         deadline = time.time() + seconds
@@ -334,7 +338,7 @@ class Director:
         return text
 
     def _read(self) -> None:
-        """Read all logs; faults are told of every event."""
+        """Read all logs, and pass every event to the schedule."""
         for name, machine in self._machines.items():
             for seen in machine.read():
                 self._schedule.see(name, seen.event, seen.at)
@@ -353,7 +357,7 @@ class Director:
             time.sleep(_POLL_S)
 
     def _notice_ends(self) -> None:
-        """What nobody ordered is an accident, unless the scenario allows it."""
+        """Record ends that were not ordered as accidents, unless the scenario allows them."""
         for name, machine in self._machines.items():
             code = machine.code
             if code is None or (name, machine.started_at) in self._noticed:
@@ -377,7 +381,7 @@ class Director:
 
     @property
     def _opened(self) -> bool:
-        """The first step: from then on moments count, whoever is still on the way."""
+        """Whether the first step has opened. From then on moments count, even if some peers are still starting."""
         events = (seen.event for seen in self._played.coordinator)
         return any(isinstance(event, PassOpened) and event.pass_kind == "train" for event in events)
 

@@ -1,4 +1,4 @@
-"""Faults of a scenario: what is done, to whom, when, and for how long."""
+"""Faults of a scenario: their kind, target, moment and duration."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from peers.chaos.pipe import UNLIMITED, Shape
 from peers.chaos.table import ScenarioError, Table, host_names, names, nearest
 
 KINDS: dict[str, str] = {
-    "kill": "SIGKILL: the process ends without a word, its machine says so",
-    "power_off": "the machine's links are cut and its process killed: nobody hears anything",
+    "kill": "SIGKILL: the process ends at once; its machine closes the connections",
+    "power_off": "the machine's links are cut and its process killed: no other machine notices it",
     "restart": "the process starts again in its home; also after kill, power_off and leave",
-    "stop": "SIGSTOP: the process hangs, its libp2p daemon lives",
+    "stop": "SIGSTOP: the process stops, its libp2p daemon runs on",
     "continue": "SIGCONT",
     "slow": "the process gets 1/factor of its time",
     "leave": "Ctrl-C",
     "join": "a new host joins",
     "cut": "links carry nothing",
-    "heal": "they do again; without `who` and `between`, all",
-    "link": "links become as the keys delay, jitter, loss and rate say",
+    "heal": "cut links work again; without `who` and `between`, all",
+    "link": "links get the properties delay, jitter, loss and rate",
     "fill": "the disk is filled up to `leave`",
     "skew": "the wall clock is off by `by`",
 }
@@ -50,17 +50,17 @@ class PlannedFault:
     between: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     one_way: bool = False
     for_s: float | None = None
-    """Undone after so long."""
+    """Seconds after which it is undone."""
     shape: Shape = UNLIMITED
     factor: float = 1.0
     leave: int = 0
     by_s: float = 0.0
     takes_back: str | None = None
-    """The fault it takes back, on the hosts that this one struck."""
+    """The fault that it reverses, on the hosts of that fault."""
 
     @property
     def undoes(self) -> bool:
-        """It takes back one of its own kind."""
+        """Whether it reverses a fault of its own kind."""
         return self.takes_back is not None and UNDONE_BY.get(self.kind) == self.kind
 
     @property
@@ -68,7 +68,7 @@ class PlannedFault:
         return frozenset((*self.who, *(self.between[0] + self.between[1] if self.between else ())))
 
     def undone(self) -> PlannedFault:
-        """What takes it back."""
+        """The fault that reverses it."""
         return PlannedFault(
             f"{self.name}, over",
             UNDONE_BY[self.kind],
@@ -91,7 +91,7 @@ class PlannedFault:
 
 def read_fault(table: Table, number: int) -> PlannedFault:
     """One [[fault]]. Raises ScenarioError."""
-    kind = table.need("do", _kind, f"say what is done: {', '.join(KINDS)}")
+    kind = table.need("do", _kind, f"name the kind of fault: {', '.join(KINDS)}")
     name = table.take("name", quantity.text, f"{kind} {number}")
     on_links = kind in _ON_LINKS
     who = table.take("who", host_names if kind == "join" else names, ())

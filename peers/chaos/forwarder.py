@@ -1,9 +1,9 @@
-"""The forwarder: a process that carries packets between hosts, as late, as slowly and as seldom as their links say.
+"""The forwarder: a process that carries packets between hosts with the delay, rate and loss of their links.
 
     python -m peers.chaos.forwarder SEED MTU     (by internet.py; orders are JSON lines on stdin, answers on stdout)
 
 It makes the hosts (namespace.py): each has one TUN device, which this process reads. A packet passes three pipes: the
-sender's uplink, the pair's link, the receiver's downlink. Kernels without `netem` can emulate an internet this way.
+sender's uplink, the pair's link, the receiver's downlink. So kernels without `netem` can emulate an internet too.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ForwardedHost:
     up: Pipe
     down: Pipe
     router: Router | None = None
-    """That it is behind; None: it is on the internet itself."""
+    """The router in front of it; None: it is on the internet itself."""
 
 
 class Forwarder:
-    """`tick` moves what can be moved; `order` changes the internet. `forwarded` and `dropped` count packets."""
+    """`tick` moves packets; `order` changes the internet. `forwarded` and `dropped` count packets."""
 
     def __init__(self, seed: int, mtu: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._random = Random(seed)
@@ -57,7 +57,7 @@ class Forwarder:
         self._links: dict[tuple[str, str], Pipe] = {}
         self._poll = select.epoll()
         self._on_the_way: list[tuple[float, int, bool, ForwardedHost, bytes]] = []
-        """(when, count, whether it has the downlink behind it, to whom, packet)."""
+        """(time, count, whether the downlink is passed, receiver, packet)."""
         self._count = 0
 
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class Forwarder:
         return {}
 
     def watch(self, descriptor: int) -> None:
-        """Have `tick` return True when this can be read."""
+        """Let `tick` return True when this descriptor is readable."""
         self._poll.register(descriptor, select.EPOLLIN)
 
     def tick(self) -> bool:
-        """Wait until something can be moved, and move it."""
+        """Wait until a packet can be moved, and move it."""
         wait = -1.0
         if self._on_the_way:
             wait = max(0.0, self._on_the_way[0][0] - self._clock())
@@ -117,7 +117,7 @@ class Forwarder:
             except BlockingIOError:
                 return
             to = self._hosts.get(packet[16:20])
-            if to is None:  # multicast, IPv6, an address of somebody's home: there is nobody
+            if to is None:  # multicast, IPv6, a private address: there is no such host
                 continue
             now = self._clock()
             if host.router is not None or to.router is not None:
@@ -157,14 +157,14 @@ def _write(to: ForwardedHost, packet: bytes) -> None:
 
 
 def _routed(packet: bytes, near: Router | None, far: Router | None, now: float) -> bytes | None:
-    """The packet as it comes in at the other end; None: a router lets it not pass."""
+    """The packet as it arrives at the other end; None: a router drops it."""
     outside = packet if near is None else near.out(packet, now)
     return outside if outside is None or far is None else far.into(outside, now)
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     forwarder = Forwarder(int(sys.argv[1]), int(sys.argv[2]))
     orders = sys.stdin.fileno()
     forwarder.watch(orders)

@@ -1,4 +1,4 @@
-"""Who holds which stage, as the coordinator's log tells it."""
+"""The holders of each stage, according to the coordinator's log."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from peers.chaos.machine import EmulatedMachine, Seen
 from swarm.events import LeadershipTaken, PeerJoined, PeerLost
 
 LEADER = "leader"
-"""Stands for the coordinator of a group that leads then."""
+"""Stands for the leading coordinator of a group."""
 _STAGE = "stage:"
 
 
 def stage_named(name: str) -> int | None:
-    """The stage of a selector `stage:N`, which stands for all who hold it; None for a host's name."""
+    """The stage of a selector `stage:N`, which stands for all its holders; None for a host's name."""
     number = name.removeprefix(_STAGE)
     return int(number) if name.startswith(_STAGE) and number.isdigit() else None
 

@@ -1,7 +1,7 @@
 """The emulated internet as the director sees it: hosts with addresses, links with shapes, cuts.
 
-Two kinds: `Namespaces`, where every host has a network of its own and packets pass the forwarder (root), and `Relays`,
-where hosts share the loopback interface and bytes pass a relay for each link (anyone).
+There are two kinds: `Namespaces`, where every host has its own network and packets pass the forwarder (root), and
+`Relays`, where hosts share the loopback interface and bytes pass a relay for each link (anyone).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from peers.chaos.table import ScenarioError
 
 _NETWORK = "10.77"
 PORT = 4001
-"""On which every host listens."""
+"""The port on which every host listens."""
 
 Pairs = Collection[tuple[str, str]]
 
 
 class InternetError(RuntimeError):
-    """The emulated internet broke, or cannot do what is asked; the message says what."""
+    """The emulated internet broke, or cannot do the request; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a host's process lives, and how it is told to."""
+    """The place of a host's process, and the options that tell it."""
 
     address: str
     """IPv4, as other hosts see it."""
@@ -45,7 +45,7 @@ class Place:
 
 
 class Internet(ABC):
-    """Used with `with`: it ends with all that is in it. Raises InternetError from everything."""
+    """A context manager: its end removes everything in it. All methods raise InternetError."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         self._plan = plan
@@ -76,16 +76,16 @@ class Internet(ABC):
         """A process of this host runs now, in place of the one before."""
 
     def shape(self, pairs: Pairs, shape: Shape) -> None:
-        """These links become so."""
+        """Give these links this shape."""
         for source, target in pairs:
             self._say({"do": "link", "from": source, "to": target, "shape": asdict(shape)})
 
     def cut(self, pairs: Pairs) -> None:
-        """These links carry nothing."""
+        """Cut these links: they carry nothing."""
         self._say({"do": "cut", "pairs": list(pairs)})
 
     def heal(self, pairs: Pairs) -> None:
-        """They carry again."""
+        """Restore these links."""
         self._say({"do": "heal", "pairs": list(pairs)})
 
     def _say(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,8 @@ class Namespaces(Internet):
 class Relays(Internet):
     """All hosts on the loopback interface, each behind a port of the relay (relay.py).
 
-    TCP carries what passes: packets have no size and are not lost. `refuse_without_packets` says so beforehand.
+    TCP carries the bytes, so packets have no size and are not lost. `refuse_without_packets` refuses such scenarios
+    beforehand.
     """
 
     def _open(self, plan: NetworkPlan) -> _Program:
@@ -133,13 +134,13 @@ class Relays(Internet):
 
 
 def refuse_without_packets(scenario: Scenario) -> None:
-    """Raise ScenarioError for what relays cannot do, by name."""
+    """Raise ScenarioError for the features that relays lack, by name."""
     shapes = {"network": scenario.network.default}
     shapes |= {f"link[{number}]": link.shape for number, link in enumerate(scenario.network.links, 1)}
     shapes |= {f"fault {fault.name!r}": fault.shape for fault in scenario.faults}
     for where, shape in shapes.items():
         if shape.loss:
-            raise ScenarioError(f"{where}.loss: bytes that pass a relay are never lost; as root, packets are")
+            raise ScenarioError(f"{where}.loss: a relay never loses bytes; as root, packets can be lost")
     if scenario.network.mtu != MTU:
         raise ScenarioError("network.mtu: a relay passes bytes, not packets; run it as root, or leave it out")
 
@@ -164,7 +165,7 @@ class _Program:
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for who made it
+            start_new_session=True,  # Ctrl-C is for the parent process
         )
 
     def say(self, order: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The invariants of the protocol, read off the event logs of all processes together."""
+"""The invariants of the protocol, checked on the event logs of all processes together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swarm.events import (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`broken`: how it does not hold; empty: it does. `checked`: how many cases there were."""
+    """`broken`: the violations; empty: none. `checked`: number of cases."""
 
     invariant: str
     checked: int
@@ -32,12 +32,12 @@ class Finding:
 
 
 def check(played: Played) -> list[Finding]:
-    """All of them. What a killed process could not write any more is not held against the swarm."""
+    """All checks. A killed process is not blamed for the events that it could not write."""
     return [exactly_once(played), decided_once(played), replicas_agree(played), attempts_end(played)]
 
 
 def exactly_once(played: Played) -> Finding:
-    """What was added up for a decided step held each microbatch once, in every stage."""
+    """The sum of every decided step holds each microbatch once, in every stage."""
     assert played.manifest is not None
     wanted = list(range(played.manifest.batch.microbatches))
     shares: dict[str, dict[str, list[int]]] = defaultdict(dict)
@@ -58,9 +58,9 @@ def exactly_once(played: Played) -> Finding:
 
 
 def _of_before(shares: dict[str, dict[str, list[int]]], attempt: str, lacking: list[int]) -> list[int]:
-    """What was sent under an earlier table of the same pass by those who were killed before they heard of this one.
+    """Microbatches that killed peers sent under an earlier table of the same pass, before they heard of this one.
 
-    A part outlives a table that changes nothing of it, and counts though nobody lives to log so.
+    A part outlives a table that does not change it, and counts even if no live peer logs it.
     """
     of_pass, _, number = attempt.rpartition("n")
     found: list[int] = []
@@ -74,7 +74,7 @@ def _of_before(shares: dict[str, dict[str, list[int]]], attempt: str, lacking: l
 
 
 def decided_once(played: Played) -> Finding:
-    """A decided step is decided again only after a rollback that says so."""
+    """A decided step is decided again only after a logged rollback."""
     standing: set[int] = set()
     broken, checked = [], 0
     for seen in played.coordinator:
@@ -90,7 +90,7 @@ def decided_once(played: Played) -> Finding:
 
 
 def replicas_agree(played: Played) -> Finding:
-    """All that applied a step of a stage, under one decision, have the same digest."""
+    """All replicas that applied a step of a stage, under one decision, have the same digest."""
     decided: dict[int, list[float]] = defaultdict(list)
     for seen in played.coordinator:
         if isinstance(seen.event, StepDecided):
@@ -115,7 +115,7 @@ def replicas_agree(played: Played) -> Finding:
 
 
 def attempts_end(played: Played) -> Finding:
-    """Every training pass that was opened ends in a decision, a logged abort, or with its coordinator's life."""
+    """Every opened training pass ends with a decision, a logged abort, or its coordinator's life."""
     open_pass: str | None = None
     broken, checked = [], 0
     for seen in played.coordinator:

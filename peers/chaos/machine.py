@@ -20,7 +20,7 @@ from peers.run.home import Home
 from swarm.events import Event, ProcessStarted
 
 _SLOW_PERIOD_S = 0.04
-"""A slowed process runs and stands in turn, a share of this each."""
+"""Period in seconds. A slowed process runs and pauses in turn, a fraction of the period each."""
 _FILLER = "filler"
 
 
@@ -33,7 +33,7 @@ class Seen:
 
 
 class EmulatedMachine:
-    """Started by `start`. `ended` tells of an end that nobody ordered."""
+    """Started by `start`. `ended` reports an end that was not ordered."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EmulatedMachine:
         disk: int | None,
         forgotten: frozenset[type[Event]] = frozenset(),
     ) -> None:
-        """`forgotten`: kinds of events that `read` gives and `log` does not keep, in a play of hours."""
+        """`forgotten`: kinds of events that `read` returns and `log` does not keep, for a play of hours."""
         self.name = name
         self.home = Home(folder / "homes" / name)
         self.output = folder / f"{name}.txt"
@@ -55,7 +55,7 @@ class EmulatedMachine:
         self.log: list[Seen] = []
         self._forgotten = forgotten
         self.lives: list[str] = []
-        """How logs name its lives, the present one last."""
+        """The actor names of its lives in logs, the current one last."""
         self.ordered_to_end = False
         self._nursery = nursery
         self._namespace = namespace
@@ -65,7 +65,7 @@ class EmulatedMachine:
         self._slowing: _Slowing | None = None
 
     def start(self, argv: Sequence[str]) -> None:
-        """Run `swarm-peer ARGV… --home …`. Its life before must have ended."""
+        """Run `swarm-peer ARGV… --home …`. Its last life must have ended."""
         assert not self.running, f"{self.name} runs already"
         self.home.path.mkdir(parents=True, exist_ok=True)
         self.argv = (*argv, "--home", str(self.home.path))
@@ -78,12 +78,12 @@ class EmulatedMachine:
 
     @property
     def pid(self) -> int:
-        """Of its last life; 0 when it has never run."""
+        """Process id of its last life; 0 if it has never run."""
         return 0 if self._child is None else self._child.pid
 
     @property
     def code(self) -> int | None:
-        """Exit code of its last life; None while it runs, or when it has never run."""
+        """Exit code of its last life; None while it runs, or if it has never run."""
         return None if self._child is None else self._child.code
 
     @property
@@ -92,18 +92,18 @@ class EmulatedMachine:
 
     @property
     def ended(self) -> bool:
-        """By itself."""
+        """Whether it ended by itself."""
         return self.code is not None and not self.ordered_to_end
 
     def read(self) -> list[Seen]:
-        """What it has logged since the last call."""
+        """The events logged since the last call."""
         found = [Seen(at - self._skew_s, event) for at, event in self._tail.read()]
         self.lives += [seen.event.actor for seen in found if isinstance(seen.event, ProcessStarted)]
         self.log += [seen for seen in found if type(seen.event) not in self._forgotten]
         return found
 
     def words(self, lines: int = 12) -> str:
-        """What it printed last."""
+        """The last lines of its output."""
         if not self.output.exists():
             return "(nothing)"
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:]) or "(nothing)"
@@ -130,7 +130,7 @@ class EmulatedMachine:
         self._signal(signal.SIGCONT)
 
     def slow(self, factor: float) -> None:
-        """It gets 1/factor of its time from now on; 1: all of it."""
+        """Give it 1/factor of its time from now on; 1: all of it."""
         if self._slowing is not None:
             self._slowing.end()
             self._slowing = None
@@ -138,7 +138,7 @@ class EmulatedMachine:
             self._slowing = _Slowing(self, factor)
 
     def fill(self, leave: int) -> None:
-        """Fill its disk, up to `leave` bytes. Without a disk of its own: no file of its grows by more than that."""
+        """Fill its disk, up to `leave` bytes. Without a separate disk: limit the growth of its files to that."""
         assert self.disk is not None
         if self._namespace is None:
             longest = self.home.events.stat().st_size + leave
@@ -155,7 +155,7 @@ class EmulatedMachine:
         (self.home.path / _FILLER).unlink(missing_ok=True)
 
     def skew(self, seconds: float) -> None:
-        """Its wall clock is off by so much from now on."""
+        """Shift its wall clock by this from now on."""
         self._skew_s = seconds
         self._clock.parent.mkdir(parents=True, exist_ok=True)
         clock.write(self._clock, seconds)
@@ -167,7 +167,7 @@ class EmulatedMachine:
 
 
 class _Slowing:
-    """Stops and continues a process in turn, in a thread of its own, until `end`."""
+    """Stops and continues a process in turn, in a separate thread, until `end`."""
 
     def __init__(self, machine: EmulatedMachine, factor: float) -> None:
         self._machine = machine

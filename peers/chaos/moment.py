@@ -1,4 +1,4 @@
-"""Moments: when a fault strikes, and what an expectation looks for, in terms of the swarm's own event logs."""
+"""Moments: when a fault strikes, and the events of an expectation, in terms of the swarm's own event logs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COORDINATOR = "coordinator"
 class Sight:
     """An event in the log of `of` with these field values; `coordinator` is any of a group.
 
-    A value that ends in `*` is a beginning, a number that ends in `+` the least. One that is a host's name stands for
-    its actors, in any of their lives.
+    A value that ends in `*` is a prefix, a number that ends in `+` a lower bound. A host's name stands for its actors,
+    in any of their lives.
     """
 
     kind: type[Event]
@@ -26,11 +26,11 @@ class Sight:
     where: tuple[tuple[str, str], ...] = ()
 
     def is_of_group(self, host: str) -> bool:
-        """Whether it may be seen in the log of this host because it coordinates."""
+        """Whether the event may be in the log of this host, since it coordinates."""
         return self.of == COORDINATOR and host.startswith(COORDINATOR)
 
     def matches(self, event: Event, actors: Callable[[str], frozenset[str]]) -> bool:
-        """`actors(host)`: how logs name the lives of a host."""
+        """`actors(host)`: the actor names of a host's lives in logs."""
         return isinstance(event, self.kind) and all(
             _fits(getattr(event, name), wanted, actors) for name, wanted in self.where
         )
@@ -42,11 +42,11 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When all of it has happened, and `plus_s` more."""
+    """The moment when all of it has happened, and `plus_s` seconds more."""
 
     sight: Sight | None = None
     count: int = 1
-    """Which of the events that match."""
+    """Which of the matching events."""
     after: str | None = None
     """Another fault: events and times count from it. Otherwise from the opening of the first step."""
     plus_s: float = 0.0
@@ -80,13 +80,13 @@ def read_sight(table: Table) -> Sight | None:
     where = table.table("where")
     if kind is None:
         if of is not None or list(where.items()):
-            raise ScenarioError(f"{table.where}: `of` and `where` say more of an `event`, which is missing")
+            raise ScenarioError(f"{table.where}: `of` and `where` narrow an `event`, which is missing")
         return None
     known = [field.name for field in fields(kind)]
     found: Mapping[str, object] = dict(where.items())
     for name in found:
         if name not in known:
-            raise ScenarioError(f"{where.where}.{name} is no field of {kind.__name__}{nearest(name, known)}")
+            raise ScenarioError(f"{where.where}.{name} is not a field of {kind.__name__}{nearest(name, known)}")
     return Sight(kind, of or COORDINATOR, tuple((name, str(value)) for name, value in found.items()))
 
 

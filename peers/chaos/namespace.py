@@ -1,7 +1,7 @@
-"""Network namespaces by system call: hosts of their own on this machine, each with one address on a TUN device.
+"""Network namespaces by system call: separate hosts on this machine, each with one address on a TUN device.
 
 Nothing here has a name in the file system. A namespace lives as long as a process in it or a descriptor of it, its
-device as long as the descriptor that reads its packets: whatever ends this process, also SIGKILL, cleans up.
+device as long as the descriptor that reads its packets. So any end of this process, even SIGKILL, cleans up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NamespaceError(OSError):
 
 
 def why_not() -> str | None:
-    """Why namespaces cannot be used here; None if they can. It is tried, in a child."""
+    """Why namespaces cannot be used here; None if they can. It is tried in a child process."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -50,7 +50,7 @@ def why_not() -> str | None:
 def make_host(address: str, mtu: int) -> tuple[int, int]:
     """Descriptors of a new namespace, and of its TUN device with this IPv4 address in a /8. Raises NamespaceError.
 
-    The calling thread is where it was before, afterwards. Reading the device gives packets that the host sends.
+    Afterwards the calling thread is in its former namespace. Reading the device returns packets that the host sends.
     """
     with _own_namespace():
         unshare(_CLONE_NEWNET, "a network namespace")
@@ -82,7 +82,7 @@ def enter(path: str) -> None:
 
 
 def own_mounts() -> None:
-    """From now on, what this process and its children mount is theirs alone, and vanishes with them."""
+    """From now on, the mounts of this process and its children are private, and vanish with them."""
     unshare(_CLONE_NEWNS, "a mount namespace")
     _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "private mounts")
 
@@ -101,7 +101,7 @@ def unshare(flags: int, what: str) -> None:
 
 @contextlib.contextmanager
 def _own_namespace() -> Iterator[None]:
-    """Come back to the namespace of before, whatever happens within."""
+    """Return to the former namespace in any case."""
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A nursery of warm processes: imports everything once, then forks one process for each command it is asked to run.
+"""A nursery of warm processes: imports everything once, then forks one process for each requested command.
 
 Five processes that import torch cost ten seconds on two cores; forked here they cost a tenth. `Nursery` runs this file
 as a program, with OPENBLAS_NUM_THREADS=1: only a process of a single thread may be forked. Requests and answers are
@@ -7,7 +7,7 @@ JSON lines:
 → {"argv": ["join", …], "output": "file", "namespace": path or null, "clock": path or null}     ← {"started": pid}
                                                         ← {"ended": pid, "code": exit code, negative for a signal}
 
-A child is a process of its own in every other respect. All children die with the nursery, and it with its parent.
+A child is an independent process in every other respect. All children die with the nursery, and it with its parent.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from peers.chaos import clock
 from peers.chaos.namespace import enter
 
 _START_S = 120.0
-"""A hang guard: importing everything takes seconds."""
+"""A limit against hangs, in seconds: importing everything takes seconds."""
 _WARM = (
     "torch",
-    "torch._dynamo",  # what computes on tensors without memory imports it
+    "torch._dynamo",  # computing on tensors without memory imports it
     "hivemind",
     "hivemind.utils.multiaddr.codecs.cid",  # multiaddr loads a codec when it meets its first address
     "hivemind.utils.multiaddr.codecs.ip4",
@@ -64,15 +64,15 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process of the nursery. Process ids come round again within the hour: its end is known here, not by its id."""
+    """A process of the nursery. Process ids are reused within the hour, so its end is recorded here."""
 
     pid: int
     code: int | None = None
-    """Of its end, negative for a signal; None while it lives."""
+    """Exit code, negative for a signal; None while it lives."""
 
 
 class Nursery:
-    """The side of who wants processes. Made in the main thread: the nursery dies with the thread that made it."""
+    """The client of the nursery. Make it in the main thread: the nursery dies with the thread that made it."""
 
     def __init__(self) -> None:
         single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -80,7 +80,7 @@ class Nursery:
             [sys.executable, "-P", "-m", "peers.chaos.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for who made it
+            start_new_session=True,  # Ctrl-C is for the parent process
             env=os.environ | single,
         )
         self._living: dict[int, Child] = {}
@@ -104,7 +104,7 @@ class Nursery:
     ) -> Child:
         """Fork a process that runs `swarm-peer ARGV…`.
 
-        `namespace`: path of a network namespace to live in. `clock`: file that says how far its clock is off.
+        `namespace`: path of its network namespace. `clock`: file with the offset of its clock.
         """
         assert self._process.stdin is not None
         shift = None if clock is None else str(clock)
@@ -141,7 +141,7 @@ def main() -> None:
     for name in _WARM:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in a child would look at all of this, and copy its pages
+    gc.freeze()  # a collection in a child would visit all of this, and copy its pages
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads: a fork would copy their locks"
     wakeup, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""Pipes: when a packet that enters a link now comes out of it, if it does. Pure: time and chance are given.
+"""Pipes: when a packet that enters a link leaves it, if it does. Pure: time and randomness are given.
 
-A pipe is one direction: a queue in front of a transmitter of a certain rate, then a way that takes time, and loses some
-packets. What it holds never overtakes: jitter delays packets, as routers do, and does not reorder them.
+A pipe is one direction: a queue in front of a transmitter of a certain rate, then a delay, with some loss. Packets
+never overtake each other: jitter delays packets, as routers do, and does not reorder them.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from dataclasses import dataclass
 from random import Random
 
 QUEUE_S = 0.2
-"""A full queue drops what comes: a home router's, 200 ms at the link's rate."""
+"""Seconds of the link's rate, as in a home router: a full queue drops new packets."""
 _LEAST_QUEUE = 65_536
-"""Bytes. A slow link's queue holds some packets all the same."""
+"""Bytes. Even a slow link's queue holds some packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a link is like in one direction."""
+    """The properties of a link in one direction."""
 
     rate: int | None = None
-    """Bytes a second; None: no limit."""
+    """Bytes/s; None: no limit."""
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    """Each packet takes up to so much longer, uniformly."""
+    """Largest extra delay of a packet in seconds, uniformly distributed."""
     loss: float = 0.0
-    """Share of packets that are lost, each by itself."""
+    """Fraction of packets that are lost, independently."""
 
 
 UNLIMITED = Shape()
 
 
 class Pipe:
-    """One direction of a link. `admit` a packet; `lossless` pipes, as of bytes in a TCP stream, only delay."""
+    """One direction of a link. `admit` a packet; `lossless` pipes, as for bytes in a TCP stream, only delay."""
 
     def __init__(self, shape: Shape, random: Random, *, lossless: bool = False) -> None:
         self.shape = shape
         self.cut = False
-        """Nothing comes through."""
+        """Whether it drops everything."""
         self._random = random
         self._lossless = lossless
         self._free_at = 0.0
@@ -45,16 +45,16 @@ class Pipe:
 
     @property
     def free_at(self) -> float:
-        """When the transmitter has sent all that it holds."""
+        """When the transmitter has sent everything that it holds."""
         return self._free_at
 
     @property
     def plain(self) -> bool:
-        """Whether it does nothing at all."""
+        """Whether it changes nothing."""
         return not self.cut and self.shape == UNLIMITED
 
     def admit(self, now: float, nbytes: int) -> float | None:
-        """Seconds at which a packet of `nbytes` that enters `now` comes out, or None: it never does."""
+        """Time at which a packet of `nbytes` that enters `now` leaves; None: never."""
         shape = self.shape
         if not self._lossless:
             if self.cut or (shape.loss and self._random.random() < shape.loss):

@@ -1,4 +1,4 @@
-"""Playing scenarios one after the other, each to its report, whatever becomes of it."""
+"""Plays scenarios one after the other and reports each, even if one fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peers.chaos.table import ScenarioError
 def play_all(
     scenarios: Sequence[Scenario], folder: Path, internet: type[Internet], console: Console
 ) -> Iterator[Report]:
-    """The report of each, which is shown too. Homes and logs go to `folder`/NAME. Raises ScenarioError, OSError."""
+    """The report of each, which is also shown. Homes and logs go to `folder`/NAME. Raises ScenarioError, OSError."""
     for scenario in scenarios:
         if internet is Relays:
             try:
@@ -32,7 +32,7 @@ def play_all(
             raise ScenarioError(f"{place} is not empty: name another --dir")
         place.mkdir(parents=True, exist_ok=True)
     if internet is Namespaces and any(plan.disk is not None for s in scenarios for plan in s.hosts.values()):
-        own_mounts()  # before the nursery, whose children shall see the disks
+        own_mounts()  # before the nursery, whose children must see the disks
     with Nursery() as nursery:
         for scenario in scenarios:
             console.print(f"\n[bold]── {scenario.name}[/bold]  {scenario.about}", soft_wrap=True)

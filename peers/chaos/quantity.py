@@ -14,11 +14,11 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 class QuantityError(ValueError):
-    """A value that is no such quantity; the message shows the form."""
+    """A value that is not such a quantity; the message shows the form."""
 
 
 def seconds(value: object) -> float:
-    """Of `1.5s`, `200ms`, `2min`, `-5min`, or a number."""
+    """Seconds of `1.5s`, `200ms`, `2min`, `-5min`, or a number."""
     match = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*", str(value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         found = float(value)
@@ -38,7 +38,7 @@ def span(value: object) -> float:
 
 
 def rate(value: object) -> int:
-    """Bytes a second of `80Mbit`."""
+    """Bytes/s of `80Mbit`."""
     try:
         return parse_rate(str(value))
     except typer.BadParameter as error:
@@ -54,7 +54,7 @@ def size(value: object) -> int:
 
 
 def share(value: object) -> float:
-    """Of `5%` or 0.05."""
+    """The fraction of `5%` or 0.05."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*", str(value))
     found = float(match[1]) / (100 if match[2] else 1) if match is not None else -1.0
     if not 0 <= found < 1:

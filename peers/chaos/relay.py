@@ -1,10 +1,11 @@
-"""The relay: a process in front of all hosts of a swarm on the loopback interface, for who is not root.
+"""The relay: a process in front of all hosts of a swarm on the loopback interface, for users without root.
 
     python -m peers.chaos.relay SEED     (by internet.py; orders are JSON lines on stdin, answers on stdout)
 
-Every host is reached through a port of the relay, and announces no other. Who dials is found by asking the kernel
-which process owns the other end. Bytes of a connection pass three pipes, as packets do in the forwarder: late, and
-slowly, but never lost, since TCP is what carries them. A cut link carries no bytes, and no end of a connection either.
+Every host is reached through a port of the relay, and announces no other. The kernel tells which process owns the other
+end of a connection, and so which host dials. Bytes of a connection pass three pipes, as packets do in the forwarder:
+delayed and limited, but never lost, since TCP carries them. A cut link carries no bytes, and no end of a connection
+either.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from peers.chaos.pipe import Pipe, Shape
 
 _CHUNK = 16_384
 _IN_FLIGHT = 262_144
-"""Bytes of one connection and direction that are on the way, beside what the link's rate keeps there."""
+"""Bytes of one connection and direction in flight, in addition to those that the link's rate keeps there."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,16 +36,16 @@ _PR_SET_PDEATHSIG = 1
 class RelayedHost:
     name: str
     port: int
-    """Where its process listens."""
+    """The port on which its process listens."""
     up: Pipe
     down: Pipe
     nat: bool = False
-    """Nobody can open a connection to it."""
+    """Whether no other host can open a connection to it."""
     pids: list[int] = field(default_factory=list)
 
 
 class Relay:
-    """`order` changes the internet; connections are carried by tasks of their own."""
+    """`order` changes the internet; tasks carry the connections."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -96,11 +97,11 @@ class Relay:
         return pipe
 
     async def _carry(self, to: RelayedHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from somebody to `to`, until both ends of it have ended."""
+        """One connection to `to`, until both ends of it have ended."""
         if to.nat:
             return
         source = await asyncio.to_thread(self._who_dials, writer.get_extra_info("peername")[1])
-        if source is None:  # it has gone meanwhile
+        if source is None:  # it is gone meanwhile
             return
         there, back = self._link(source.name, to.name), self._link(to.name, source.name)
         await self._wait_healed(there)
@@ -177,7 +178,7 @@ async def _run(relay: Relay) -> None:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
 
     async def run() -> None:
         await _run(Relay(int(sys.argv[1])))

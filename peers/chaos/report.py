@@ -1,4 +1,4 @@
-"""The report: what every step cost, what the swarm did about each fault, and whether all held that had to."""
+"""The report: the cost of every step, the swarm's reaction to each fault, and whether all expectations held."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ANSWERS = (
     e.StepAudited,
     e.SwarmSplit,
 )
-"""What a coordinator does about a fault, and says why."""
+"""A coordinator's reactions to a fault, with reasons."""
 _ANSWERS_OF_PEERS = (
     e.CatchUpFailed,
     e.CheckpointRefused,
@@ -58,13 +58,13 @@ _ANSWERS_OF_PEERS = (
     e.RouteChanged,
     e.SeatTaken,
 )
-"""What a peer does by itself."""
+"""A peer's own reactions."""
 _MOST_ANSWERS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """`seconds` from the decision before to this one's; `ratio` to the usual step."""
+    """`seconds` from the last decision to this one; `ratio` to the usual step."""
 
     step: int
     seconds: float
@@ -75,7 +75,7 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A process that ended before the scenario did. `at_s`: since the first step's opening."""
+    """A process that ended before the scenario did. `at_s`: seconds since the first step's opening."""
 
     host: str
     at_s: float
@@ -90,15 +90,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A fault, and what was done in the time until the next one."""
+    """A fault, and the reactions until the next one."""
 
     fault: str
     what: str
     at_s: float
-    """Since the first step's opening."""
+    """Seconds since the first step's opening."""
     answers: list[Answer]
     more: int
-    """Answers that are not listed."""
+    """Number of answers that are not listed."""
     slowest: float | None
     """The slowest step decided in that time ÷ the usual one."""
 
@@ -113,21 +113,21 @@ class Report:
     decided: int
     usual_step_s: float | None
     goodput: float | None
-    """Committed tokens a second from the first fault on ÷ those of the usual step."""
+    """Committed tokens/s from the first fault on ÷ those of the usual step."""
     survivors: float | None
-    """Peers' processes that lived from then on, on average ÷ those at that moment."""
+    """Average number of live peer processes from then on ÷ their number at that moment."""
     slowest: float | None
     """The slowest step from the first fault on ÷ the usual one."""
     longest_gap_s: float
     equal: bool | None
-    """None: it was not asked, or could not be said."""
+    """None: it was not checked, or the check failed."""
     findings: list[Finding]
     growth: list[Growth]
     ends: list[End]
     steps: list[StepCost]
     episodes: list[Episode]
     failures: list[str] = field(default_factory=list)
-    """Why the scenario did not show what it should; empty: it did."""
+    """The expectations that did not hold; empty: all did."""
 
     @property
     def good(self) -> bool:
@@ -138,7 +138,7 @@ class Report:
 
 
 def failed(scenario: Scenario, why: str) -> Report:
-    """Of a scenario that could not be played to its end."""
+    """The report of a scenario that could not be played to its end."""
     return Report(
         scenario=scenario.name,
         about=scenario.about,
@@ -200,7 +200,7 @@ def report_of(played: Played) -> Report:
 
 
 def _usual(played: Played, first_fault: float | None) -> float | None:
-    """Seconds: the median of the steps before any fault, without the first, which nobody has measured speeds for."""
+    """Seconds: the median of the steps before any fault, without the first, for which no speeds were measured."""
     seconds, before = [], None
     for seen in played.coordinator:
         if isinstance(seen.event, e.StepDecided):
@@ -211,7 +211,7 @@ def _usual(played: Played, first_fault: float | None) -> float | None:
 
 
 def _survivors(played: Played, begin: float, end: float) -> float | None:
-    """Peers' processes that lived between two moments, on average ÷ those that lived at the first."""
+    """Average number of live peer processes between two moments ÷ their number at the first."""
     lived, there = 0.0, 0
     for host in (name for name in played.machines if name not in (*played.scenario.coordinators, BOOTSTRAP)):
         starts = [s.at for s in played.machines[host].log if isinstance(s.event, e.ProcessStarted)]
@@ -251,7 +251,7 @@ def _episodes(played: Played, usual: float | None) -> list[Episode]:
 
 
 def _said(played: Played) -> list[tuple[float, str]]:
-    """What coordinators and peers have done and say why, in order of time; what a peer says has its name in front."""
+    """The actions and reasons of coordinators and peers, in order of time; a peer's text begins with its name."""
     said = [(seen.at, seen.event.describe()) for seen in played.coordinator if _is_answer(seen.event)]
     for name, machine in played.machines.items():
         if name not in played.scenario.coordinators:
@@ -265,7 +265,7 @@ def _is_answer(event: e.Event) -> bool:
 
 
 def _with_names(played: Played, text: str) -> str:
-    """Hosts instead of the names of their actors."""
+    """Replace actor names by the names of their hosts."""
     for name, machine in played.machines.items():
         for actor in machine.lives:
             text = text.replace(actor, name)
@@ -280,7 +280,7 @@ def _failures(played: Played, report: Report) -> list[str]:
     found = [f"{finding.invariant}: {text}" for finding in report.findings for text in finding.broken]
     found += played.accidents
     found += [f"fault {fault.name!r} never struck: {fault.when} did not happen" for fault in played.waiting]
-    found += [f"fault {each.fault.name!r} struck nobody: {each.nobody}" for each in played.struck if each.nobody]
+    found += [f"fault {each.fault.name!r} struck no host: {each.nobody}" for each in played.struck if each.nobody]
     if expect.finish and not report.finished:
         found.append(f"the run was not finished: {report.decided} steps were decided")
     if expect.equal and report.equal is not True:
@@ -321,7 +321,7 @@ def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:
     """Why a process did not end as it should; None: it did."""
     begin = next((s.at for s in played.struck if s.fault.name == expected.after), None)
     if begin is None:
-        return None  # told already: the fault never struck
+        return None  # reported already: the fault never struck
     ends = [end for end in played.ends if end.host == expected.who and end.at >= begin]
     what = f"the end of {expected.who} with code {expected.code} within {expected.within_s:g} s of {expected.after}"
     if not ends:
@@ -337,7 +337,7 @@ def _missed(played: Played, expected: Expected) -> str | None:
     if expected.after is not None:
         struck = [s.at for s in played.struck if s.fault.name == expected.after]
         if not struck:
-            return None  # told already: the fault never struck
+            return None  # reported already: the fault never struck
         begin = struck[0]
     end = float("inf") if expected.within_s is None else begin + expected.within_s
     of = expected.sight.of

@@ -1,6 +1,7 @@
-"""The router of a home: translates addresses, and lets in only what answers (RFC 3022, checksums by RFC 1624).
+"""The router of a home: translates addresses, and admits only replies (RFC 3022, checksums by RFC 1624).
 
-Ports stay as they are, since one host is behind it. A connection is let in from where it was opened to, and no other.
+Ports stay unchanged, since one host is behind it. It admits packets only from the address and port that the host has
+sent to.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import socket
 
 FORGETS_S = 120.0
-"""So long it remembers a connection that is silent."""
+"""Seconds for which it remembers a silent connection."""
 HOME = "10.0.0.2"
 """The address of every host behind a router, as it sees itself."""
 _CHECKSUM = {6: 16, 17: 6}
-"""Of TCP and UDP: where the checksum lies behind the IP header."""
+"""For TCP and UDP: offset of the checksum behind the IP header."""
 _SOURCE, _TARGET = 12, 16
 
 
@@ -23,11 +24,11 @@ class Router:
         self._outside = socket.inet_aton(address)
         self._inside = socket.inet_aton(HOME)
         self._heard: dict[bytes, float] = {}
-        """When something was last sent, by protocol, the other end's address and port, and own port."""
+        """When a packet was last sent, by protocol, the other end's address and port, and own port."""
         self._forgot_at = 0.0
 
     def out(self, packet: bytes, now: float) -> bytes | None:
-        """What leaves for the internet; None: nothing."""
+        """The packet that leaves for the internet; None: it is dropped."""
         if packet[9] not in _CHECKSUM or packet[_SOURCE : _SOURCE + 4] != self._inside:
             return None
         here, there = _ports(packet)
@@ -38,7 +39,7 @@ class Router:
         return _readdressed(packet, _SOURCE, self._outside)
 
     def into(self, packet: bytes, now: float) -> bytes | None:
-        """What reaches the host; None: nothing, since nobody in there has asked for it."""
+        """The packet that reaches the host; None: it is dropped, since the host has not asked for it."""
         if packet[9] not in _CHECKSUM:
             return None
         there, here = _ports(packet)
@@ -49,7 +50,7 @@ class Router:
 
 
 def _ports(packet: bytes) -> tuple[bytes, bytes]:
-    """Of the source and the target."""
+    """Ports of the source and the target."""
     at = 4 * (packet[0] & 15)
     return packet[at : at + 2], packet[at + 2 : at + 4]
 

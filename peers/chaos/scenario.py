@@ -1,4 +1,4 @@
-"""Scenarios: a swarm, its internet, what befalls it and what is expected, read from a TOML file (docs/chaos.md)."""
+"""Scenarios: a swarm, its internet, its faults and the expectations, read from a TOML file (docs/chaos.md)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DEFAULT_PATIENCE_S = 120.0
 MTU = 1500
 LEAST_MTU, MOST_MTU = 576, 65_535
 LEAST_DISK = 1 << 20
-"""Bytes; of none a file system in memory would be unlimited."""
+"""Bytes; a file system in memory of size 0 would be unlimited."""
 _FILES = ("prepare", "reference", "invite")
-"""What the folder of a play holds beside its hosts."""
+"""Files in a play's folder besides its hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class HostPlan:
     up: Shape = UNLIMITED
     down: Shape = UNLIMITED
     nat: bool = False
-    """It is behind a router: nobody can open a connection to it; it can, to others."""
+    """Whether it is behind a router: no host can open a connection to it, but it can to others."""
     disk: int | None = None
     """Bytes; None: the real disk."""
     clock_s: float = 0.0
-    """How far its wall clock is off from the start."""
+    """Offset of its wall clock at the start, in seconds."""
     options: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ class LinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """Links between hosts; the last of `links` that speaks of a pair counts, else `default`."""
+    """Links between hosts; the last of `links` that contains a pair counts, else `default`."""
 
     default: Shape = UNLIMITED
     links: tuple[LinkPlan, ...] = ()
@@ -75,7 +75,7 @@ class Expected:
 
     sight: Sight
     after: str | None
-    """The fault it follows; None: at any time."""
+    """The fault that it follows; None: at any time."""
     within_s: float | None
     count: int
     never: bool
@@ -83,7 +83,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
-    """A process that must end by itself, so long after a fault, with this exit code."""
+    """A process that must end by itself, within a time after a fault, with this exit code."""
 
     who: str
     after: str
@@ -102,11 +102,11 @@ class Expectations:
     slowest_step: float | None = None
     """The slowest step that a fault fell into ÷ the usual one."""
     goodput: float | None = None
-    """Committed tokens a second from the first fault on ÷ before it."""
+    """Committed tokens/s from the first fault on ÷ before it."""
     memory_growth: int | None = None
-    """Bytes that any process may have more at the end than in its youth."""
+    """Largest growth of a process's memory in bytes, from its first minutes to the end."""
     descriptor_growth: int | None = None
-    """The same of open descriptors, of threads, and of tasks of a peer's event loop."""
+    """The same for open descriptors, threads, and tasks of a peer's event loop."""
     may_end: tuple[str, ...] = ()
     """Hosts whose process may end by itself, with an error."""
     events: tuple[Expected, ...] = ()
@@ -120,23 +120,23 @@ class Scenario:
     rows: tuple[int, ...]
     """Rows of the fault matrix that it shows (docs/faults.md)."""
     run_file: Path | None
-    """None: a small run that is made for the purpose."""
+    """None: a small run, made for this purpose."""
     sets: tuple[str, ...]
     coordinators: tuple[str, ...]
     """`coordinator`, and in a group `coordinator2`, `coordinator3`, …."""
     peers: tuple[str, ...]
-    """Those that join before the first step, in this order."""
+    """Peers that join before the first step, in this order."""
     hosts: dict[str, HostPlan]
     network: NetworkPlan
     faults: tuple[PlannedFault, ...]
     churn: ChurnPlan | None
     expect: Expectations
     ends_s: float | None
-    """Seconds after the first step; None: when the run does."""
+    """Seconds after the first step; None: when the run ends."""
     patience_s: float
-    """How long nothing may be logged by any coordinator."""
+    """Seconds without a log line of any coordinator after which the play is given up."""
     pace: LeastPace | None = None
-    """What peers compute no faster than; None: as fast as they can."""
+    """The pace that peers do not exceed; None: as fast as they can."""
 
     @property
     def bootstrap(self) -> bool:
@@ -206,11 +206,11 @@ def _faults(tables: list[Table]) -> tuple[PlannedFault, ...]:
 def _hosts(table: Table, known: tuple[str, ...], up: int | None, down: int | None) -> dict[str, HostPlan]:
     for name, times in Counter(known).items():
         if times > 1:
-            raise ScenarioError(f"{times} hosts are named {name!r}: each needs a name of its own, and joins once")
+            raise ScenarioError(f"{times} hosts are named {name!r}: each needs a unique name, and joins once")
     plans = {name: HostPlan(name, Shape(up), Shape(down)) for name in known}
     for name, raw in table.items():
         if name not in plans:
-            raise ScenarioError(f"hosts.{name} is no host of this scenario{nearest(name, plans)}")
+            raise ScenarioError(f"hosts.{name} is not a host of this scenario{nearest(name, plans)}")
         row = Table(raw, f"hosts.{name}")
         plans[name] = HostPlan(
             name,
@@ -275,7 +275,7 @@ def _expected_end(row: Table) -> ExpectedEnd:
 
 
 def _check(scenario: Scenario) -> None:
-    """What one table cannot know of another. Raises ScenarioError."""
+    """The checks between tables. Raises ScenarioError."""
     if scenario.run_file is not None and not scenario.run_file.is_file():
         raise ScenarioError(f"run: there is no file {scenario.run_file}")
     known = list(scenario.hosts)
@@ -291,7 +291,7 @@ def _check(scenario: Scenario) -> None:
             if host not in known and not (
                 where.startswith("fault") and (host == LEADER or stage_named(host) is not None)
             ):
-                raise ScenarioError(f"{where}: {host!r} is no host{nearest(host, known)}")
+                raise ScenarioError(f"{where}: {host!r} is not a host{nearest(host, known)}")
     faults = [fault.name for fault in scenario.faults]
     for fault in scenario.faults:
         if faults.count(fault.name) > 1:

@@ -1,4 +1,4 @@
-"""The schedule: which faults are due, as the swarm's event logs grow. Pure: events and times are given."""
+"""The schedule: the faults that are due, as the swarm's event logs grow. Pure: events and times are given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Pending:
 
 
 class Schedule:
-    """`see` every event of every host, in order; `due` gives the faults to strike now, which then must be `struck`."""
+    """Call `see` with every event of every host, in order. `due` returns the faults to strike; then call `struck`."""
 
     def __init__(self, faults: Iterable[PlannedFault], actors: Callable[[str], frozenset[str]]) -> None:
         self._actors = actors
@@ -43,7 +43,7 @@ class Schedule:
                     pending.due_at = at + pending.fault.when.plus_s
 
     def due(self, now: float) -> list[PlannedFault]:
-        """Those whose moment has come, oldest first; each is given once."""
+        """The faults whose moment has come, oldest first; each is returned once."""
         for pending in self._pending:
             if pending.fault.when.sight is None and pending.due_at is None and pending.since is not None:
                 begin = pending.since or self._opened
@@ -54,7 +54,7 @@ class Schedule:
         return [pending.fault for pending in sorted(ready, key=lambda p: p.due_at or 0.0)]
 
     def struck(self, fault: PlannedFault, at: float) -> None:
-        """`fault` has been done at this time: what comes after it counts from now."""
+        """`fault` has struck at this time: faults that follow it count from now."""
         for pending in self._pending:
             if pending.fault.when.after == fault.name and pending.since is None:
                 pending.since = at

@@ -1,4 +1,4 @@
-"""The run of scenarios that name none: a model of 85 thousand parameters in two stages, on made-up words."""
+"""The run of scenarios without a run file: a model of 85 thousand parameters in two stages, on made-up words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_run(folder: Path) -> tuple[Path, list[str]]:
 
 
 def write_words(folder: Path, texts: int) -> Path:
-    """A file of so many texts of 40 made-up words out of 200, the same every time."""
+    """A file of `texts` texts of 40 made-up words out of 200, the same every time."""
     draw = Random(0)
     words = ["".join(draw.choices("aeioulmnrst", k=draw.randint(2, 6))) for _ in range(200)]
     documents = (" ".join(draw.choices(words, k=40)) for _ in range(texts))

@@ -1,4 +1,4 @@
-"""The striker: does to machines and links what a fault says."""
+"""The striker: carries out a fault on machines and links."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Striker:
         deadline = time.time() + _END_S
         while machine.running and machine.ordered_to_end and time.time() < deadline:
             time.sleep(0.005)
-        if machine.running:  # a supervisor does not ask
+        if machine.running:  # a supervisor would not ask either
             machine.kill()
         while machine.running:
             time.sleep(0.005)

@@ -11,7 +11,7 @@ from swarm.events.wording import amount, replicas
 
 _SLOW = 1.5
 _LIVES = 4
-"""Processes whose growth is shown, the longest lives first."""
+"""Number of processes whose growth is shown, the longest lives first."""
 
 
 def show(report: Report, console: Console) -> None:

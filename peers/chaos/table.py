@@ -1,4 +1,4 @@
-"""Reading a table of a scenario: every key is known, every value is sound, or the error says which is not."""
+"""Reads a table of a scenario: every key is known and every value is valid, or the error names the wrong one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ScenarioError(ValueError):
 
 
 class Table:
-    """`take` the keys one by one, then `close`: keys that nobody took are errors."""
+    """`take` the keys one by one, then `close`: keys that were not taken are errors."""
 
     def __init__(self, raw: object, where: str) -> None:
         if not isinstance(raw, Mapping):
@@ -33,7 +33,7 @@ class Table:
     @overload
     def take(self, key: str, read: Callable[[object], T], default: D) -> T | D: ...
     def take(self, key: str, read: Callable[[object], object], default: object = None) -> object:
-        """The value of `key`, read; `default` if it is not there."""
+        """The value of `key`, read; `default` if it is missing."""
         self._known.append(key)
         if key not in self._raw:
             return default
@@ -54,7 +54,7 @@ class Table:
         return found
 
     def table(self, key: str) -> Table:
-        """A table in this one, empty if it is not there."""
+        """A table in this one, empty if it is missing."""
         return Table(self.take(key, lambda value: value, {}), self._name(key))
 
     def tables(self, key: str) -> list[Table]:
@@ -65,7 +65,7 @@ class Table:
         return [Table(row, f"{self._name(key)}[{number}]") for number, row in enumerate(rows, 1)]
 
     def items(self) -> Iterator[tuple[str, object]]:
-        """All that is left, which is taken with it."""
+        """All remaining keys, which are taken."""
         while self._raw:
             key = next(iter(self._raw))
             yield key, self._raw.pop(key)
@@ -79,7 +79,7 @@ class Table:
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """`; did you mean X?`, or what there is."""
+    """`; did you mean X?`, or the known names."""
     close = get_close_matches(word, known, 1, 0.5)
     return f"; did you mean {close[0]}?" if close else f": choose one of {', '.join(known)}"
 
@@ -88,10 +88,10 @@ _HOST = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 def host_names(value: object) -> tuple[str, ...]:
-    """One name of a new host, or a list of them: each is a folder's name, and stands in addresses of faults."""
+    """One name of a new host, or a list of them: each is the name of a folder, and of a target in faults."""
     for name in (found := names(value)):
         if _HOST.fullmatch(name) is None:
-            raise ScenarioError(f"{name!r} is no name for a host: write up to 32 letters, digits, - and _")
+            raise ScenarioError(f"{name!r} is not a name for a host: write up to 32 letters, digits, - and _")
     return found
 
 

@@ -1,6 +1,6 @@
-"""Vitals: memory, descriptors, threads and tasks of each process and its daemon, sampled as a scenario is played.
+"""Vitals: memory, descriptors, threads and tasks of each process and its daemon, sampled during a scenario.
 
-What leaks shows as growth of one process between its youth, when it has loaded its state, and its last sample.
+A leak shows as growth of one process between its youth, when it has loaded its state, and its last sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.events import Event, ResourcesMeasured
 
 _EVERY_S = 2.0
 _YOUTH_S = 15.0
-"""Younger processes still load what they need: imports, a stage, buffers."""
+"""Seconds. Younger processes still load what they need: imports, a stage, buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Sample:
     descriptors: int
     threads: int
     tasks: int | None
-    """Of a peer's event loop, as it said last."""
+    """Number of tasks in a peer's event loop, as it reported last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class Growth:
     descriptors: int
     threads: int
     tasks: int
-    """0 of coordinators and of peers that have not said all the time how many they have."""
+    """0 for coordinators, and for peers without continuous reports of their tasks."""
 
 
 class Vitals:
-    """`sample` often; it measures every two seconds. `told`: what processes say of themselves."""
+    """Call `sample` often; it measures every two seconds. `told`: reports of the processes."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, float], list[Sample]] = defaultdict(list)
         """By host and start of its process."""
         self._tasks: dict[tuple[str, float], int] = {}
-        """By the same."""
+        """By host and start of its process."""
         self._next_at = 0.0
 
     def told(self, machine: EmulatedMachine, event: Event) -> None:
@@ -70,7 +70,7 @@ class Vitals:
                     self._samples[life].append(_measure(machine.pid, now, self._tasks.get(life)))
 
     def growth(self) -> list[Growth]:
-        """Of each process that was measured often enough to have three thirds, the longest lives first."""
+        """The growth of each process with enough samples for three thirds, the longest lives first."""
         found = []
         for (host, _), samples in self._samples.items():
             third = len(samples) // 3

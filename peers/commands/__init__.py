@@ -14,8 +14,8 @@ COMMANDS: dict[str, str] = {
     "init": "Write a commented RUN.toml for a new run.",
     "import": "Make a run that begins with a pretrained model.",
     "prepare": "Turn text into a tokenizer and hashed token shards.",
-    "control": "Steer a run: pause it, move its end, send a peer away.",
-    "status": "What a peer or coordinator is doing, from its home.",
+    "control": "Steer a run: pause it, move its end, dismiss a peer.",
+    "status": "Show the state of a peer or coordinator, from its home.",
     "dashboard": "Show a run in the browser, live or afterwards.",
     "report": "Write a run as one HTML file.",
     "events": "Read or follow an event log.",
@@ -28,4 +28,4 @@ COMMANDS: dict[str, str] = {
 }
 
 LASTING = frozenset({"coordinate", "join", "bootstrap"})
-"""Those whose work goes on whether or not somebody reads what they print."""
+"""Commands whose work continues even if nothing reads their output."""

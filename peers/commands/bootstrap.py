@@ -15,7 +15,7 @@ from peers.run.home import BOOTSTRAP_HOME
 def command(
     home: Home = BOOTSTRAP_HOME,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: that of last time.")
+        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the last one used.")
     ] = 0,
     announce: Announce = None,
     bootstrap: Bootstrap = None,

@@ -23,25 +23,29 @@ class EmulatedNetwork(StrEnum):
 
 
 def command(
-    paths: Annotated[list[Path], typer.Argument(metavar="SCENARIO.toml…", help="What is played: see docs/chaos.md.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="SCENARIO.toml…", help="The scenarios to play: see docs/chaos.md.")
+    ],
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", help="Folder for homes, logs and results. Default: a temporary one, kept if need be."),
+        typer.Option(
+            "--dir", help="Folder for homes, logs and results. Default: a temporary one, kept if something failed."
+        ),
     ] = None,
     network: Annotated[
         EmulatedNetwork,
         typer.Option(
             "--network",
-            help="namespaces: hosts with addresses of their own, needs root. relay: a TCP relay between processes on "
-            "the loopback interface; it cannot lose packets. auto: the first, if it can be had.",
+            help="namespaces: hosts with separate addresses, needs root. relay: a TCP relay between processes on "
+            "the loopback interface; it cannot lose packets. auto: namespaces if possible, else relay.",
         ),
     ] = EmulatedNetwork.auto,
     as_json: Json = False,
 ) -> None:
     """Play scenarios: a swarm of processes on an emulated internet, with faults at named moments.
 
-    Reports what every step cost, what the swarm did about each fault, and whether its result is one machine's. Exit
-    codes: 0 all is as expected, 2 something you can fix, 3 it is not.
+    Reports the cost of every step, the swarm's reaction to each fault, and whether its result equals that of one
+    machine. Exit codes: 0 all is as expected, 2 something you can fix, 3 something is not as expected.
     """
     from peers.chaos.internet import Namespaces, Relays
     from peers.chaos.namespace import why_not
@@ -67,7 +71,7 @@ def command(
             good = good and report.good
             if as_json:
                 print(report.to_json(), flush=True)
-    except ValueError:  # nothing that was played tells more than the message does
+    except ValueError:  # if nothing was played, the message says it all
         if directory is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -1,4 +1,4 @@
-"""`swarm-peer control`: steer a run that is coordinated on this machine."""
+"""`swarm-peer control`: give commands to a run that is coordinated on this machine."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def command(
         str,
         typer.Argument(
             metavar="COMMAND",
-            help="pause, resume, expel PEER, dismiss PEER (let it go politely), checkpoint, stop_after STEP, steps N, "
+            help="pause, resume, expel PEER, dismiss PEER (it leaves cleanly), checkpoint, stop_after STEP, steps N, "
             "rate X, or status.",
         ),
     ],
     value: Annotated[str, typer.Argument(metavar="[VALUE]", help="A peer, a number of steps, or a rate.")] = "",
     home: Home = COORDINATOR_HOME,
-    why: Annotated[str, typer.Option("--why", help="Your reason; it stands in the record and is shown.")] = "",
-    by: Annotated[str, typer.Option("--by", help="Who you are; default: your user name.")] = "",
+    why: Annotated[str, typer.Option("--why", help="Your reason; it is recorded and shown.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Your name; default: your user name.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for an answer.")] = 45.0,
     as_json: Json = False,
 ) -> None:
-    """Steer a run: pause it, send a peer away, save it now, move its end, change its learning rate.
+    """Control a run: pause it, send a peer away, save it now, move its end, change its learning rate.
 
-    Each command stands in the decision record, with who gave it and why, before it takes effect. `steps` and
-    `stop_after` leave the learning rate's schedule as it was; `rate` multiplies it, from the next step that opens.
-    Exit code 2: it is not in force, and the line says why.
+    Each command is in the decision record, with its author and reason, before it takes effect. `steps` and `stop_after`
+    leave the learning rate's schedule unchanged; `rate` multiplies it, from the next step that opens. Exit code 2: the
+    command is not in force, and the line says why.
     """
     from peers.runtime.control_client import send
     from swarm.events.wording import printable

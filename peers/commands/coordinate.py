@@ -21,7 +21,7 @@ def command(
     home: HomeOption = COORDINATOR_HOME,
     overrides: Set = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: that of last time.")
+        int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the last one used.")
     ] = 0,
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="Multiaddress to listen on, instead of --port.")
@@ -31,7 +31,9 @@ def command(
     max_rate: MaxRate = None,
     invite: Annotated[
         str | None,
-        typer.Option("--invite", help="Of another coordinator of the group, at the first start: docs/hosting.md."),
+        typer.Option(
+            "--invite", help="Invite of another coordinator of the group, at the first start: docs/hosting.md."
+        ),
     ] = None,
     invite_file: Annotated[
         Path | None, typer.Option("--invite-file", help="Also write the invite to this file, for programs.")
@@ -43,7 +45,7 @@ def command(
         list[str] | None, typer.Option("--fault", help="For rehearsals: kill@EVENT:COUNT, see docs.", hidden=True)
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved manifest, its hash and what it costs; start nothing.")
+        bool, typer.Option("--dry-run", help="Print the resolved manifest, its hash and its cost; start nothing.")
     ] = False,
     gpu: Annotated[
         str | None,
@@ -66,7 +68,7 @@ def command(
 ) -> None:
     """Host a run: bootstrap node, feeder, decisions, event log and archive. Prints the line that peers join with.
 
-    Start it again to resume. Exit codes: 0 finished, 2 something you can fix, 4 the run cannot go on, 130 Ctrl-C.
+    Start it again to resume. Exit codes: 0 finished, 2 something you can fix, 4 the run cannot continue, 130 Ctrl-C.
     """
     from peers.dashboard.place import Place
     from peers.run.resolved_run import resolve_run
@@ -121,7 +123,7 @@ def command(
         on_invite=show_invite,
     )
     if invite_file is not None:
-        invite_file.parent.mkdir(parents=True, exist_ok=True)  # what is wrong with it is said before the run begins
+        invite_file.parent.mkdir(parents=True, exist_ok=True)  # report its errors before the run begins
     shown = None if no_dashboard else companion(home, place, tensorboard, Console(highlight=False, stderr=as_json))
     with Home.open(home) as opened, shown or nullcontext():
         raise typer.Exit(exit_code(coordinate(run.manifest, opened, options)))

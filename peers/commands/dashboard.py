@@ -19,7 +19,7 @@ def command(
             metavar="HOME...",
             envvar="SWARM_PEER_HOME",
             help="Homes of one run, running, finished or copied; the first is the organiser's. Default: the home of "
-            "this user that was busy last.",
+            "this user with the latest activity.",
         ),
     ] = None,
     address: Annotated[
@@ -27,16 +27,16 @@ def command(
         typer.Option(
             "--address",
             metavar="ADDRESS:PORT",
-            help="Where to serve it. Default: 127.0.0.1:7070, or the next free port. Elsewhere than on loopback "
-            "reading needs a token, too.",
+            help="Where to serve it. Default: 127.0.0.1:7070, or the next free port. Beyond loopback "
+            "reading needs a token too.",
         ),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="NAME", help="A name that leads here, through a proxy for example; repeatable."),
+        typer.Option("--host", metavar="NAME", help="Another name of this server, for example of a proxy; repeatable."),
     ] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="Let whoever comes read it, without addresses. Steering needs the token.")
+        bool, typer.Option("--public", help="Let everyone read it, without addresses. Control needs the token.")
     ] = False,
     database: Annotated[
         Path | None,
@@ -52,7 +52,7 @@ def command(
     companion: Annotated[bool, typer.Option("--companion", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a run in the browser: live, replayed, or after its end. Ends with Ctrl-C; the run does not notice."""
+    """Show a run in the browser: live, replayed, or after its end. Ends with Ctrl-C, without effect on the run."""
     from peers.dashboard.place import Place
     from peers.dashboard.process import Addresses, DashboardOptions, serve
     from peers.run.home import logged_home
@@ -62,7 +62,9 @@ def command(
     found = tuple(homes) if homes else (logged_home(None).path,)
     for home in found:
         if not home.is_dir():
-            raise typer.BadParameter(f"{home} is no folder: name the home of a coordinator or peer", param_hint="HOME")
+            raise typer.BadParameter(
+                f"{home} is not a folder: name the home of a coordinator or peer", param_hint="HOME"
+            )
 
     def ready(addresses: Addresses) -> None:
         if as_json:

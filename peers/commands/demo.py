@@ -25,7 +25,7 @@ def command(
     stages: Annotated[int, typer.Option("--stages", min=2, max=8, help="Stages the model is cut into.")] = 4,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Peers of each stage.")] = 2,
     codec: Annotated[
-        str, typer.Option("--codec", help="What crosses the links: none, bf16, int8, int4, int2, log4 or auto.")
+        str, typer.Option("--codec", help="Codec of the links: none, bf16, int8, int4, int2, log4 or auto.")
     ] = "int8",
     kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill a peer in the middle of a step.")] = True,
     check: Annotated[
@@ -33,15 +33,15 @@ def command(
     ] = True,
     dashboard: Dashboard = "",
     no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve no dashboard.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the dashboard until Ctrl-C when all was shown.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the dashboard at the end, until Ctrl-C.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder: homes, logs, model.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show a whole swarm on this machine: it trains, loses a peer to kill -9, and equals one machine.
 
-    A coordinator and eight peers start as processes of their own, with homes of their own; they share nothing but
-    libp2p. Takes a few minutes on two cores. Exit codes: 0 everything was shown, 1 something was not, 3 the swarm's
-    result differs from the reference's.
+    A coordinator and eight peers start as separate processes, with separate homes; they share nothing but libp2p. Takes
+    a few minutes on two cores. Exit codes: 0 everything was shown, 1 something was not, 3 the swarm's result differs
+    from the reference's.
     """
     from peers.dashboard.place import Place
     from peers.demo.children import ChildDied
@@ -52,7 +52,7 @@ def command(
     from swarm.manifest.tables import AUTO
 
     if kill and replicas < 2:
-        raise typer.BadParameter("a stage with one peer has nobody to take over: use --replicas 2 or --no-kill")
+        raise typer.BadParameter("a stage with one peer has no peer to take over: use --replicas 2 or --no-kill")
     if codec != AUTO:
         codecs.pair(codec, codec)
     if stay and no_dashboard:
@@ -98,7 +98,7 @@ def command(
 
 
 def _stay(console: Console) -> None:
-    """Until Ctrl-C, which is then no failure."""
+    """Wait for Ctrl-C, which is not a failure here."""
     console.print("\nThe dashboard stays: Ctrl-C ends it.")
     try:
         while True:

@@ -26,10 +26,10 @@ def command(
         typer.Argument(
             metavar="LOG|HOME",
             envvar="SWARM_PEER_HOME",
-            help="An event log, or the home it lies in. Default: the home of this user that was busy last.",
+            help="An event log, or the home it lies in. Default: the home of this user with the latest activity.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows, until Ctrl-C.")] = False,
     kind: Annotated[
         list[str] | None, typer.Option("--kind", "-k", help="Show this kind of event only; may be repeated.")
     ] = None,
@@ -54,7 +54,7 @@ def command(
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
             print(f"{clock}.{int(at % 1 * 1000):03d}  {event.kind:<21} {event.describe()}", flush=True)
     if lines and not events:
-        raise typer.BadParameter(f"{path} is no event log: name an events.jsonl, or the home it lies in")
+        raise typer.BadParameter(f"{path} is not an event log: name an events.jsonl, or the home it lies in")
 
 
 def _check_kinds(kinds: frozenset[str]) -> None:
@@ -65,7 +65,7 @@ def _check_kinds(kinds: frozenset[str]) -> None:
 
 
 def _lines(path: Path, follow: bool) -> Iterator[bytes]:
-    """Whole lines. A torn last line is read anew each time: a restarted writer cuts it and writes another there."""
+    """Whole lines. A torn last line is read again each time: a restarted writer replaces it."""
     position, size = 0, _READ_BYTES
     with path.open("rb", buffering=0) as file:
         while True:

@@ -1,4 +1,4 @@
-"""`swarm-peer export`: a trained model as files others can use."""
+"""`swarm-peer export`: a trained model as files that others can use."""
 
 from __future__ import annotations
 

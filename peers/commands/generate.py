@@ -15,7 +15,7 @@ from swarm.manifest import ManifestError
 
 
 def command(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What the text begins with.")] = "The ",
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The beginning of the text.")] = "The ",
     home: Home = COORDINATOR_HOME,
     archive: Archive = None,
     export: Annotated[
@@ -24,10 +24,12 @@ def command(
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="Most tokens to add.")] = 64,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0: the likeliest token each time; 1: as the model says.")
+        float,
+        typer.Option("--temperature", min=0.0, help="0: always the likeliest token; 1: the model's distribution."),
     ] = 0.0,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=(1 << 63) - 1, help="Decides, when the temperature is above 0.")
+        int,
+        typer.Option("--seed", min=0, max=(1 << 63) - 1, help="Seed of the choice, when the temperature is above 0."),
     ] = 0,
     version: Version = None,
     as_json: Json = False,

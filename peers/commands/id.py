@@ -1,4 +1,4 @@
-"""`swarm-peer id`: who this machine is, as a run's manifest names it."""
+"""`swarm-peer id`: the id of this machine in a run's manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peers.run.home import COORDINATOR_HOME
 
 
 def command(home: Home = COORDINATOR_HOME, as_json: Json = False) -> None:
-    """Print the peer id of a home, made at first use: what coordinator.group of RUN.toml names."""
+    """Print the peer id of a home, made at first use, for coordinator.group of RUN.toml."""
     from peers.run.home import Home as HomeFolder
     from swarm.net.identity import Identity
 

@@ -22,24 +22,25 @@ if TYPE_CHECKING:
 
 RUN_FILE = "RUN.toml"
 WRITTEN = ("parameters", "tokenizer.json", RUN_FILE)
-"""In `--out`. The run file comes last: without it there is no run."""
+"""Files in `--out`. The run file comes last: without it there is no run."""
 
 LEARNING_RATE = 2e-5
-"""Of fine-tuning: a fiftieth of what training from nothing takes."""
+"""Learning rate of fine-tuning: a fiftieth of that of training from scratch."""
 
 
 def command(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Hugging Face folder of a Llama, or a GGUF file.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write: parameters, tokenizer.json, RUN.toml.")],
-    stages: Annotated[int, typer.Option("--stages", min=1, help="Into how many stages to cut it.")] = 2,
+    stages: Annotated[int, typer.Option("--stages", min=1, help="Number of stages.")] = 2,
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Its tokenizer.json, where SOURCE has none that can be used.")
+        Path | None, typer.Option("--tokenizer", help="Its tokenizer.json, if SOURCE has no usable one.")
     ] = None,
     untie: Annotated[
-        bool, typer.Option("--untie", help="Train embedding and head apart, though they are one matrix in SOURCE.")
+        bool,
+        typer.Option("--untie", help="Train embedding and head separately, even if they are one matrix in SOURCE."),
     ] = False,
     name: Annotated[str, typer.Option("--name", help="Name of the run.")] = "fine-tuning",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what an earlier import wrote to --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an earlier import in --out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a run that begins with a pretrained Llama: its parameters, its tokenizer and a commented RUN.toml.
@@ -116,7 +117,7 @@ def command(
 
 
 def _publish(side: Path, out: Path) -> None:
-    """Swap the new import in: what an earlier one wrote goes only now, and its RUN.toml first."""
+    """Swap the new import in: the files of an earlier one are removed only now, its RUN.toml first."""
     from swarm.atomic import sync_folder
 
     for name in reversed(WRITTEN):

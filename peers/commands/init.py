@@ -1,4 +1,4 @@
-"""`swarm-peer init`: a commented RUN.toml from a preset, cut where stages cost the same."""
+"""`swarm-peer init`: a commented RUN.toml from a preset, cut into stages of equal cost."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ def command(
     preset: Annotated[
         str, typer.Option("--preset", help="Size of the model: 1m, 5m, 15m, 40m, 125m, 350m, 1b; or digits: images.")
     ] = "5m",
-    stages: Annotated[int, typer.Option("--stages", min=1, help="Into how many stages to cut it.")] = 4,
+    stages: Annotated[int, typer.Option("--stages", min=1, help="Number of stages.")] = 4,
     subspace_dim: Annotated[
         int | None,
-        typer.Option("--subspace-dim", min=1, help="Send so few values a token over each boundary (docs/subspace.md)."),
+        typer.Option("--subspace-dim", min=1, help="Values per token at each boundary (docs/subspace.md)."),
     ] = None,
     boundary: Annotated[
         Boundary | None,
         typer.Option("--boundary", help="Narrow every boundary by trained modules (docs/boundaries.md)."),
     ] = None,
     boundary_dim: Annotated[
-        int | None, typer.Option("--boundary-dim", min=1, help="To so many values a token; wants --boundary.")
+        int | None,
+        typer.Option("--boundary-dim", min=1, help="Values per token at a narrow boundary; needs --boundary."),
     ] = None,
     compress: Annotated[
         Compression | None,
-        typer.Option("--compress", help="In one codec: activations, their gradients, sums (docs/averaging.md)."),
+        typer.Option("--compress", help="One codec for activations, their gradients and sums (docs/averaging.md)."),
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Balance measured seconds, or counted operations.")
@@ -69,13 +70,13 @@ def command(
         typer.Option(
             "--set",
             metavar="TABLE.KEY=VALUE",
-            help="Write another value than the preset's; may be repeated. Cuts are proposed for what comes of it.",
+            help="Write another value than the preset's; may be repeated. Cuts are proposed for the result.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented RUN.toml for a new run: a model preset, cut where the stages cost the same."""
+    """Write a commented RUN.toml for a new run: a model preset, cut into stages of equal cost."""
     if path.exists() and not force:
         raise ManifestError(f"{path} exists: choose another name, or overwrite it with --force")
     narrowed = _narrowed(boundary, boundary_dim, subspace_dim)
@@ -100,7 +101,7 @@ def command(
     cut, shares = _cut(run, stages, measure, whole_tail)
     if run.model.cuts not in (shape.cuts, cut.cuts):
         raise ManifestError(
-            f"--set model.cuts={list(run.model.cuts)}: cuts are what init proposes, change them in {path}"
+            f"--set model.cuts={list(run.model.cuts)}: init proposes the cuts itself, change them in {path}"
         )
     run = run.model_copy(update={"model": cut})
     write_run_file(path, run)
@@ -111,10 +112,10 @@ def command(
 
 
 def _narrowed(boundary: Boundary | None, boundary_dim: int | None, subspace_dim: int | None) -> dict[str, object]:
-    """Keys of [model] that --boundary and --boundary-dim stand for."""
+    """Keys of [model] for --boundary and --boundary-dim."""
     if boundary is None:
         if boundary_dim is not None:
-            raise ManifestError(f"--boundary-dim {boundary_dim} means nothing alone: say --boundary KIND as well")
+            raise ManifestError(f"--boundary-dim {boundary_dim} needs --boundary KIND")
         return {}
     if boundary_dim is None:
         raise ManifestError(f"--boundary {boundary} needs a width: add --boundary-dim, such as model.dim ÷ 16")
@@ -134,18 +135,18 @@ def _preset(name: str) -> ModelSection:
 def _shape(
     model: ModelSection, preset: str, stages: int, subspace_dim: int | None, narrowed: dict[str, object]
 ) -> ModelSection:
-    """The preset as the options change it, not checked, with cuts that only stand for as many."""
+    """The preset with the changes of the options, not checked, with placeholder cuts for the number of stages."""
     model = model.model_copy(update={"cuts": tuple(range(1, stages)), **narrowed})
     if subspace_dim is None:
         return model
     if model.kind != "llama":
-        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is no language model, leave it out")
+        raise ManifestError(f"--subspace-dim {subspace_dim}: preset {preset} is not a language model, leave it out")
     # one layer of tail while cutting: it becomes the whole last stage
     return model.model_copy(update={"residual": "subspace", "subspace_dim": subspace_dim, "tail_layers": 1})
 
 
 def _check_shape(model: dict[str, Any], preset: str, stages: int, subspace_dim: int | None) -> None:
-    """What the options, rather than keys, can be blamed for. `model` is not checked yet."""
+    """Checks for errors of the options, rather than of keys. `model` is not checked yet."""
     layers, dim = model["layers"], model["dim"]
     if isinstance(layers, int) and stages > layers > 0:
         raise ManifestError(f"--stages {stages}: preset {preset} has {layers} layers, a stage needs at least one")

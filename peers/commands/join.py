@@ -31,7 +31,7 @@ from swarm.compute.least_pace import LeastPace
 
 
 def command(
-    invite: Annotated[str, typer.Argument(metavar="INVITE|ADDRESS", help="What the organiser gave you.")],
+    invite: Annotated[str, typer.Argument(metavar="INVITE|ADDRESS", help="The invite from the organiser.")],
     home: HomeOption = PEER_HOME,
     device: Device = "auto",
     precision: Precision = "auto",
@@ -51,14 +51,14 @@ def command(
             "--graph-budget",
             parser=parse_bytes,
             metavar="SIZE",
-            help="Memory for work in hand; beyond it forwards are computed again. Default: half of --max-memory.",
+            help="Memory for work in progress; beyond it forwards are computed again. Default: half of --max-memory.",
         ),
     ] = None,
     schedule: Annotated[
         Schedule | None,
         typer.Option(
             "--schedule",
-            help="When gradients of weights are computed: zero-bubble, when no other stage waits for anything, within "
+            help="When gradients of weights are computed: zero-bubble, when no other stage waits, within "
             "--graph-budget; synchronous, with each backward. The result is the same. Default: zero-bubble, with "
             "--compile synchronous.",
         ),
@@ -69,7 +69,7 @@ def command(
             "--delta-cache",
             parser=parse_bytes,
             metavar="SIZE",
-            help="With codecs delta, ef, ef21: memory for what earlier visits left; what does not fit is sent whole. "
+            help="With codecs delta, ef, ef21: memory for earlier visits' reconstructions; others are sent whole. "
             "Default: an eighth of --max-memory.",
         ),
     ] = None,
@@ -79,8 +79,7 @@ def command(
             "--capacity",
             min=1e-9,
             metavar="NUMBER",
-            help="Do not measure this machine or its link: take it to do so many microbatches a second through the "
-            "whole model.",
+            help="Do not measure this machine or its link: assume this many microbatches/s through the whole model.",
         ),
     ] = None,
     seats: Annotated[
@@ -89,8 +88,8 @@ def command(
             "--seats",
             min=1,
             max=16,
-            help="Peers in this process, each with a stage of its own. They share its memory, rate and speed; each "
-            "takes a port, from --port on. Default: one, and more as long as stages have nobody else and --max-memory "
+            help="Peers in this process, each with a separate stage. They share its memory, rate and speed; each "
+            "takes a port, from --port on. Default: one, and more while stages have no other peer and --max-memory "
             "has room.",
         ),
     ] = None,
@@ -104,10 +103,12 @@ def command(
             "--patience",
             min=1.0,
             metavar="SECONDS",
-            help="How long to wait for a coordinator that cannot be reached; then leave with exit code 4.",
+            help="Time to wait for a coordinator that cannot be reached; then leave with exit code 4.",
         ),
     ] = DEFAULT_PATIENCE_S,
-    yes: Annotated[bool, typer.Option("--yes", help="Accept the organiser's key of a bare address unseen.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Accept the organiser's key of a bare address without a check.")
+    ] = False,
     fault: Annotated[
         list[str] | None, typer.Option("--fault", help="For rehearsals: kill@EVENT:COUNT, see docs.", hidden=True)
     ] = None,
@@ -117,12 +118,12 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Take part in a run: hold the stage that needs a peer most, or stand by until one is lost.
+    """Take part in a run: hold the stage that needs a peer most, or stand by until a peer is lost.
 
-    Ctrl-C hands on what this peer has begun and leaves, within 10 seconds; a second Ctrl-C leaves at once.
+    Ctrl-C hands on the work that this peer has begun and leaves, within 10 seconds; a second Ctrl-C leaves at once.
 
     Exit codes: 0 the run is finished or this peer has left, 1 something broke, 2 something you can fix, 4 the run
-    cannot go on, or the coordinator stayed away for longer than --patience, 130 Ctrl-C before it had joined.
+    cannot continue, or the coordinator stayed away for longer than --patience, 130 Ctrl-C before it had joined.
     """
     from peers.stage.heap import keep_freed_memory
 
@@ -164,7 +165,7 @@ def command(
         try:
             return typer.confirm("is that the fingerprint the organiser told you?")
         except typer.Abort:
-            raise typer.BadParameter("there is nobody to ask: with --yes that fingerprint is taken") from None
+            raise typer.BadParameter("no terminal to ask: accept that fingerprint with --yes") from None
 
     changes = beside // 8 if delta_cache is None else delta_cache
     options = JoinOptions(

@@ -32,7 +32,7 @@ def command(
     field: Annotated[
         str | None,
         typer.Option(
-            "--field", "--column", help="Where the text is: field of JSON, column of a table.  [default: text]"
+            "--field", "--column", help="Place of the text: field of JSON, column of a table.  [default: text]"
         ),
     ] = None,
     vocab_size: Annotated[
@@ -47,7 +47,7 @@ def command(
         typer.Option(
             "--end-of-text",
             metavar="TOKEN",
-            help="The token of --tokenizer that ends a text. Default: as the model's files beside it say.",
+            help="The token of --tokenizer that ends a text. Default: from the model's files beside it.",
         ),
     ] = None,
     images: Annotated[
@@ -60,7 +60,7 @@ def command(
     ] = None,
     heldout: Annotated[
         float | None,
-        typer.Option("--heldout", help="Share kept for evaluation.  [default: 0.02 of documents, 0.2 of images]"),
+        typer.Option("--heldout", help="Fraction for evaluation.  [default: 0.02 of documents, 0.2 of images]"),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the corpus: data.directory of RUN.toml.")] = Path(
         "data"
@@ -79,11 +79,11 @@ def command(
     text = {"--field": field, "--vocab-size": vocab_size, "--input": inputs, "--tokenizer": tokenizer}
     told = {"--name": name, "--licence": licence}
     if images is not None:
-        _refuse(f"--images {images}: images have no text", text)
+        _refuse(f"--images {images}: images have no text options", text)
         if images == "digits":
             _refuse("--images digits: their name and licence are known", told)
     elif not inputs:
-        _refuse("without --input it is the text that comes with the installation", {"--field": field, **told})
+        _refuse("without --input, the text is the one of the installation", {"--field": field, **told})
     if tokenizer is None:
         _refuse("a tokenizer that is trained here ends texts in its own way", {"--end-of-text": end})
     else:
@@ -117,7 +117,7 @@ def command(
 
 
 def _refuse(why: str, options: Mapping[str, object]) -> None:
-    """Options that would mean nothing, where they were given."""
+    """Refuse options that have no meaning here, if they were given."""
     given = [option for option, value in options.items() if value]
     if given:
         raise ManifestError(f"{why}: drop {' and '.join(given)}")
@@ -141,7 +141,7 @@ def _show_losses(sight: Sight) -> None:
     if sight.lost >= _MUCH:
         print(f"  {100 * sight.lost:.1f} % of the characters are lost: this tokenizer has no tokens for them")
     if sight.unknown >= _MUCH or sight.lost >= _MUCH:
-        print("  is this the tokenizer for this text? Without --tokenizer one is trained that knows all of it")
+        print("  is this the right tokenizer for this text? Without --tokenizer, a fitting one is trained")
 
 
 def _show_images(section: DataSection, out: Path) -> None:
@@ -163,7 +163,7 @@ def _show(section: DataSection, out: Path, sight: Sight, passed_over: Sequence[P
     if passed_over:
         kinds = Counter(path.suffix or path.name for path in passed_over)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
-        print(f"  passed over, since such files hold no text: {told}")
+        print(f"  ignored, since such files hold no text: {told}")
     print(f"  {train:,} training and {heldout:,} held-out tokens, {amount(size)}")
     print(f"  tokenizer of {section.vocab_size:,} tokens, {section.bytes_per_token:.2f} bytes per token")
     print(f"  unigram entropy {section.unigram_entropy:.4f} nats per token: a model must get below it")

@@ -23,16 +23,16 @@ def command(
         typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads for computing; as many as each peer used."),
     ] = 1,
     device: Annotated[
-        str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …; the same kind as each peer.")
+        str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1 …; the same kind as each peer.")
     ] = "cpu",
     precision: Precision = "auto",
     compiled: Annotated[
         bool, typer.Option("--compile", help="Let torch compile the layers, as peers with --compile do.")
     ] = False,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Stop after so many steps.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Stop after this number of steps.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train the same run in one process, plain torch and the whole model: what the swarm must equal.
+    """Train the same run in one process, with plain torch and the whole model: the result that the swarm must equal.
 
     It equals a swarm whose peers compute on the same kind of device, in the same precision, compiled or not.
     """
@@ -48,7 +48,7 @@ def command(
     from swarm.data.reader import CorpusReader
 
     if against is not None and steps is not None:
-        raise typer.BadParameter("--steps means nothing with --against: it stops at the archive's newest checkpoint")
+        raise typer.BadParameter("--steps has no effect with --against: it stops at the archive's newest checkpoint")
     picked = pick_device(device, precision, compiled)
     arithmetic = Arithmetic.of(picked.name, threads, picked.precision, compiled)
     run = resolve_run(path, overrides or ())
@@ -58,7 +58,9 @@ def command(
     version, archived = archived_digests(against, run.manifest, refused) if against is not None else (steps, None)
     replay = read_replay(Home(against), run.manifest.hash) if against is not None else None
     if run.manifest.codec.auto and replay is None and not as_json:
-        print('codec "auto": every step crosses as the first does; --against HOME repeats what a swarm has chosen')
+        print(
+            'codec "auto": every step uses the codecs of the first; --against HOME uses those that a swarm has chosen'
+        )
     began = time.monotonic()
 
     def show(step: ReferenceStep) -> None:

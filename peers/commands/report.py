@@ -14,7 +14,7 @@ def command(
         typer.Argument(
             metavar="HOME...",
             envvar="SWARM_PEER_HOME",
-            help="Homes of one run. Default: the home of this user that was busy last.",
+            help="Homes of one run. Default: the home of this user with the latest activity.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("run.html"),

@@ -1,4 +1,4 @@
-"""`swarm-peer simulate`: the protocol against seeded faults, in virtual time."""
+"""`swarm-peer simulate`: the protocol with seeded faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from peers.options import Json
 
 
 def command(
-    seeds: Annotated[int | None, typer.Option("--seeds", "-n", min=1, help="How many seeds to run: 1000.")] = None,
-    first: Annotated[int | None, typer.Option("--first", min=0, help="The first of them: 0.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", "-n", min=1, help="Number of seeds to run: 1000.")] = None,
+    first: Annotated[int | None, typer.Option("--first", min=0, help="The first seed: 0.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Run this one seed.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --seed: print everything that happens.")] = False,
     scenario: Annotated[

@@ -1,4 +1,4 @@
-"""`swarm-peer status`: what a peer or coordinator is doing, from its home, or what each person has given to the run."""
+"""`swarm-peer status`: the state of a peer or coordinator, from its home, or each person's contributions to the run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def command(
     contributions: Annotated[
         bool,
         typer.Option(
-            "--contributions", help="What each peer has given instead: tokens × share of the layers, hours, bytes."
+            "--contributions",
+            help="Show each peer's contributions instead: tokens × share of the layers, hours, bytes.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What a peer or coordinator is doing, from its home: last step, loss, peers per stage, last trouble."""
+    """Show the state of a peer or coordinator, from its home: last step, loss, peers per stage, last trouble."""
     folder = logged_home(home)
     if contributions:
         _show_contributions(_whole_run(folder.path), facts_in(folder.path), as_json)
@@ -47,7 +48,7 @@ def command(
     if process is None and status["last_event"] is None:
         status["doing"] = f"nothing has run in {folder.path} yet"
     elif process is None and not status["stopped"]:
-        status["doing"] = f"not running: it died without saying goodbye (last: {status['doing']})"
+        status["doing"] = f"not running: it died without a last log line (last: {status['doing']})"
     if as_json:
         print(json.dumps({"running": process is not None, "process": process, **status}))
     else:
@@ -55,7 +56,7 @@ def command(
 
 
 def folded(log: Path) -> RunState:
-    """What is true after the last event of `log`; records of other releases and a torn last line are skipped."""
+    """The state after the last event of `log`; records of other releases and a torn last line are skipped."""
     state, source = RunState(), ""
     with log.open("rb") as file:
         for line in file:
@@ -74,7 +75,7 @@ def folded(log: Path) -> RunState:
 
 
 def _whole_run(home: Path) -> RunState:
-    """Of a group of coordinators, a home holds copies of the others' logs too."""
+    """In a group of coordinators, a home holds copies of the others' logs too."""
     state, logs = RunState(), Logs([home])
     logs.look()
     for line in logs.take():

@@ -1,7 +1,7 @@
-"""What the coordinators of a group must have in common before they start: their place in it, and one signed manifest.
+"""What the coordinators of a group must agree on before they start: their membership, and one signed manifest.
 
 One of them signs the manifest with its organiser's key. The others are started with its invite: they take the manifest
-from it, if it is that of their own RUN.toml and data, and remember it and the way there for later starts.
+from it, if it matches their own RUN.toml and data, and store it and the invite for later starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CharterError(ValueError):
 
 
 def check_place(manifest: RunManifest, home: OpenHome) -> None:
-    """Raises CharterError when the manifest names others."""
+    """Raises CharterError if the manifest names a group without this machine."""
     group, me = manifest.coordinator.group, Identity.load(home.identity).peer_id
     if group and me not in group:
         raise CharterError(
@@ -37,7 +37,7 @@ def check_place(manifest: RunManifest, home: OpenHome) -> None:
 
 
 def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
-    """The invite of another coordinator: the one given now, or at an earlier start. Raises InviteError, OSError."""
+    """The invite of another coordinator: from now, or from an earlier start. Raises InviteError, OSError."""
     path = home.path / "invite"
     if given is not None:
         return given
@@ -47,7 +47,7 @@ def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
 async def signed_manifest(
     manifest: RunManifest, home: OpenHome, host: Host, invite: Invite | None, key: Ed25519PrivateKey
 ) -> SignedManifest:
-    """The manifest as another coordinator has signed it, if there is an invite of one; else signed with `key`.
+    """The manifest as another coordinator has signed it, if there is an invite; else signed with `key`.
 
     Raises CharterError, ManifestError, DialError, BulkError.
     """

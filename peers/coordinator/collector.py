@@ -1,6 +1,6 @@
-"""Collects one verified copy of every stage's checkpoint into the archive, from whichever replica has it.
+"""Collects one verified copy of every stage's checkpoint into the archive, from any replica that has it.
 
-In a group of coordinators, also from the archive of another one.
+In a group of coordinators, also from another coordinator's archive.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from swarm.state.error import StateError
 from swarm.state.transfer import HEADER_BYTES
 
 FIRST_RATE = 64 * 1024.0
-"""Bytes a second that a holder must send at first: who sends less is slow, or only keeps others from being asked."""
+"""Bytes/s that a holder must send at first: a slower holder keeps others from being asked."""
 _TOLD_S = 0.25
-"""Between two times that it is said that bytes come from a holder."""
+"""Seconds between two reports that bytes come from a holder."""
 
 
 class Collector:
-    """Asks one holder after another. If some were too slow and none did better, less is asked of all from then on.
+    """Asks one holder after another. If some were too slow and none was faster, all may be slower from then on.
 
-    `coming(holder)`: bytes of its copy come in. On a slow line they hold up what it says otherwise.
+    `coming(holder)`: called while bytes of its copy come in. On a slow link they delay its other messages.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Collector:
         self._least_rate = FIRST_RATE
 
     async def collect(self, order: CollectCheckpoint) -> tuple[str, ...]:
-        """Fetch what the archive lacks of a checkpoint; returns the digests of its stages, in order.
+        """Fetch the missing stages of a checkpoint; returns the digests of its stages, in order.
 
-        Empty when some stage could not be had, each holder's reason told: the core orders it again.
+        Empty if some stage could not be fetched; each holder's reason is reported, and the core orders it again.
         """
         archive = self._archive
         archive.proven = order.proven
@@ -85,6 +85,6 @@ class Collector:
                 if (now := time.monotonic()) - told_at >= _TOLD_S:
                     told_at = now
                     self._coming(holder)
-            await to_its_end(writer.commit)  # who ended us shall not find the file appear later
+            await to_its_end(writer.commit)  # after a cancellation the file must not appear later
         finally:
             writer.abort()

@@ -66,13 +66,13 @@ class CoordinatorDriver:
         self._writer = ThreadPoolExecutor(1, "record")
         self._collecting: dict[int, asyncio.Task[None]] = {}
         self._asked: dict[str, asyncio.Future[AnswerControl]] = {}
-        """By request, who of the organiser's waits for an answer."""
+        """By request: the future of the organiser's program that waits for the answer."""
         carry_out: Callable[[CoordinatorAction | GroupAction], None] = self._carry_out
         for fault in faults:
             carry_out = fault.watch(carry_out)
         self._group_writes = asyncio.Lock()
-        """One after the other, each with what it means for the archive."""
-        # what only a member of a group takes comes from its own orders, which no other core gives
+        """One write after the other, each with its effect on the archive."""
+        # actions of a group member come only from its own core
         either = cast(Core[CoordinatorInput | GroupInput, CoordinatorAction | GroupAction], core)
         self.loop = CoreLoop(either, carry_out)
 
@@ -95,7 +95,7 @@ class CoordinatorDriver:
             self._record.close()
 
     async def command(self, request: ControlRequested) -> AnswerControl:
-        """What becomes of a command; it may be long in coming, or never come."""
+        """The result of a command. It may come late, or never."""
         answer = self._asked.setdefault(request.request, asyncio.get_running_loop().create_future())
         self.loop.post(request)
         try:
@@ -150,7 +150,7 @@ class CoordinatorDriver:
         self.loop.post(TermWritten(term))
 
     async def _leave_history(self, version: int) -> None:
-        """The archive goes back to `version`, and so does what is on its way there."""
+        """The archive goes back to `version`, and fetches of later versions are cancelled."""
         void = [task for later, task in self._collecting.items() if later > version]
         for task in void:
             task.cancel()
@@ -184,7 +184,7 @@ class CoordinatorDriver:
             self.loop.post(CommandWritten(command))
 
     async def _recorded(self, write: Callable[[], None]) -> bool:
-        """Carry out a write of the record, in order; a disk that is full or fails ends the process, told plainly."""
+        """Carry out a write of the record, in order. A disk that is full or fails ends the process, with a message."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, write)
         except RecordError as error:

@@ -1,4 +1,4 @@
-"""Durable: what a coordinator keeps in its home, opened and checked: decision record, archive, event log."""
+"""Durable: the files in a coordinator's home, opened and checked: decision record, archive, event log."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Durable:
     archive: Archive
     log: EventLog
     unlogged: tuple[Command, ...]
-    """Commands of the record that no log of a coordinator tells of: one died between the two."""
+    """Commands of the record that no coordinator's log reports: a coordinator died between the two writes."""
 
     @classmethod
     async def opened(cls, manifest: RunManifest, home: OpenHome, options: CoordinateOptions) -> Self:
-        """Raises CorpusError, RecordError, StateError and the like; nothing has started then."""
+        """Raises CorpusError, RecordError, StateError and similar errors; nothing has started then."""
         several = len(members_of(manifest)) > 1
         reader = CorpusReader(options.corpus, manifest)
         tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
@@ -59,7 +59,7 @@ class Durable:
         log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
         describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
         archive = _archive(manifest, home, log, several)
-        if record.term:  # else nothing is known of any history: an archive without its record is left alone
+        if record.term:  # without a record the history is unknown, so the archive is left alone
             archive.forget_after(0 if record.last_decision is None else record.last_decision.step + 1)
         archive.proven = record.soundness.proven
         if options.initial is not None and 0 not in archive.complete_versions():
@@ -70,12 +70,12 @@ class Durable:
         return cls(manifest, reader, tokenizer, record, archive, log, tuple(unlogged))
 
     async def settings(self) -> Settings:
-        """Of the run, with what its stages take."""
+        """The settings of the run, with the sizes of its stages."""
         sizes = await asyncio.to_thread(stage_sizes, self.manifest)
         return replace(Settings.of(self.manifest), **sizes, audit_secret=os.urandom(16))
 
     def core(self, me: Actor, settings: Settings) -> CoordinatorCore | GroupMember:
-        """The core, which goes on where the record ends."""
+        """The core, which continues where the record ends."""
         record, archive = self.record, self.archive
         newest = archive.newest()
         if isinstance(record, GroupRecord):

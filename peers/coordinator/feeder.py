@@ -1,4 +1,4 @@
-"""The feeder: the tokens of a microbatch as the body of a frame. What they are follows from manifest and step alone."""
+"""The feeder: the tokens of a microbatch as the body of a frame. They follow from manifest and step alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Feeder:
         return self._format.pack_tokens(kind, tokens)
 
     def add_sampled(self, token: int) -> int:
-        """Continue the sample; returns how many tokens it has."""
+        """Continue the sample; returns its number of tokens."""
         self._sample.append(token)
         return len(self._sample)
 

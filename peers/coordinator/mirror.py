@@ -1,8 +1,8 @@
-"""The mirror: in a group every coordinator keeps a copy of the others' event logs, so that each can tell the whole run.
+"""The mirror: every coordinator of a group keeps a copy of the others' event logs, so that each can show the whole run.
 
-Each asks each other for what its log holds beyond the copy, once a heartbeat; a chunk comes only if there is something.
-A log is named by its first line. Where that is another one, or what is in front is not the same any more (the home was
-restored from an older copy), the copy is set aside and a new one begun. Copies hold whole lines alone.
+Once a heartbeat each coordinator asks each other one for the part of its log beyond the copy; a chunk comes only if
+there is new content. The first line names a log. If the name or the end of the copied part differs (the home was
+restored from an older copy), the copy is set aside and a new one begun. Copies hold only whole lines.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.messages import MAX_LOG_BYTES, LogChunk, LogWant, Message
 
 MAX_COPY = 2 << 30
-"""Bytes of a copy; then no more is asked for."""
+"""Largest size of a copy in bytes; then no more is requested."""
 MAX_ASIDE = 8
-"""Copies of one coordinator's earlier logs; then no more is asked for."""
+"""Largest number of copies of one coordinator's earlier logs; then no more is requested."""
 MAX_LINE = 8 << 20
 _FIRST = 4096
-"""A first line is no longer."""
+"""A first line is no longer, in bytes."""
 _BEFORE = 256
 
 
 class Mirror:
-    """Of one coordinator. `log`: its own; `folder`: of the copies, each named after its coordinator's peer id."""
+    """The mirror of one coordinator. `log`: its own; `folder`: of the copies, named after their coordinators' ids."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Mirror:
             self.ask()
 
     def ask(self) -> None:
-        """Ask each of the others that can be reached for more."""
+        """Ask each reachable coordinator for more."""
         for other, copy in self._copies.items():
             if self._reachable(other) and not copy.full:
                 self._send(other, copy.want())
 
     def heard(self, sender: Actor, message: LogWant | LogChunk) -> None:
-        """What others than the group's coordinators say is nothing."""
+        """Messages of actors outside the group are ignored."""
         copy = self._copies.get(sender)
         if copy is None:
             return
@@ -65,17 +65,17 @@ class Mirror:
             elif (chunk := chunk_of(self._log, message)) is not None:
                 self._send(sender, chunk)
         except OSError:
-            pass  # the disk is full, or the log is gone: it is asked for again
+            pass  # the disk is full, or the log is gone: it is requested again
 
 
 @dataclass
 class Copy:
-    """Of another coordinator's log."""
+    """The copy of another coordinator's log."""
 
     path: Path
     full: bool = False
     _begun: bytes = b""
-    """Of a line that is longer than a chunk."""
+    """The beginning of a line that is longer than a chunk."""
 
     def __post_init__(self) -> None:
         mend_torn_tail(self.path)
@@ -89,7 +89,7 @@ class Copy:
         there = self._size + len(self._begun)
         if chunk.offset != there:
             if chunk.offset or not self._set_aside():
-                return  # an answer to what was asked before
+                return  # an answer to an earlier request
         elif there and not self._begun and chunk.log != name_of(self.path):
             return
         whole, newline, begun = (self._begun + chunk.lines).rpartition(b"\n")
@@ -119,7 +119,7 @@ class Copy:
 
 
 def chunk_of(log: Path, want: LogWant) -> LogChunk | None:
-    """What is wanted of a log: whole lines, as far as they fit. None: nothing. Raises OSError."""
+    """The requested part of a log: whole lines, as far as they fit. None: there is none. Raises OSError."""
     name = name_of(log)
     if name is None:
         return None
@@ -130,7 +130,7 @@ def chunk_of(log: Path, want: LogWant) -> LogChunk | None:
         lines = file.read(MAX_LOG_BYTES)
     whole = lines[: lines.rfind(b"\n") + 1]
     if not whole and len(lines) == MAX_LOG_BYTES:
-        whole = lines  # of a longer line
+        whole = lines  # part of a longer line
     return LogChunk(name, offset, whole) if whole else None
 
 
@@ -145,7 +145,7 @@ def name_of(log: Path) -> str | None:
 
 
 def _before(log: Path, size: int, begun: bytes) -> str:
-    """A hash of the last bytes of the first `size` of a log, and what was begun after them."""
+    """A hash of the last bytes of the first `size` of a log, and of the begun line after them."""
     tail = b""
     if size:
         with log.open("rb") as file:

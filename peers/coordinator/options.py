@@ -1,4 +1,4 @@
-"""What `swarm-peer coordinate` is told, besides the run and its home."""
+"""The options of `swarm-peer coordinate`, besides the run and its home."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class CoordinateOptions:
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     invite: Invite | None = None
-    """Of another coordinator of the group."""
+    """The invite of another coordinator of the group."""
     initial: InitialParameters | None = None
-    """What version 0 is made of, if the run begins with imported parameters."""
+    """The parameters of version 0, if the run begins with imported ones."""
     max_rate: int | None = None
-    """Bytes a second that may be sent; None: no limit."""
+    """Bytes/s that may be sent; None: no limit."""
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
     on_invite: Callable[[str, tuple[str, ...], str], None] = field(default=lambda invite, addresses, fingerprint: None)

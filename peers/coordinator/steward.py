@@ -1,4 +1,4 @@
-"""Answers the organiser's programs: `status` from what the core knows, every other command through the core."""
+"""Answers the organiser's programs: `status` from the core's state, every other command through the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Steward:
         self._core = core
 
     async def answer(self, request: Request) -> dict[str, Any]:
-        """The reply of the control socket. It may never come: whoever calls has a deadline."""
+        """The reply of the control socket. It may never come: the caller has a deadline."""
         if request.command == "status":
             state = self._state()
             return {"ok": True, "number": 0, "text": _told(state), "state": state}
@@ -64,7 +64,7 @@ class Steward:
 
 def _told(state: dict[str, Any]) -> str:
     here = state["paused_text"] or state["phase"]
-    parts = [here if state["leads"] else f"follows {state['leader'] or 'nobody: none leads'}"]
+    parts = [here if state["leads"] else f"follows {state['leader'] or 'no coordinator: none leads'}"]
     parts.append(f"{state['steps_decided']} of {state['steps']} steps decided")
     if state["rate"] != 1.0:
         parts.append(f"learning rate × {state['rate']:g}")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from swarm.protocol.ids import Actor
 
 _MOST = 1024
-"""Older processes that are remembered: keys cost a stranger nothing."""
+"""Number of older processes that are remembered: a stranger can make keys at no cost."""
 
 
 class Twins:
-    """Tells of each older process once, at its first refusal: there is no second, for it leaves then.
+    """Reports each older process once, at its first refusal, since the process then leaves.
 
-    That may be before the newer one has joined: it has said hello, and its Join is on the way.
+    The newer process may not have joined yet: it has said hello, and its Join is on the way.
     """
 
     def __init__(self, tell: Callable[[Actor, Actor], None]) -> None:

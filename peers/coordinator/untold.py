@@ -1,8 +1,8 @@
-"""Untold: commands that are in the decision record, and that no event log tells of.
+"""Untold: commands of the decision record that no event log reports.
 
-A command counts from when it is in the record, and the log is written after that: a coordinator that is killed in
-between has said nothing. It says so when it starts again, since whoever reads the log alone (the dashboard, a replay)
-would see what the command has done and not why.
+A command takes effect when it is in the record, and the log is written after that: a coordinator that is killed in
+between has not reported it. It reports it when it starts again. Otherwise a reader of the log alone (the dashboard, a
+replay) would see the effect of the command without its reason.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from swarm.events import ControlGiven
 from swarm.protocol.messages import Command
 
 _MARK = f'"kind":"{ControlGiven.__name__}"'.encode()
-"""As logs have it. In a text of a peer the quotes would be escaped."""
+"""As it stands in a log. In a text of a peer the quotes would be escaped."""
 
 
 def untold(commands: Sequence[Command], logs: Iterable[Path]) -> list[Command]:
-    """Those that are in none of the logs, in order. Reads these as they are, torn lines and all; raises OSError."""
+    """The commands that are in none of the logs, in order. Reads raw logs, torn lines included; raises OSError."""
     if not commands:
         return []
     told = {number for path in logs for number in _numbers(path)}
@@ -28,7 +28,7 @@ def untold(commands: Sequence[Command], logs: Iterable[Path]) -> list[Command]:
 
 
 def _numbers(path: Path) -> set[int]:
-    """Of the commands that a log tells of. A log may have gigabytes: it is looked through without taking its lines."""
+    """The numbers of the commands that a log reports. It may have gigabytes: it is searched without copying lines."""
     found: set[int] = set()
     if not path.exists() or not path.stat().st_size:
         return found

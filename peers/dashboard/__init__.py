@@ -1,4 +1,4 @@
-"""The dashboard: a process of its own that follows event logs and shows the run in a browser.
+"""The dashboard: a separate process that follows event logs and shows the run in a browser.
 
-It imports neither torch nor hivemind, and training never waits for it. `process.py` is where to begin to read.
+It imports neither torch nor hivemind, and training never waits for it. Start reading at `process.py`.
 """

@@ -1,7 +1,7 @@
-"""Access: what the viewer behind a request may do, and whether the request is really theirs.
+"""Access: what the viewer behind a request may do, and whether the viewer really sent it.
 
-A program gives its token with every request (`Authorization: Bearer …`). A browser has a cookie, which other sites can
-make it send too: what changes something therefore needs a header that they cannot add, and an Origin that is ours.
+A program sends its token with every request (`Authorization: Bearer …`). A browser has a cookie, which other sites can
+make it send too. So a request that changes something needs a header that they cannot add, and our own Origin.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Opening:
     """How far the dashboard is open."""
 
     exposed: bool
-    """Others than this machine's users can reach it: reading needs a token too, or is public."""
+    """Whether others than this machine's users can reach it: then reading needs a token too, or is public."""
     public: bool
-    """Whoever comes may read, without addresses."""
+    """Whether everyone may read, without addresses."""
     cookie: str
     """Name of the cookie: browsers send one machine's cookies to all its ports."""
 
     @property
     def to_all(self) -> Access:
-        """What whoever comes may do."""
+        """The access of a viewer without a token."""
         if self.exposed:
             return Access.PUBLIC if self.public else Access.NONE
         return Access.READ
 
 
 class Gate:
-    """Asked by every route, before it does anything."""
+    """Every route calls it before anything else."""
 
     def __init__(self, tokens: Tokens, opening: Opening, clock: Callable[[], float] = time.time) -> None:
         self._tokens = tokens
@@ -62,7 +62,7 @@ class Gate:
         return self._opening
 
     def access(self, request: Request) -> Access:
-        """Raises Denied for a wrong token; an old cookie counts as none."""
+        """Raises Denied for a wrong token; an expired cookie counts as none."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._by_token(request, token.strip())
@@ -78,7 +78,7 @@ class Gate:
         raise Denied(401, "this dashboard needs a token to be read")
 
     def require_own(self, request: Request) -> None:
-        """That a request which changes something comes from our page or from a program. Raises Denied."""
+        """Check that a request which changes something comes from our page or from a program. Raises Denied."""
         if request.headers.get(HEADER) != "1":
             raise Denied(403, "the header X-Swarm-Peer: 1 is missing")
         origin = request.headers.get("origin")
@@ -102,7 +102,7 @@ class Gate:
 
     def _by_token(self, request: Request, token: str) -> Access:
         access = self._tokens.access(token[:_LONGEST_TOKEN])
-        if access is not Access.NONE:  # whatever others at this address have tried: they share it, on one machine
+        if access is not Access.NONE:  # even after failed attempts: users of one machine share an address
             return max(access, self._opening.to_all)
         client = request.client.host if request.client is not None else ""
         if wait := self._attempts.wait_s(client):

@@ -1,4 +1,4 @@
-"""Answers: what the API says to a question, made once for all who ask the same about the same moment."""
+"""Answers: the API's answer to a question, made once for all viewers that ask the same about the same moment."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from peers.dashboard.reader import Reader
 from peers.dashboard.tokens import Access
 
 Topic = Callable[[History, Query], dict[str, Any]]
-"""Raises Denied for what is not there."""
+"""Raises Denied for unknown things."""
 
 _MOST_BYTES = 16 << 20
 _SETTLED_S = 120.0
-"""Logs of several machines are merged: what is that long ago does not change any more."""
+"""Seconds. Logs of several machines are merged: older times do not change any more."""
 
 _Key = tuple[str, Query, Access, str]
 
 
 class Answers:
-    """`additions`: by topic, what no log says, such as whether the run lives. Given the answer, in the event loop."""
+    """`additions`: by topic, facts outside the logs, such as whether the run lives. Called in the event loop."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Answers:
         self._reader = reader
         self._topics = topics
         self._additions = additions
-        self._kept: dict[_Key, Body] = {}  # the least lately used first
+        self._kept: dict[_Key, Body] = {}  # the least recently used first
         self._kept_bytes = 0
         self._making: dict[_Key, asyncio.Task[Body]] = {}
 

@@ -1,10 +1,10 @@
-"""The application: which route asks for what access, and what it answers with.
+"""The application: the routes, their required access and their answers.
 
 /                      the pages, and /static/… their files
 /api/v1/TOPIC          one answer of `topics.py`; `?at=` for a moment
 /api/v1/session        a token for a cookie
 /api/v1/control        a command of the organiser's
-/api/v1/exports        a model for others, made by a process of its own
+/api/v1/exports        a model for others, made by a separate process
 /downloads/…           checkpoints and exports
 /events                what changes
 /metrics /openapi.json for programs
@@ -47,7 +47,7 @@ METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Parts:
-    """What the routes stand on. `home`: the first, whose coordinator takes commands and keeps the archive."""
+    """The parts that the routes use. `home`: the first, whose coordinator takes commands and keeps the archive."""
 
     home: Home
     reader: Reader
@@ -59,7 +59,7 @@ class Parts:
     exports: Exports
     hosts: Sequence[str]
     work: Callable[[], Any]
-    """Made as the server starts: an async context manager in which logs are followed."""
+    """Called when the server starts: an async context manager in which logs are followed."""
 
 
 def application(parts: Parts) -> ASGIApp:
@@ -145,7 +145,7 @@ class _Routes:
 
     async def openapi(self, request: Request) -> Response:
         if self._openapi is None:
-            from peers.dashboard.openapi import document  # pydantic: only who asks for it needs its memory
+            from peers.dashboard.openapi import document  # pydantic: its memory is used only on demand
 
             self._openapi = Body.of(to_json(document()))
         return self._openapi.response(request)
@@ -154,7 +154,7 @@ class _Routes:
         self._parts.gate.require(request, Access.ORGANISER)
         return JSONResponse(join_lines(self._parts.home))
 
-    # ------------------------------------------------------------ who is there
+    # ------------------------------------------------------------ joining
 
     async def session(self, request: Request) -> Response:
         gate = self._parts.gate
@@ -229,7 +229,7 @@ async def _object(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        raise Denied(400, "the body is no JSON object")
+        raise Denied(400, "the body is not a JSON object")
     return given
 
 

@@ -32,7 +32,7 @@ class Assets:
 
     @property
     def packed_bytes(self) -> int:
-        """What a browser downloads at its first visit if it reads everything; licences are not read."""
+        """Bytes that a browser downloads at its first visit of all pages; licences are not read."""
         return sum(len(body.packed or body.raw) for name, body in self._bodies.items() if not name.endswith(".txt"))
 
     def response(self, request: Request, name: str) -> Response:

@@ -1,4 +1,4 @@
-"""Body: the bytes of one answer, made once and sent to every viewer who asks."""
+"""Body: the bytes of one answer, made once and sent to every viewer that asks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """`packed`: gzip, empty where it would not be shorter."""
+    """`packed`: gzip, empty if it would not be shorter."""
 
     raw: bytes
     packed: bytes
@@ -68,7 +68,7 @@ def to_json(value: Any) -> bytes:
 
 
 def without_addresses(raw: bytes) -> bytes:
-    """The same text for the public: addresses of machines, and paths on them, are left out."""
+    """The same text for the public: without addresses of machines and paths on them."""
     return _ADDRESS.sub(b"(address)", raw)
 
 

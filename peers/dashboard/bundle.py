@@ -1,8 +1,8 @@
 """Bundle: the pages as one HTML text that needs no other file, with answers inside.
 
-Our modules keep to a small part of JavaScript's module syntax, so that a page of Python can join them: imports are
-`import { a, b as c } from "./x.js";` at the beginning of a line, exports stand before a declaration or in one list. A
-module becomes a function that returns what it exports, in an order in which each comes after those it imports.
+Our modules use only a small part of JavaScript's module syntax, so that a page of Python can join them: imports are
+`import { a, b as c } from "./x.js";` at the beginning of a line, exports are in front of a declaration or in one list.
+A module becomes a function that returns its exports; each comes after the modules that it imports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BundleError(AssertionError):
 
 
 def bundle(folder: Path, answers: dict[str, Any]) -> str:
-    """index.html with all it refers to. `answers`: by the path that the pages ask with."""
+    """index.html with all files that it refers to. `answers`: by the path that the pages request."""
     page = (folder / "index.html").read_text(encoding="utf-8")
     scripts: list[str] = []
     deferred: list[str] = []
@@ -43,7 +43,7 @@ def bundle(folder: Path, answers: dict[str, Any]) -> str:
             text = _joined(folder, script) if module else (folder / script).read_text(encoding="utf-8")
             text = text.replace("</script", "<\\/script")
             if module or "defer" in attributes:
-                deferred.append(text)  # it waits for the document: it stands at its end, behind the answers
+                deferred.append(text)  # it waits for the document: it goes to the end, behind the answers
                 return ""
             scripts.append(text)
             return f"<script>{text}</script>"
@@ -71,7 +71,7 @@ def _policy(scripts: list[str]) -> str:
 
 
 def _joined(folder: Path, entry: str) -> str:
-    """A script of the module `entry` and all that it imports."""
+    """A script of the module `entry` and all its imports."""
     order: list[str] = []
     _visit(folder, entry, order, ())
     names = {module: f"module{number}" for number, module in enumerate(order)}

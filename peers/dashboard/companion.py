@@ -1,7 +1,7 @@
-"""Companion: the dashboard's process beside a coordinator or a peer, started by it and ending with it.
+"""Companion: the dashboard's process beside a coordinator or a peer, which starts and ends it.
 
-It is started by a thread that the process of the run never waits for, at low priority, and again when it dies. Nothing
-it does or fails to do reaches training.
+A thread that the process of the run never waits for starts it, at low priority, and again when it dies. Its failures
+never affect training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peers.dashboard.place import Place
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LASTING_S = 60.0
-"""Who lived that long and dies is started again at once."""
+"""Seconds. A process that lived this long and dies is started again at once."""
 _GRACE_S = 3.0
 _NICE = 10
 
@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 
 class Companion:
-    """A context manager. `tell` is called in its thread: with where the dashboard is, and with what went wrong."""
+    """A context manager. `tell` is called in its thread: with the dashboard's address, and with errors."""
 
     def __init__(self, words: Sequence[str], tell: Tell) -> None:
         """`words`: arguments of `swarm-peer dashboard`."""
@@ -68,7 +68,7 @@ class Companion:
             if self._ending.is_set():
                 return
             pause = _FIRST_PAUSE_S if time.monotonic() - began > _LASTING_S else min(2 * pause, _LONGEST_PAUSE_S)
-            self._say(f"the dashboard ended ({why}) and is started again; training goes on")
+            self._say(f"the dashboard ended ({why}) and is started again; training continues")
             self._ending.wait(pause)
 
     def _run(self) -> str:
@@ -76,12 +76,12 @@ class Companion:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "peers", "dashboard", *self._words, "--json", "--companion"],
-                stdin=subprocess.PIPE,  # it ends when this end closes, however we end
+                stdin=subprocess.PIPE,  # it ends when this end closes, in any case
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                start_new_session=True,  # Ctrl-C is for the run, which ends us in order
+                start_new_session=True,  # Ctrl-C is for the run, which ends this process in order
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
         except OSError as error:
@@ -101,7 +101,7 @@ class Companion:
         return last[-1].strip()[-300:] if last and last[-1].strip() else f"exit code {code}"
 
     def _listen(self, process: subprocess.Popen[str], last: list[str]) -> None:
-        """Keep its last words. Its pipe must not fill up."""
+        """Keep its last lines. Its pipe must not fill up."""
         assert process.stderr is not None
         for line in process.stderr:
             last[:] = [*last[-4:], line]
@@ -113,7 +113,7 @@ class Companion:
 
 
 def companion(home: Path, place: Place | None, tensorboard: Path | None, console: Console) -> Companion:
-    """Of the process that lives in `home`. `place` None: the default one, or the next free."""
+    """The companion of the process that lives in `home`. `place` None: the default one, or the next free."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     words = [str(home)]
     if place is not None:

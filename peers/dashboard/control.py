@@ -31,7 +31,7 @@ class Control:
     async def give(self, command: str, value: str, why: str) -> dict[str, Any]:
         """{"ok": true, "number", "text"}.
 
-        Raises Denied: 400 no such command, 409 refused, 503 nobody there, 504 nobody knows whether it is in force.
+        Raises Denied: 400 no such command, 409 refused, 503 no coordinator, 504 unknown whether it is in force.
         """
         if command not in COMMANDS:
             raise Denied(400, f"no such command; there are {', '.join(COMMANDS)}")

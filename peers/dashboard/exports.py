@@ -1,6 +1,6 @@
-"""Exports: a trained model as Hugging Face files, made by `swarm-peer export` in a process of its own.
+"""Exports: a trained model as Hugging Face files, made by `swarm-peer export` in a separate process.
 
-One at a time, at low priority: this process never loads a model, and training does not notice.
+One at a time, at low priority: this process never loads a model, and training is not affected.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class Export:
     """Why it failed."""
 
     total: int = 0
-    """Bytes that it will be, about; 0: not known."""
+    """Approximate final size in bytes; 0: unknown."""
 
     @property
     def nbytes(self) -> int:
-        """Written so far."""
+        """Bytes written so far."""
         return sum(file.stat().st_size for file in self.folder.glob("*") if file.is_file())
 
 
 class Exports:
-    """`run` makes what is ordered, until it is cancelled."""
+    """`run` makes the ordered exports, until it is cancelled."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._folder = home.path / "exports"
         self._all: dict[int, Export] = {}
         self.revision = 0
-        """Another one means that something about them has changed."""
+        """A new value means that some export has changed."""
         self._ordered: asyncio.Queue[Export] = asyncio.Queue()
         if self._folder.is_dir():
             for path in self._folder.glob("version-*"):
@@ -70,7 +70,7 @@ class Exports:
         ]
 
     def order(self, version: int) -> dict[str, Any]:
-        """Have a version exported, unless it is already. Raises Denied."""
+        """Order the export of a version, unless it is ordered already. Raises Denied."""
         known = self._all.get(version)
         if known is None or known.state == "failed":
             shards = list((self._home.archive / f"{version:08d}").glob("*.safetensors")) if version >= 0 else []
@@ -108,7 +108,7 @@ class Exports:
             export.text = "" if code == 0 else words[-_LAST_WORDS:] or f"it ended with code {code}"
 
     async def _make(self, export: Export) -> tuple[int, str]:
-        """Exit code and last words."""
+        """Exit code and last lines."""
         self._folder.mkdir(exist_ok=True)
         words = ["export", str(export.folder), "--home", str(self._home.path), "--version", str(export.version)]
         process = await asyncio.create_subprocess_exec(
@@ -132,6 +132,6 @@ class Exports:
 
 
 def _behind_the_rest() -> list[str]:
-    """Less of processor and disk than whoever trains here, but not so little that it never ends on a busy machine."""
+    """Less processor and disk than training, but enough to finish on a busy machine."""
     words = ["nice", "-n", "10"] if shutil.which("nice") else []
     return ["ionice", "-c", "2", "-n", "7", *words] if shutil.which("ionice") else words

@@ -1,9 +1,10 @@
-"""The guard stands before all routes: it refuses what no page of ours sends, and adds the headers that bind browsers.
+"""The guard stands before all routes: it refuses requests that none of our pages sends, and adds the headers that bind
+browsers.
 
-* A foreign Host: by DNS rebinding a site makes its own name lead to this machine, and would be read as our page.
-  Numbers and localhost cannot be rebound; other names have to be given.
-* Requests that another site has a browser make (Sec-Fetch-Site), save following a link to a page.
-* Bodies of more than 16 kB; nothing we take is longer.
+* A foreign Host: by DNS rebinding a site makes its own name lead to this machine, and its pages could read ours.
+  Numbers and localhost cannot be rebound; other names must be given.
+* Requests that another site makes a browser send (Sec-Fetch-Site), except following a link to a page.
+* Bodies of more than 16 kB, which is longer than any valid one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _HEADERS = {
 
 
 class Guard:
-    """ASGI middleware. `hosts`: names that lead here, in lower case."""
+    """ASGI middleware. `hosts`: names of this server, in lower case."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app

@@ -1,6 +1,6 @@
-"""Heap: memory that was freed goes back to the system. The allocator would keep it for later.
+"""Heap: returns freed memory to the system. The allocator would keep it for later.
 
-A state of ten thousand peers is read from 10 MB of text, in pieces of all sizes: what these leave is not wanted again.
+A state of ten thousand peers is read from 10 MB of text, in pieces of all sizes, whose memory is not needed again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """Of the C library of GNU; others have none."""
+    """A function of the GNU C library; other libraries have none."""
     try:
         found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
@@ -24,7 +24,7 @@ _ARENAS = -8
 
 
 def share() -> None:
-    """All threads take memory from one heap, and use what another has freed. Before any is started."""
+    """Let all threads take memory from one heap, and reuse each other's. Call it before any thread starts."""
     if _OPTION is not None:
         _OPTION(_ARENAS, 1)
 

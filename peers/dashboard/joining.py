@@ -1,4 +1,4 @@
-"""The line that peers join with, as each system wants it pasted."""
+"""The command line that peers join with, in the form that each system needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep: where the dashboard has its own files, the database and the token."""
+"""Keep: the place of the dashboard's own files, the database and the token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DATABASE = "dashboard.sqlite"
 
 
 class Keep:
-    """In the home; if that cannot be written (a copy on a read-only disk), in a folder that goes with the process.
+    """In the home; if that cannot be written (a copy on a read-only disk), in a temporary folder.
 
-    The database is one process's: another dashboard of the same home makes one of its own, which goes with it.
+    The database belongs to one process: another dashboard of the same home makes a temporary one.
     """
 
     def __init__(self, home: Path, database: Path | None, token_file: Path | None) -> None:
@@ -25,9 +25,9 @@ class Keep:
         self._lock = self._claim()
 
     def _claim(self) -> int | None:
-        """Held as long as the process lives. Deleting `dashboard.sqlite*` does not let go of it.
+        """A lock, held as long as the process lives. Deleting `dashboard.sqlite*` does not release it.
 
-        Where no lock can be had at all, as on some network disks, there is none.
+        Without locks, as on some network disks, there is none.
         """
         try:
             self.database.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. One series a stage, none a peer: a thousand volunteers are still a few dozen numbers."""
+"""Metrics for Prometheus. One series per stage, none per peer: a thousand volunteers are still a few dozen numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Answers(Collector):
             state.add_metric([word], float(run["state"]["word"] == word))
         yield state
         goodput = GaugeMetricFamily(
-            "swarm_peer_goodput", "Tokens trained ÷ tokens the peers of then could have trained", labels=["window"]
+            "swarm_peer_goodput", "Tokens trained ÷ tokens the peers could have trained", labels=["window"]
         )
         for window, value in run["goodput"].items():
             if value is not None:
@@ -65,14 +65,14 @@ def _gauges(run: dict[str, Any]) -> Iterator[Metric]:
         "last_event_timestamp_seconds": ("Unix time of the last event", run["last_at"]),
         "step": ("Last decided step, from 1", None if run["step"] is None else run["step"] + 1),
         "steps_planned": ("Steps of the whole run", run["steps"]),
-        "eta_seconds": ("Seconds until the last step at the present speed", run["eta_s"]),
-        "loss": ("Training loss of the last step, nats a token", run["loss"]),
-        "heldout_loss": ("Held-out loss, nats a token", heldout.get("loss")),
-        "heldout_version": ("Version of the model that it is of", heldout.get("version")),
+        "eta_seconds": ("Seconds until the last step at the current speed", run["eta_s"]),
+        "loss": ("Training loss of the last step, nats per token", run["loss"]),
+        "heldout_loss": ("Held-out loss, nats per token", heldout.get("loss")),
+        "heldout_version": ("Model version of the held-out loss", heldout.get("version")),
         "gradient_norm": ("Gradient norm of the last step", run["gradient_norm"]),
-        "tokens_per_second": ("Tokens a second of the last step", run["tokens_per_second"]),
-        "ideal_tokens_per_second": ("Tokens a second these peers could do", run["ideal_tokens_per_second"]),
-        "efficiency": ("Of the last step", run["efficiency"]),
+        "tokens_per_second": ("Tokens per second of the last step", run["tokens_per_second"]),
+        "ideal_tokens_per_second": ("Tokens per second these peers could do", run["ideal_tokens_per_second"]),
+        "efficiency": ("Efficiency of the last step", run["efficiency"]),
         "peers": ("Members of the run", run["peers"]),
         "peers_standby": ("Members without a stage", run["standby"]),
         "archived_version": ("Newest checkpoint in the archive", run["archived"]),
@@ -102,7 +102,7 @@ def _stages(run: dict[str, Any], pipeline: dict[str, Any]) -> Iterator[Metric]:
     for stage, count in enumerate(run["replicas"]):
         replicas.add_metric([str(stage)], count)
     yield replicas
-    rates = GaugeMetricFamily("swarm_peer_stage_rate", "Microbatches a second that a stage can do", labels=["stage"])
+    rates = GaugeMetricFamily("swarm_peer_stage_rate", "Microbatches per second that a stage can do", labels=["stage"])
     slowest = GaugeMetricFamily("swarm_peer_stage_slowest", "1 for the stage that limits the swarm", labels=["stage"])
     for stage in pipeline["stages"]:
         label = [str(stage["stage"])]

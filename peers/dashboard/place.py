@@ -10,12 +10,12 @@ ADDRESS, PORT = "127.0.0.1", 7070
 
 
 class PlaceError(ValueError):
-    """What was given is no ADDRESS:PORT."""
+    """The text is not an ADDRESS:PORT."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """`wish`: if the port is taken, one after it will do."""
+    """`wish`: if the port is taken, a later one will do."""
 
     address: str = ADDRESS
     port: int = PORT
@@ -23,9 +23,10 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Of `127.0.0.1:7070`, `[::1]:7070`, `0.0.0.0` or `7070`; without a port it is a wish. Raises PlaceError.
+        """A place from `127.0.0.1:7070`, `[::1]:7070`, `0.0.0.0` or `7070`; without a port it is a wish. Raises
+        PlaceError.
 
-        Of nothing: the default.
+        An empty text means the default.
         """
         if not text:
             return cls()
@@ -37,12 +38,12 @@ class Place:
         elif found is not None:
             address, port = found["six"] or found["four"] or ADDRESS, found["port"] or ""
         else:
-            raise PlaceError(f"{text!r} is no ADDRESS:PORT: write 127.0.0.1:7070, [::1]:7070 or 0.0.0.0:7070")
+            raise PlaceError(f"{text!r} is not an ADDRESS:PORT: write 127.0.0.1:7070, [::1]:7070 or 0.0.0.0:7070")
         address = ADDRESS if address == "localhost" else address
         try:
             ipaddress.ip_address(address)
         except ValueError:
-            raise PlaceError(f"{address!r} is no IP address of this machine") from None
+            raise PlaceError(f"{address!r} is not an IP address of this machine") from None
         if port and int(port) > 65_535:
             raise PlaceError(f"port {port}: there are ports up to 65535")
         return cls(address, int(port) if port else PORT, not port)
@@ -53,7 +54,7 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The host of an address that people open; of "all addresses" this machine's loopback."""
+        """The host of an address that people open; this machine's loopback for "all addresses"."""
         address = ipaddress.ip_address(self.address)
         if address.is_unspecified:
             return ADDRESS if address.version == 4 else "[::1]"
@@ -65,7 +66,7 @@ class Place:
 
 
 def is_place(text: str) -> bool:
-    """Whether `text` is an ADDRESS:PORT, and not what follows an option without one."""
+    """Whether `text` is an ADDRESS:PORT, and not the next argument after an option without one."""
     try:
         Place.parse(text)
     except PlaceError:

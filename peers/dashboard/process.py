@@ -1,7 +1,7 @@
 """`swarm-peer dashboard`: the process, from the homes it reads to the last viewer.
 
-It follows logs that others write and asks nothing of them: it can be slow, killed or started again, and training does
-not notice. Whatever it keeps can be made again from the logs.
+It only follows logs that others write: it can be slow, killed or restarted without an effect on training. All its data
+can be made again from the logs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOST_HEAD = 16_384
 
 
 class DashboardError(ValueError):
-    """It cannot be served so; the message says what to change."""
+    """It cannot be served that way; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,15 @@ class DashboardOptions:
     token_file: Path | None = None
     public: bool = False
     hosts: tuple[str, ...] = ()
-    """Names by which others reach it, through a proxy for example: then it is as one that is not on loopback."""
+    """Names by which others reach it, for example through a proxy: then it counts as exposed beyond loopback."""
     tensorboard: Path | None = None
     ends_with_parent: bool = False
-    """It was started by a process of the run, and ends when that closes our standard input."""
+    """Whether a process of the run started it: it then ends when its standard input closes."""
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where it is served. `organiser` carries the token in its fragment, which no server or log ever sees."""
+    """The addresses of the dashboard. `organiser` has the token in its fragment, which no server or log ever sees."""
 
     plain: str
     organiser: str
@@ -77,7 +77,7 @@ class Addresses:
 
 
 def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> None:
-    """Until SIGTERM or Ctrl-C. Raises DashboardError, TokenError, OSError before anything is served."""
+    """Serve until SIGTERM or Ctrl-C. Raises DashboardError, TokenError, OSError before it serves anything."""
     heap.share()
     place = options.place
     exposed = not place.loopback or bool(options.hosts)
@@ -113,7 +113,7 @@ def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> N
 
 
 def listen(place: Place) -> socket.socket:
-    """A listening socket; of a place that is only a wish, the next free port. Raises DashboardError."""
+    """A listening socket; for a place that is only a wish, the next free port. Raises DashboardError."""
     ports = range(place.port, min(place.port + _PORTS_TRIED, 65_536)) if place.wish else (place.port,)
     for port in ports:
         family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
@@ -121,7 +121,7 @@ def listen(place: Place) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((place.address, port))
-            listener.listen(_BACKLOG)  # a port on which somebody listens can still be bound on some systems
+            listener.listen(_BACKLOG)  # on some systems a port that is in use can still be bound
         except OSError as error:
             listener.close()
             if error.errno == errno.EADDRINUSE and place.wish:
@@ -167,7 +167,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
     @contextlib.asynccontextmanager
     async def work() -> AsyncIterator[None]:
         await reader.open()
-        manifest = reader.ask(lambda _: topics.facts)  # before the first viewer has to wait for it
+        manifest = reader.ask(lambda _: topics.facts)  # load it before the first viewer has to wait for it
         jobs: list[Coroutine[Any, Any, Any]] = [reader.follow(), hub.run(), exports.run(), manifest]
         if options.tensorboard is not None:
             jobs.append(write_scalars(reader, TensorBoard(options.tensorboard)))
@@ -185,7 +185,7 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
 
 
 async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
-    """A topic of the stream: mostly the answer itself, and for two of them only that there is something new."""
+    """A topic of the stream: mostly the answer itself, but for two of them only a sign that something is new."""
     run_or = "run" if topic in ("timeline", "log") else topic
     answer, seconds = await answers.data(run_or, Query())
     if topic == "timeline":
@@ -196,7 +196,7 @@ async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:
 
 
 async def _or_end(job: Any) -> None:
-    """A part that breaks ends the process, for its supervisor to start it again: half a dashboard shows the past."""
+    """A broken part ends the process, so that its supervisor restarts it: a partial dashboard would show the past."""
     try:
         await job
     except Exception:
@@ -205,7 +205,7 @@ async def _or_end(job: Any) -> None:
 
 
 def _end_with_parent(server: uvicorn.Server) -> None:
-    """However the parent dies, the pipe that is our standard input ends with it."""
+    """End with the parent: the pipe of our standard input closes with it in any case."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):

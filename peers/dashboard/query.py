@@ -1,4 +1,4 @@
-"""Query: what a viewer asks for, read from the address and bounded."""
+"""Query: a viewer's request, read from the address and bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GREATEST = 1 << 53  # beyond, JavaScript's numbers are not exact
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`at` None: now. `first`, `last`: steps, or unix seconds, as the topic says."""
+    """`at` None: now. `first`, `last`: steps, or unix seconds, depending on the topic."""
 
     at: float | None = None
     offset: int = 0
@@ -33,7 +33,7 @@ class Query:
 
     @classmethod
     def of(cls, given: Mapping[str, str], limit: int = 50) -> Query:
-        """Raises Denied for what cannot be meant. What we do not know is left alone."""
+        """Raises Denied for invalid values. Unknown keys are ignored."""
         for key, text in given.items():
             if len(text) > _LONGEST:
                 raise Denied(400, f"{key[:20]} is too long")

@@ -1,7 +1,7 @@
-"""Reader: the one thread that follows the logs, and all questions to what it knows.
+"""Reader: the one thread that follows the logs and answers questions about them.
 
-The history and the run's state change in place as the logs grow; whoever asks does so in the same thread. Questions
-wait in a row that has an end: too many at once are refused, and the logs are followed all the same.
+The history and the run's state change in place as the logs grow, so questions are answered in the same thread. The
+queue of questions is bounded: too many at once are refused, and the logs are still followed.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ Answer = TypeVar("Answer")
 _MOST_WAITING = 64
 _LOOK_EVERY_S = 1.0
 _SHARE = 0.25
-"""Of a core, for following logs that grow all the time."""
+"""Fraction of a core for following logs that grow all the time."""
 
 
 class Reader:
     """`open` makes the history, in the thread; `follow` runs until it is cancelled."""
 
     def __init__(self, open_history: Callable[[], History], circumstances: Callable[[], str]) -> None:
-        """`circumstances`: what else answers depend on, as a text; asked about once a second, in the thread."""
+        """`circumstances`: other inputs of the answers, as a text; called about once a second, in the thread."""
         self._open = open_history
         self._circumstances = circumstances
         self._thread = ThreadPoolExecutor(1, "history")
         self._history: History | None = None
         self._waiting = 0
         self.position = ""
-        """Of the history and the circumstances; another one means that something is new."""
+        """Of the history and the circumstances; a new value means that something is new."""
         self.last_at = 0.0
         """Unix seconds of the last event."""
         self.caught_up = False
         self.on_new: list[Callable[[], None]] = []
 
     async def open(self) -> None:
-        """Raises what opening a history raises."""
+        """Raises the errors of opening a history."""
         self._history = await self._in_thread(self._open)
 
     async def follow(self) -> None:
-        """Read what is new, about once a second. Raises what reading raises."""
+        """Read new lines, about once a second. Raises the errors of reading."""
         while True:
             took = await self._in_thread(self._look)
             pause = max(_LOOK_EVERY_S, took / _SHARE) if self.caught_up else 0.001
             await asyncio.sleep(pause)
 
     async def ask(self, question: Callable[[History], Answer]) -> Answer:
-        """The answer, and what the question raises. Raises Denied if too many wait."""
+        """The answer, or the errors of the question. Raises Denied if too many wait."""
         if self._waiting >= _MOST_WAITING:
             raise Denied(503, "too many questions at once: ask again in a moment", 2.0)
         self._waiting += 1
@@ -70,7 +70,7 @@ class Reader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _look(self) -> float:
-        """Seconds of CPU that it took."""
+        """Returns the seconds of CPU that it took."""
         began = time.thread_time()
         self.caught_up = not self._held.follow()
         self.last_at = self._held.now.run.last_at

@@ -1,4 +1,4 @@
-"""Report: a run as one HTML file, with the pages of the dashboard and the answers of its end inside."""
+"""Report: a run as one HTML file, with the pages of the dashboard and the final answers inside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINES = 200
 
 
 def report(homes: Sequence[Path], *, public: bool) -> str:
-    """The HTML text. `public`: without addresses. Raises what a History raises."""
+    """The HTML text. `public`: without addresses. Raises the errors of a History."""
     with tempfile.TemporaryDirectory(prefix="swarm-report-") as folder:
         history = History(list(homes), Path(folder) / "history.sqlite")
         try:
@@ -71,7 +71,7 @@ _WHOLE = ("run", "pipeline", "peers", "links", "faults", "people", "checkpoints"
 
 
 def _steps_of_interest(faults: dict[str, Any]) -> Query:
-    """Steps around the fault that cost most; without one, the last ones."""
+    """Steps around the most costly fault; without one, the last steps."""
     costly = [fault for fault in faults["faults"] if fault["step"] is not None and fault["seconds"]]
     if not costly:
         return Query(limit=MOST_LISTED)

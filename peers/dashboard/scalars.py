@@ -1,4 +1,4 @@
-"""Scalars: the figures of each step, written on for TensorBoard as they come."""
+"""Scalars: the figures of each step, appended for TensorBoard as they come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AT_ONCE = 2_000
 
 
 async def write_scalars(reader: Reader, board: TensorBoard) -> None:
-    """Until it is cancelled. Raises OSError."""
+    """Runs until it is cancelled. Raises OSError."""
     done, evaluated = board.last.get(_ALWAYS, -1), board.last.get(_HELDOUT, -1)
     while True:
 
@@ -37,5 +37,5 @@ async def write_scalars(reader: Reader, board: TensorBoard) -> None:
 
 _Rows = list[tuple[Any, ...]]
 _ALWAYS, _HELDOUT = "step", "heldout_loss"
-"""`step` stands in every record of a step, also of one whose figures are no numbers: it says how far the file is."""
+"""`step` is in every record of a step, even if its figures are not numbers: it marks the progress of the file."""
 _TAGS = ("loss", "gradient_norm", "tokens_per_second", "step_seconds", "efficiency")

@@ -1,7 +1,7 @@
-"""Schema: what each answer of the API looks like, for the OpenAPI document. Tests hold every real answer against it.
+"""Schema: the form of each answer of the API, for the OpenAPI document. Tests check every real answer against it.
 
 Times are unix seconds, durations seconds, sizes bytes; steps, stages and microbatches count from 0. Other keys may be
-added in the same version of the API; none goes away, and none changes its meaning.
+added in the same version of the API; none is removed or changes its meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OpenPass(_Answer):
     kind: str
     step: int | None
     opened_at: float
-    stages: list[list[int]] = Field(description="By stage: microbatches accumulated, forwarded, in all")
+    stages: list[list[int]] = Field(description="By stage: microbatches accumulated, forwarded, in total")
 
 
 class Heldout(_Answer):
@@ -45,8 +45,8 @@ class Heldout(_Answer):
 class Sent(_Answer):
     sent: int
     by_kind: dict[str, int]
-    fp32: float | None = Field(description="What activations and gradients would have been in fp32")
-    saved: float | None = Field(description="fp32 ÷ what they were")
+    fp32: float | None = Field(description="Bytes of the same activations and gradients in fp32")
+    saved: float | None = Field(description="fp32 ÷ actual bytes")
 
 
 class Lost(_Answer):
@@ -112,7 +112,7 @@ class Cell(_Answer):
     left: float | int | None
     seconds_per_microbatch: float | None
     out: bool = Field(description="It fell out of the open step: it was fenced, is gone, or serves another stage")
-    seat_of: str | None = Field(description="What the seats of one process have in common; of no meaning otherwise")
+    seat_of: str | None = Field(description="Equal for the seats of one process; without other meaning")
     usage: dict[str, float]
 
 
@@ -269,7 +269,7 @@ class LinkActor(_Answer):
     name: str
     stage: int | None
     gone: bool
-    """It has left the swarm."""
+    """Whether it has left the swarm."""
 
 
 class Links(_Answer):

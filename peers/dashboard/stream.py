@@ -1,8 +1,8 @@
-"""The event stream: what has changed, sent to every open page.
+"""The event stream: changes, sent to every open page.
 
-An answer is compared key by key with the one before, once for all viewers. A viewer remembers only the number of the
-last change it was sent, so a slow one costs nothing and gets the newest state when it is ready; one that does not read
-at all is dropped. Streams are packed as a whole, so what resembles the last message is short.
+An answer is compared key by key with the one before, once for all viewers. A viewer stores only the number of the last
+change it was sent, so a slow one costs nothing and gets the newest state when it is ready; one that does not read at
+all is dropped. Streams are packed as a whole, so text similar to the last message is short.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _LOOK_EVERY_S = 1.0
 _PING_EVERY_S = 15.0
 _SEND_TIMEOUT_S = 20.0
 _SHARE = 0.002
-"""Of a core, for looking at one topic again and again."""
+"""Fraction of a core for computing one topic repeatedly."""
 
 Look = Callable[[str], Awaitable[tuple[dict[str, Any], float]]]
-"""The present answer of a topic, and the seconds of CPU it took to make."""
+"""The current answer of a topic, and the seconds of CPU it took."""
 
 
 @dataclass(slots=True)
 class _Topic:
     keys: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    """By key: number of the change that made it what it is, `"key":value` as JSON."""
+    """By key: number of the change that gave it its value, `"key":value` as JSON."""
     changed: int = 0
     viewers: int = 0
     next_look: float = 0.0
 
 
 class Hub:
-    """Looks at the topics that somebody watches, when something is new. `run` until it is cancelled."""
+    """Computes the watched topics when something is new. `run` until it is cancelled."""
 
     def __init__(self, look: Look, clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look
@@ -105,7 +105,7 @@ class Hub:
         return f"{self._epoch}-{number}-{''.join(str(TOPICS.index(name)) for name in topics)}"
 
     def _known(self, last_id: str, topics: Iterable[str]) -> int:
-        """Number of the change that a viewer who comes back has seen last; 0: none of ours, or of other topics."""
+        """Number of the last change that a returning viewer has seen; 0: none of ours, or of other topics."""
         number = last_id.split("-")[1] if last_id.count("-") == 2 else ""
         if not (number.isascii() and number.isdigit() and len(number) < 16) or int(number) > self._number:
             return 0
@@ -146,7 +146,7 @@ class _Viewer:
                 hub._topics[name].viewers -= 1
 
     async def _wait(self) -> None:
-        """Until there is something to send and it may be sent, or a ping is due."""
+        """Wait until there is something to send and it may be sent, or a ping is due."""
         pause = self._not_before - self._hub._clock()
         if pause > 0:
             await asyncio.sleep(min(pause, _PING_EVERY_S))
@@ -161,7 +161,7 @@ class _Viewer:
         return any(self._hub._topics[name].changed > seen for name, seen in self._seen.items())
 
     def _message(self) -> tuple[bytes, bool]:
-        """What this viewer lacks, and whether it is a change of what it has. Empty: nothing, or not yet."""
+        """What this viewer lacks, and whether it changes what the viewer has. Empty: nothing, or not yet."""
         hub, parts, change = self._hub, [], False
         for name, seen in self._seen.items():
             topic = hub._topics[name]
@@ -176,7 +176,7 @@ class _Viewer:
             self._seen[name] = topic.changed
         if not parts:
             return b"", False
-        # with the last one alone: a line that breaks before it has not brought everything
+        # only with the last one: a connection that breaks before it has not brought everything
         parts[-1] = b"id: %s\n" % self._id().encode() + parts[-1]
         return b"".join(parts), change
 
@@ -196,10 +196,10 @@ class _Viewer:
 
 
 class _Stream(EventSourceResponse):
-    """A viewer that does not read is let go without a word in our log."""
+    """A viewer that does not read is dropped without an entry in our log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(SendTimeoutError):
             await super().__call__(scope, receive, send)
-            with contextlib.suppress(RuntimeError):  # it was complete; cut short by our own end it is not
+            with contextlib.suppress(RuntimeError):  # the response was complete; if our own end cut it short, it is not
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

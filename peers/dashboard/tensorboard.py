@@ -22,9 +22,9 @@ _MOST_RECORD = 1 << 20
 
 
 class TensorBoard:
-    """Appends scalars to one file; what an earlier process wrote stays, up to its last whole record.
+    """Appends scalars to one file; records of an earlier process stay, up to its last complete record.
 
-    `last` is the greatest step of each tag: go on behind it.
+    `last` is the greatest step of each tag: continue behind it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class TensorBoard:
 
 
 def read_scalars(path: Path) -> Iterator[tuple[float, int, dict[str, float], int]]:
-    """(time, step, values by tag, where the record ends) of every record; ends before the first torn or wrong one."""
+    """(time, step, values by tag, end of the record) of every record; ends before the first torn or wrong one."""
     position = 0
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:

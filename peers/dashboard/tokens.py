@@ -1,7 +1,7 @@
-"""Tokens: who may read and who may steer, as secrets in files that only their owner can read.
+"""Tokens: secrets for reading and for control, in files that only their owner can read.
 
-A token is exchanged once for a cookie (`Sessions`): signed, so that nothing has to be remembered here, and a restarted
-dashboard still knows its viewers. A new token file makes all older cookies void.
+A token is exchanged once for a cookie (`Sessions`): it is signed, so this process need not remember it, and a restarted
+dashboard still knows its viewers. A new token file voids all older cookies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from swarm.atomic import atomic_file, write_whole
 
 _LEAST_LENGTH = 32
-"""Long enough that it cannot be guessed, however often somebody tries: a right one is taken at any time."""
+"""Long enough that guessing fails after any number of attempts: a right token is accepted at any time."""
 SESSION_S = 7 * 86_400.0
 
 
@@ -28,14 +28,14 @@ class TokenError(ValueError):
 
 
 class Access(enum.IntEnum):
-    """What a viewer may do; each includes those before it."""
+    """A viewer's permissions; each includes those before it."""
 
     NONE = 0
     PUBLIC = 1
     """Read, without addresses."""
     READ = 2
     ORGANISER = 3
-    """Steer the run, download, see the line that peers join with."""
+    """Control the run, download, see the line that peers join with."""
 
     @property
     def word(self) -> str:
@@ -44,18 +44,18 @@ class Access(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Tokens:
-    """`read` None: nobody needs one to read."""
+    """`read` None: reading needs no token."""
 
     organiser: str
     read: str | None = None
 
     @classmethod
     def kept(cls, path: Path, *, reading: bool) -> Tokens:
-        """Those in `path` and, if reading needs one too, beside it; made at first use. Raises TokenError, OSError."""
+        """The tokens in `path` and, if needed for reading, beside it; made at first use. Raises TokenError, OSError."""
         return cls(_kept(path), _kept(path.with_name(path.name + "-read")) if reading else None)
 
     def access(self, token: str) -> Access:
-        """What this token opens. Takes the same time whatever is wrong with it."""
+        """The access of this token. Takes the same time for any wrong token."""
         organiser = _same(token, self.organiser)
         read = self.read is not None and _same(token, self.read)
         return Access.ORGANISER if organiser else Access.READ if read else Access.NONE
@@ -70,7 +70,7 @@ class Sessions:
         self._clock = clock
 
     def open(self, access: Access) -> str:
-        """A cookie's value, good for SESSION_S."""
+        """A cookie's value, valid for SESSION_S."""
         body = f"{int(access)}.{int(self._clock() + SESSION_S)}.{secrets.token_urlsafe(9)}"
         return f"{body}.{self._sign(body)}"
 
@@ -87,10 +87,10 @@ class Sessions:
 
 
 class Attempts:
-    """How often a client is told that its token is wrong: ten times, and then once in six seconds.
+    """Limits how often a client is told that its token is wrong: ten times, and then once in six seconds.
 
-    In between it is told to wait, as a program does that has an old token. A right one never waits: all users of a
-    machine are one client, and so is everybody behind a proxy.
+    In between it is told to wait, for example a program with an old token. A right token never waits: all users of a
+    machine are one client, and so are all viewers behind a proxy.
     """
 
     _MOST, _EVERY_S, _CLIENTS = 10.0, 6.0, 1024
@@ -108,7 +108,7 @@ class Attempts:
         left = self._left_now(client) - 1
         self._left.pop(client, None)
         while len(self._left) >= self._CLIENTS:
-            del self._left[next(iter(self._left))]  # who failed longest ago
+            del self._left[next(iter(self._left))]  # the one that failed longest ago
         self._left[client] = (left, self._clock())
 
     def _left_now(self, client: str) -> float:
@@ -131,6 +131,6 @@ def _kept(path: Path) -> str:
 
 
 def _same(given: str, expected: str) -> bool:
-    """Whether they are equal; of both the digest is compared, so that not even the length shows."""
+    """Whether they are equal; compares digests, so that not even the length is revealed."""
     digests = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, expected))
     return hmac.compare_digest(*digests)

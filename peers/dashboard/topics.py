@@ -1,4 +1,4 @@
-"""Topics: what each page asks for, as a function of the history and a query. All of it runs in the reader's thread."""
+"""Topics: the answer to each page's request, as a function of history and query, in the reader's thread."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ NAMES = (
 )
 SHOWN_STEPS, MOST_STEPS = 4, 16
 LOOK_S = 2.0
-"""Between two looks for a manifest that is not there, or cannot be read."""
+"""Seconds between two looks for a manifest that is missing or unreadable."""
 
 
 class Topics:
-    """`homes`: the first that is a coordinator's tells of the manifest and the archive."""
+    """`homes`: the first coordinator's home gives the manifest and the archive."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = homes
@@ -52,7 +52,7 @@ class Topics:
     @property
     def facts(self) -> RunFacts | None:
         if self._facts is None and (now := time.monotonic()) >= self._look_at:
-            self._look_at = now + LOOK_S  # a coordinator writes its manifest as it starts
+            self._look_at = now + LOOK_S  # a coordinator writes its manifest when it starts
             self._facts = next((facts for home in self._homes if (facts := facts_apart(home)) is not None), None)
         return self._facts
 

@@ -1,7 +1,7 @@
 """Trace: a part of the timeline as Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
 
-A stage is a process, a peer a thread in it, a span of work a slice; what a step waited for is marked by a flow of its
-own. Times are microseconds since the first step shown was opened.
+A stage is a process, a peer a thread in it, a span of work a slice; a separate flow marks the critical path of a step.
+Times are microseconds since the opening of the first step shown.
 """
 
 from __future__ import annotations

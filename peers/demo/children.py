@@ -1,4 +1,4 @@
-"""Children: other `swarm-peer` commands, run as processes of this one, each writing to a file of its own.
+"""Children: other `swarm-peer` commands, run as child processes, each writing to a separate file.
 
 None outlives us: `stop` ends them, and on Linux the kernel does if we are killed.
 """
@@ -21,11 +21,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ChildDied(RuntimeError):
-    """A child ended that should not have; the message has its name, how it ended and its last lines."""
+    """A child ended unexpectedly; the message has its name, how it ended and its last lines."""
 
 
 class Child:
-    """A running command. `expected` says that its end is no accident; until then only `ends` with code 0 is none."""
+    """A running command. `expected`: its end is not an accident. Otherwise only code 0 with `ends` is not one."""
 
     def __init__(self, name: str, arguments: Sequence[str], output: Path, ends: bool) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to hand on, in order
+                start_new_session=True,  # this process passes Ctrl-C on, in order
                 preexec_fn=_die_with_parent(),
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
@@ -83,13 +83,13 @@ class Children:
         return iter(self._all)
 
     def start(self, name: str, arguments: Sequence[str], output: Path, *, ends: bool = False) -> Child:
-        """Run `swarm-peer ARGUMENTS`. `ends`: it is one that ends by itself."""
+        """Run `swarm-peer ARGUMENTS`. `ends`: it ends by itself."""
         child = Child(name, arguments, output, ends)
         self._all.append(child)
         return child
 
     def check(self) -> None:
-        """Raise ChildDied for the first one that ended by accident."""
+        """Raise ChildDied for the first child that ended by accident."""
         for child in self._all:
             child.check()
 
@@ -103,7 +103,7 @@ class Children:
             time.sleep(poll_s)
 
     def stop(self, grace_s: float = 8.0) -> None:
-        """Ask those that run to leave, and kill what is left after `grace_s`."""
+        """Ask the running children to leave, and kill the rest after `grace_s`."""
         running = [child for child in self._all if child.code() is None]
         for child in running:
             child.expected = True

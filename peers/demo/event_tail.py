@@ -9,14 +9,14 @@ from swarm.events import Event, from_record
 
 
 class EventTail:
-    """`read` gives what was appended since the last call. The file need not exist yet."""
+    """`read` returns the events appended since the last call. The file need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
 
     def read(self) -> list[tuple[float, Event]]:
-        """(unix seconds, event), oldest first. A line that is not whole yet waits for the next call."""
+        """(unix seconds, event), oldest first. An incomplete line waits for the next call."""
         try:
             file = self._path.open("rb", buffering=0)
         except FileNotFoundError:

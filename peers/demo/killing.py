@@ -1,7 +1,7 @@
 """Killing: one peer is killed from outside in the middle of a step, and the recovery is timed.
 
 The moment comes from the victim's own event log: it has finished some of its microbatches of the open step, and has
-others in hand. It is held (SIGSTOP) for the instant in which the log is read once more, so that the moment is certain.
+others in progress. It is stopped (SIGSTOP) while the log is read once more, so that the moment is certain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarm.events import (
 
 @dataclass
 class Recovery:
-    """What followed, from the event logs of all processes. Times are seconds since the kill."""
+    """The consequences, from the event logs of all processes. Times are seconds since the kill."""
 
     step: int
     actor: str
@@ -37,7 +37,7 @@ class Recovery:
     fenced: float | None = None
     stage: int | None = None
     moved: int = 0
-    """Microbatches that its siblings took over: all it had."""
+    """Microbatches that its siblings took over: all of its own."""
     first_frame: float | None = None
     frames: int = 0
     step_seconds: float | None = None
@@ -48,11 +48,11 @@ class Recovery:
 
     @property
     def complete(self) -> bool:
-        """It hit a step with finished and unfinished microbatches, work was redone, and the step ended."""
+        """Whether it hit a step with finished and unfinished microbatches, work was redone, and the step ended."""
         return bool(self.finished and self.unfinished and self.frames and self.step_seconds is not None)
 
     def observe(self, event: Event, at: float) -> str | None:
-        """Take an event of any process; returns a line worth showing."""
+        """Take an event of any process; returns a line to show, if any."""
         since = at - self.at
         match event:
             case PeerFenced(actor=self.actor):
@@ -74,7 +74,7 @@ class Recovery:
 
 
 class Killing:
-    """`poll` it often; it strikes once, in the first step from `from_step` on that offers the moment."""
+    """Call `poll` often; it strikes once, in the first suitable moment from step `from_step` on."""
 
     def __init__(self, victim: Child, actor: str, tail: EventTail, from_step: int, share: int) -> None:
         self.victim = victim
@@ -89,7 +89,7 @@ class Killing:
         self._reducing = False
 
     def poll(self) -> bool:
-        """Whether it has struck, now."""
+        """Whether it has struck in this call."""
         if self.recovery is not None or not self._moment():
             return False
         self.victim.send(signal.SIGSTOP)

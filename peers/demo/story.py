@@ -42,7 +42,7 @@ _SETTLE_S = 20.0
 
 
 class DemoFailed(RuntimeError):
-    """Something the demo is there to show did not happen; the message says what, and where the logs are."""
+    """An expected result of the demo is missing; the message says which, and where the logs are."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DemoOptions:
 
 @dataclass
 class Report:
-    """What the demo showed. `equal` is None without the check, `recovery` None without the kill."""
+    """The results of the demo. `equal` is None without the check, `recovery` None without the kill."""
 
     folder: Path
     run: str = ""
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def learned(self) -> bool:
-        """The held-out loss is below what knowing the frequencies of tokens alone would give."""
+        """Whether the held-out loss is below that of the token frequencies alone."""
         return self.heldout_loss is not None and self.heldout_loss < self.unigram_entropy
 
     def to_json(self) -> str:
@@ -99,7 +99,7 @@ class Report:
 def run_demo(options: DemoOptions, console: Console, ending: ExitStack) -> Report:
     """Run all of it. Raises DemoFailed, ChildDied, TimeoutError; no process is left behind but the dashboard's.
 
-    That one ends with `ending`.
+    The dashboard ends with `ending`.
     """
     with Children() as children:
         return _Story(options, children, console, ending).tell()
@@ -168,7 +168,7 @@ class _Story:
         )
         self._children.wait_for(invite.exists, "the coordinator's invite", self._options.start_timeout_s)
         if self._options.dashboard is not None:
-            # ours, not the coordinator's: it stays when that has ended
+            # ours, not the coordinator's: it stays when the coordinator has ended
             self._ending.enter_context(companion(home, self._options.dashboard, None, self._console))
         for number in range(1, stages * replicas + 1):
             home = self._folder / "homes" / f"peer-{number}"
@@ -295,7 +295,7 @@ class _Story:
     # ------------------------------------------------------------ the kill
 
     def _killing(self, run: RunFile) -> Killing:
-        """The victim is the first peer that holds stage 1: never the last one, which has no backward in hand."""
+        """The victim is the first peer that holds stage 1: never the last stage, which has no backward in progress."""
         stage = 1 if run.model.stages > 2 else 0
         for child, home in self._peers.items():
             actor, mine = None, None
@@ -333,7 +333,7 @@ class _Story:
         self._report.usual_step_seconds = statistics.median(usual) if usual else None
         if not recovery.complete:
             raise DemoFailed(
-                f"the kill in step {recovery.step + 1} did not show what it should: {recovery.finished} finished and "
+                f"the kill in step {recovery.step + 1} did not show the recovery: {recovery.finished} finished and "
                 f"{recovery.unfinished} unfinished microbatches moved, {recovery.frames} frames recovered"
             )
 
@@ -355,16 +355,16 @@ class _Story:
                 report.archived = event.version
 
     def _check_all_live(self) -> None:
-        """Raise ChildDied for a process that ended although the run has not."""
+        """Raise ChildDied for a process that ended before the run."""
         try:
             self._children.check()
         except ChildDied:
-            # it may have been finished since we looked: processes leave within milliseconds
+            # the run may have finished meanwhile: processes leave within milliseconds
             if not any(isinstance(event, e.RunFinished) for _, event in e.read_log(self._coordinator_home.events)):
                 raise
 
     def _run(self, name: str, arguments: list[str], seconds: float) -> str:
-        """Run a command to its end and return what it printed."""
+        """Run a command to its end and return its output."""
         child = self._children.start(name, arguments, self._folder / f"{name}.txt", ends=True)
         self._children.wait_for(lambda: child.code() == 0, f"the end of `swarm-peer {name}`", seconds)
         return child.output.read_text(errors="replace")
@@ -385,7 +385,7 @@ class _Story:
 
 
 def _new_folder(directory: Path) -> Path:
-    """`run-1`, `run-2`, …: what an earlier demo left is never touched."""
+    """`run-1`, `run-2`, …: files of an earlier demo are never touched."""
     directory.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:

@@ -1,4 +1,4 @@
-"""The summary: what the demo showed, as a table."""
+"""The summary: the results of the demo, as a table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The fold: what is true of a run at an instant, as a pure function of the events up to it.
+"""The fold: the state of a run at an instant, as a pure function of the events up to it.
 
 `apply(state, event, at, source)` changes a `RunState`; `peers.fold.views` show it as plain dicts. The dashboard, the
-JSON API, `swarm-peer status`, the metrics and the report all stand on it, live, in a replay and for a finished run. It
-reads no file, no clock and no random number, imports no torch, and its memory is bounded whatever the events hold.
+JSON API, `swarm-peer status`, the metrics and the report are all based on it: live, in a replay and for a finished run.
+It reads no file, clock or random number, imports no torch, and its memory is bounded for any events.
 """
 
 from peers.fold.apply import apply, apply_record

@@ -1,7 +1,8 @@
-"""Apply: one event changes what is true. The one place that says which kind of event concerns which part.
+"""Apply one event to the state. This file alone says which kinds of events concern which part.
 
 Records are taken as they stand in a log (`{"at": …, "kind": …, fields}`), without building event objects: a week of a
-hundred peers is a million of them. A test holds that every kind of event is either handled here or named as ignored.
+hundred peers is a million of them. A test checks that every kind of event is either handled here or listed as
+ignored.
 """
 
 from __future__ import annotations
@@ -86,10 +87,10 @@ CORE = frozenset(
         "StepAborted",
     )
 )
-"""What counts only in the log of the coordinator that leads. Another one may not know yet that it leads no more."""
+"""Kinds that count only in the leading coordinator's log. A former leader may not know that it was replaced."""
 
 NOISE = frozenset(("MicrobatchForwarded", "MicrobatchAccumulated"))
-"""Two thirds of a peer's log, and nothing that PassProgress and PeerWorked do not tell."""
+"""Two thirds of a peer's log, without information beyond PassProgress and PeerWorked."""
 
 IGNORED = NOISE | frozenset(
     (
@@ -125,19 +126,19 @@ IGNORED = NOISE | frozenset(
         "LoopBlocked",
     )
 )
-"""Kinds that change nothing but the last trouble, if they are one. They stand in the log page."""
+"""Kinds that change nothing but the last trouble, if they are one. They are on the log page."""
 
 
 def apply(state: RunState, event: Event, at: float, source: str) -> None:
-    """`event` of the log of `source`, at `at` in unix seconds: changes `state` in place.
+    """Apply `event` of the log of `source`, at `at` in unix seconds: changes `state` in place.
 
-    `source`: `coordinator`, in a group `coordinator/ACTOR`, or the actor of a peer whose own log it is.
+    `source`: `coordinator`, in a group `coordinator/ACTOR`, or the actor of a peer for its own log.
     """
     apply_record(state, to_record(event, at), at, source)
 
 
 def apply_record(state: RunState, record: Record, at: float, source: str) -> None:
-    """The same for a record as it stands in a log. Never raises, whatever the record holds."""
+    """As `apply`, for a record as it stands in a log. Never raises, whatever the record holds."""
     kind = record.get("kind")
     if type(kind) is not str:
         state.malformed += 1

@@ -1,4 +1,4 @@
-"""Run facts: what the manifest of a run says that its log does not. All views do without it, and then show less."""
+"""Run facts: what a run's manifest says and its log does not. All views work without the facts, and then show less."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RunFacts:
     microbatches: int
     tokens_per_step: int
     layers: tuple[int, ...]
-    """Of each stage."""
+    """Number of layers of each stage."""
     codec: tuple[str, str] | None
-    """What crosses the boundaries forward and backward. None: it is chosen as the run goes."""
+    """The codecs at the boundaries, forward and backward. None: they are chosen during the run."""
     frame_fp32: int
-    """Bytes that one microbatch's activations would take at a boundary in fp32."""
+    """Bytes of one microbatch's activations at a boundary in fp32."""
 
     def share_of_layers(self, stage: int) -> float:
         return self.layers[stage] / sum(self.layers) if 0 <= stage < len(self.layers) else 0.0
@@ -48,11 +48,11 @@ def facts_of(manifest: RunManifest) -> RunFacts:
 
 
 def facts_in(home: Path) -> RunFacts | None:
-    """Of a coordinator's home, where the manifest lies beside the archive. None: it does not, or cannot be read.
+    """The facts of a coordinator's home, where the manifest is beside the archive. None: it is missing or unreadable.
 
-    A run of another release is shown too: here nothing depends on how its peers spoke.
+    A run of another release is shown too: the facts do not depend on the wire format.
     """
-    from swarm.manifest import RunManifest  # ten megabytes, which whoever asks `facts_apart` does without
+    from swarm.manifest import RunManifest  # ten megabytes, which `facts_apart` avoids
     from swarm.manifest.run_manifest import PROTOCOL_VERSION
 
     try:
@@ -63,7 +63,7 @@ def facts_in(home: Path) -> RunFacts | None:
 
 
 def facts_apart(home: Path) -> RunFacts | None:
-    """The same, read by a process of its own: takes most of a second, and no memory afterwards."""
+    """As `facts_in`, read by a separate process: takes most of a second, and no memory afterwards."""
     if not _manifest_of(home).exists():
         return None
     command = [sys.executable, "-P", "-c", "from peers.fold.facts import tell; tell()", str(home)]

@@ -1,7 +1,7 @@
-"""Faults: what went wrong, one entry an incident: who, when, why, what it cost, and when it was over.
+"""Faults: one entry for each incident: actor, time, reason, cost, and the time of recovery.
 
-An incident is told by several events: a peer is fenced, then lost; the step is decided without it, and then what that
-cost is known. Where several incidents fall into one step, its cost is divided among them.
+Several events report an incident: a peer is fenced, then lost; the step is decided without it, and then its cost is
+known. If several incidents fall into one step, its cost is divided among them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_FAULTS = 500
 LEFT = "left"
-"""How the reason begins with which a peer is lost that said goodbye."""
+"""Start of the reason for the loss of a peer that had announced its leave."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class FaultRecord:
     """fenced, lost, slow, aborted, rolled back, expelled, dropped (an evaluation), waiting, diverged, out of memory,
     restart or failover."""
     actor: str
-    """Empty: it was no peer's."""
+    """Empty: the incident concerns no single peer."""
     stage: int | None
     step: int
     pass_id: str
@@ -37,37 +37,37 @@ class FaultRecord:
     microbatches: int = 0
     """To do again."""
     finished: int = 0
-    """Of them, those that had been accumulated."""
+    """The part of them that had been accumulated."""
     seconds: float = 0.0
     tokens: int = 0
     recovered_at: float | None = None
-    """When the first frame that had been moved arrived, if a peer's log tells, else when the step was decided."""
+    """When the first moved frame arrived, if a peer's log says so, else when the step was decided."""
     decided: bool = False
-    """`recovered_at` is the decision's."""
+    """Whether `recovered_at` is the time of the decision."""
     costed: bool = False
 
 
 @dataclass(slots=True)
 class Faults:
     items: list[FaultRecord] = field(default_factory=list)
-    """The newest, ids one after the other."""
+    """The newest incidents, with consecutive ids."""
     number: int = 0
-    """Of all there ever were."""
+    """Number of all incidents so far."""
     seconds: float = 0.0
     tokens: int = 0
-    """Lost by all there ever were."""
+    """Tokens lost by all incidents so far."""
     pending: list[int] = field(default_factory=list)
-    """Ids of those whose step is not decided."""
+    """Ids of incidents whose step is not decided."""
     unpaid: list[int] = field(default_factory=list)
-    """Ids of those whose step was decided last: their cost may be told next."""
+    """Ids of incidents whose step was decided last: their cost may be reported next."""
     waiting_since: float | None = None
     waiting_for: str = ""
     back: int = 0
-    """Id of the restart or failover that is over with the next training pass; 0: none."""
+    """Id of the restart or failover that ends with the next training pass; 0: none."""
     led: str = ""
-    """The leader of before."""
+    """The former leader."""
     usual: list[float] = field(default_factory=list)
-    """Tokens a second of the last steps."""
+    """Tokens/s of the last steps."""
 
     def get(self, number: int) -> FaultRecord | None:
         index = number - self.items[0].id if self.items else -1
@@ -95,7 +95,7 @@ class Faults:
         fault.costed = True
 
     def open_of(self, actor: str) -> FaultRecord | None:
-        """The incident of this actor in the step that is not decided yet."""
+        """The incident of this actor in the undecided step."""
         for number in self.pending:
             fault = self.get(number)
             if fault is not None and fault.actor == actor:
@@ -125,7 +125,7 @@ class Faults:
         self.waiting_for = reason
 
     def deliberate(self) -> None:
-        """Nothing is waited for: it was wanted, or all is over."""
+        """The run does not wait: the pause was wanted, or the run is over."""
         self.waiting_since = None
 
     def resumed(self, state: RunState, kind: str, at: float) -> None:
@@ -136,13 +136,13 @@ class Faults:
             back.recovered_at = at
             self.charge(back, max(0.0, at - back.at), self._tokens(at - back.at))
         elif since is not None and at > since and not (state.run.told and self.pending):
-            # else a loss came before it: its cost, told with the step, counts from there
+            # otherwise a loss came before it, and its cost, reported with the step, counts from there
             reason, step = self.waiting_for, state.run.step + 1
             fault = self.add(state, FaultRecord(0, since, "waiting", "", None, step, "", reason, recovered_at=at))
             self.charge(fault, at - since, self._tokens(at - since))
 
     def coordinator_back(self, state: RunState, actor: str, at: float, last_at: float, died: bool) -> None:
-        """A coordinator that led, or the only one, has started again. `died`: it had not said that it stops."""
+        """The leading or only coordinator has started again. `died`: it had not reported that it stops."""
         self.waiting_since = None
         if died and state.run.step >= 0 and not state.run.finished:
             reason = f"the coordinator died, and was away for {max(0.0, at - last_at):.0f} s"
@@ -154,7 +154,7 @@ class Faults:
             return
         old = state.run.coordinators.get(led)
         since = min(at, old.last_at) if old is not None else at
-        reason = f"coordinator {led} led no more: {actor} leads"
+        reason = f"coordinator {led} no longer leads: {actor} leads"
         self.back = self.add(state, FaultRecord(0, since, "failover", "", None, state.run.step + 1, "", reason)).id
 
     def _tokens(self, seconds: float) -> int:
@@ -177,7 +177,7 @@ def fenced(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def lost(state: RunState, record: Record, at: float, source: str) -> None:
-    """Called before it is taken from the members."""
+    """Call it before the actor is removed from the members."""
     actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
     stage = None if record.get("stage") is None else reading.stage(record)
     if (source != state.run.voice and state.run.coordinated) or actor not in state.members.here:
@@ -196,7 +196,7 @@ def lost(state: RunState, record: Record, at: float, source: str) -> None:
     pass_id = opened.pass_id if training and inside and opened is not None else ""
     fault = faults.add(state, FaultRecord(0, at, "lost", actor, stage, state.run.step + 1, pass_id, reason))
     if training or (stage is not None and state.run.step >= 0):
-        _pend(faults, fault)  # that it is fenced may be told next, or what it cost with the step
+        _pend(faults, fault)  # its fence, or its cost with the step, may be reported next
     else:
         fault.recovered_at = at
 
@@ -209,7 +209,7 @@ def expelled(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def aborted(state: RunState, record: Record, at: float, source: str) -> None:
-    """Of an incident of its own, if no peer's explains it."""
+    """An incident of its own, if no peer's incident explains it."""
     pass_id, reason = reading.name(record, "pass_id"), reading.text(record, "reason")
     step, faults = reading.step_of(pass_id), state.faults
     if "+" in pass_id:
@@ -222,7 +222,7 @@ def aborted(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def evaluation_dropped(state: RunState, record: Record, at: float, source: str) -> None:
-    """It is over with that: no step is done again for it."""
+    """A dropped evaluation is over at once: no step is done again for it."""
     version, who = reading.count(record, "version"), reading.names(record, "who", MOST_ROSTER)
     actor = who[0] if len(who) == 1 else ""
     stage = state.members.stage_of(actor) if actor else None
@@ -231,15 +231,15 @@ def evaluation_dropped(state: RunState, record: Record, at: float, source: str) 
 
 
 def diverged(state: RunState, record: Record, at: float, source: str) -> None:
-    """What it costs is told by the way back, which follows at once."""
+    """The rollback that follows at once reports the cost."""
     step, reason = reading.count(record, "step", least=-1), reading.text(record, "reason")
     if source != state.run.voice and state.run.coordinated:
-        return  # told by who led before, too
+        return  # a former leader reports it too
     state.faults.add(state, FaultRecord(0, at, "diverged", "", None, step, "", reason, recovered_at=at))
 
 
 def out_of_memory(state: RunState, record: Record, at: float, source: str) -> None:
-    """In a peer's own log: it does its work again."""
+    """From a peer's own log: the peer does its work again."""
     actor, what = reading.name(record, "actor"), reading.text(record, "what")
     state.faults.add(
         state, FaultRecord(0, at, "out of memory", actor, None, state.run.step + 1, "", what, recovered_at=at)
@@ -247,7 +247,7 @@ def out_of_memory(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
-    """Called before the steps are forgotten: their time and tokens are lost."""
+    """Call it before the steps are forgotten: their time and tokens are lost."""
     version, reason = reading.count(record, "version"), reading.text(record, "reason")
     if version > state.run.step:
         return
@@ -266,10 +266,10 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
     microbatches, tokens = reading.count(record, "microbatches"), reading.count(record, "tokens")
     seconds = max(0.0, reading.number(record, "seconds"))
     faults = state.faults
-    numbers = {*faults.unpaid, *faults.pending}  # it is told just before the decision, or just after it
+    numbers = {*faults.unpaid, *faults.pending}  # reported just before the decision, or just after it
     found = [fault for number in sorted(numbers) if (fault := faults.get(number)) is not None]
     found = [fault for fault in found if fault.kind != "rolled back" and not fault.costed]
-    if "+" in pass_id:  # an evaluation: it is over with this, and what else is open is of the next step
+    if "+" in pass_id:  # an evaluation: it is over with this, and other open incidents belong to the next step
         found = [fault for fault in found if fault.actor in actors]
         for fault in found:
             fault.step, fault.recovered_at, fault.decided = step, at, True
@@ -297,7 +297,7 @@ def costed(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def frame_recovered(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log: the first frame of this pass that had to be moved is there."""
+    """From a peer's own log: the first moved frame of this pass has arrived."""
     pass_id = reading.name(record, "key").partition("/")[0]
     for fault in state.faults.items[-16:]:
         if fault.pass_id != pass_id or at < fault.at:

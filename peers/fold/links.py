@@ -1,4 +1,4 @@
-"""Links: what pairs of peers say of the connection between them, and how many bytes of what went over it."""
+"""Links: the connections that pairs of peers report, and the bytes by kind that they carried."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from peers.fold.state import RunState
 
 KINDS = {kind: kind for kind in ("forward", "backward", "sums", "state", "control")}
-"""Of bytes. To themselves: so that a million of them in memory are these five."""
+"""The kinds of bytes, mapped to themselves, so that a million of them in memory are these five."""
 MOST_PAIRS = 16_384
-"""Of a larger swarm the totals are kept, and the first pairs that told of themselves."""
+"""Of a larger swarm, the totals and the first reported pairs are kept."""
 MOST_TOLD = 32
-"""Links in one message of a peer."""
+"""Number of links in one message of a peer."""
 MOST_SOURCES = 1024
 
 
 @dataclass(slots=True)
 class Pair:
-    """As `sender` says: `rate` bytes/s, `via` the actor through whom it goes, None for a direct link."""
+    """As `sender` reports: `rate` bytes/s; `via`: the actor that forwards the traffic, None for a direct link."""
 
     sender: str
     receiver: str
@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Traffic:
-    """Of one process's own log: bytes by channel in this life, and in those before."""
+    """From one process's own log: bytes by channel in this life, and in earlier ones."""
 
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
@@ -46,21 +46,21 @@ class Links:
     pairs: dict[str, dict[str, Pair]] = field(default_factory=dict)
     """By sender and receiver."""
     number: int = 0
-    """Of pairs."""
+    """Number of pairs."""
     sent: dict[str, int] = field(default_factory=dict)
-    """Bytes by kind, of all pairs there ever were."""
+    """Bytes by kind, of all pairs so far."""
     traffic: dict[str, Traffic] = field(default_factory=dict)
     """By source of events."""
 
     def forget(self, actor: str) -> None:
-        """A process that has ended has no links. What the others say of it fades with their next words."""
+        """A process that has ended has no links. Others' reports about it disappear with their next reports."""
         self.number -= len(self.pairs.pop(actor, ()))
 
 
 def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
-    """What a peer says of its links in `PeerWorked.links`; returns the bytes it has sent, by kind. Raises Malformed.
+    """Record a peer's links in `PeerWorked.links`; returns the bytes that it has sent, by kind. Raises Malformed.
 
-    Most of a week's log are such lists: this is written for speed.
+    Most of a week's log are such lists, so this is written for speed.
     """
     for link in links:
         _check(link)
@@ -98,7 +98,7 @@ def told(state: RunState, sender: str, links: list[Any]) -> dict[str, int]:
 
 
 def add(totals: dict[str, int], sent: dict[str, int]) -> None:
-    """To the bytes by kind. Kinds that are none of ours are passed over."""
+    """Add bytes by kind. Unknown kinds are ignored."""
     for kind in sent:
         if kind in totals:
             totals[kind] += sent[kind]

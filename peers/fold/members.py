@@ -1,4 +1,4 @@
-"""Members: who is in the swarm, as the coordinator's core sees it, and the totals of those who were."""
+"""Members: the members of the swarm, as the coordinator's core sees them, and the totals of former members."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_MEMBERS = 20_000
 MOST_GONE = 20_000
 MOST_MACHINES = 1000
 MOST_HISTORY = 16
-"""Things that happened to a member that are kept."""
+"""Number of history entries that are kept for a member."""
 MACHINE_KEYS = 16
 USAGE_KEYS = 8
 
@@ -28,32 +28,32 @@ class Member:
     peer: str
     seen_at: float
     last_at: float
-    """When it was last heard of in an event."""
+    """When an event last mentioned it."""
     stage: int | None = None
     joined_at: float | None = None
     """When it was given its stage, or told to stand by."""
     worked: bool = False
-    """It has had a part in a pass in its stage."""
+    """Whether it has had a part in a pass in its stage."""
     fenced: str = ""
     """Pass in which it was fenced."""
     leaving: str = ""
-    """Why it is about to go."""
+    """Why it is about to leave."""
     machine: dict[str, str | float] = field(default_factory=dict)
     usage: Packed = NOTHING
     seconds: Packed = NOTHING
-    """What it did in its last pass, by kind of work."""
+    """Seconds of its last pass, by kind of work."""
     tokens: dict[str, float] = field(default_factory=dict)
-    """By stage, tokens whose microbatches it added."""
+    """By stage, tokens of the microbatches that it added."""
     sent: int = 0
     """Bytes."""
     faults: int = 0
     history: list[list[str | float]] = field(default_factory=list)
-    """The last things that happened to it: time, words."""
+    """Its last history entries: time, text."""
 
     def note(self, at: float, words: str) -> None:
         self.history.append([at, words])
         if len(self.history) > MOST_HISTORY:
-            del self.history[1]  # how it came stays
+            del self.history[1]  # the entry about its arrival stays
 
 
 @dataclass(slots=True)
@@ -77,12 +77,12 @@ class Members:
     gone: dict[str, Gone] = field(default_factory=dict)
     """Oldest first."""
     machines: dict[str, dict[str, str | float]] = field(default_factory=dict)
-    """Of those who went last, what they ran on."""
+    """The machines of the members that left last."""
     overlooked: int = 0
-    """Members that there was no room for."""
+    """Number of members for which there was no room."""
 
     def stage_of(self, actor: str) -> int | None:
-        """Of somebody who is gone, the last one."""
+        """The stage of an actor; its last one if it is gone."""
         member = self.here.get(actor) or self.gone.get(actor)
         return member.stage if member is not None else None
 
@@ -95,7 +95,7 @@ def seen(state: RunState, record: Record, at: float, source: str) -> None:
 
 
 def joined(state: RunState, record: Record, at: float, source: str) -> None:
-    """A peer's log says of that peer itself where it is: of use where there is no coordinator's log."""
+    """A peer's own log reports its stage too, which counts only if there is no coordinator's log."""
     actor, reason = reading.name(record, "actor"), reading.text(record, "reason")
     stage = None if record.get("stage") is None else reading.stage(record)
     if source != state.run.voice and state.run.coordinated:
@@ -168,19 +168,19 @@ def share_changed(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def own_report(state: RunState, source: str) -> bool:
-    """Whether a peer's own log says again what the coordinator's tells of it."""
+    """Whether the coordinator's log already reports what this peer's own log says."""
     return state.run.coordinated and not source.startswith("coordinator")
 
 
 def reset(state: RunState, at: float, reason: str) -> None:
-    """Another life of the coordinator begins: whoever is there presents himself anew."""
+    """Another life of the coordinator begins: all present peers introduce themselves again."""
     for actor in list(state.members.here):
         end(state, actor, reason, at)
     state.pipeline.forget()
 
 
 def end(state: RunState, actor: str, reason: str, at: float) -> None:
-    """It is a member no more; its totals stay."""
+    """It is not a member any more; its totals stay."""
     members = state.members
     member = members.here.pop(actor, None)
     if member is None:

@@ -6,13 +6,13 @@ from array import array
 from collections.abc import Iterator, Mapping
 
 MOST_SHARED = 256
-"""Sets of names that are kept for others to share. Peers choose the names, so there may be any number of sets."""
+"""Number of name sets that are shared. Peers choose the names, so there may be any number of sets."""
 
 _shared: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
 class Packed(Mapping[str, float]):
-    """Cannot be changed. Numbers are kept as float64."""
+    """Immutable. Numbers are kept as float64."""
 
     __slots__ = ("_names", "_numbers")
 

@@ -1,11 +1,11 @@
-"""People: what each peer has given, over all its starts. One entry a peer id."""
+"""People: the contributions of each peer id, over all its starts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 MOST_PEOPLE = 40_000
-"""Those who come later are counted together."""
+"""Later ones are counted together."""
 OTHERS = "others"
 MOST_DEVICES = 8
 
@@ -14,13 +14,13 @@ MOST_DEVICES = 8
 class Person:
     peer: str
     tokens: dict[str, float] = field(default_factory=dict)
-    """By stage (as text), tokens whose microbatches it added to decided steps."""
+    """By stage (as text), tokens of the microbatches that it added to decided steps."""
     seconds: float = 0.0
-    """As a member, in lives that have ended."""
+    """Seconds as a member, in lives that have ended."""
     sent: dict[str, int] = field(default_factory=dict)
     """Bytes by kind."""
     received: int = 0
-    """Bytes that others say they have sent to it."""
+    """Bytes that others report to have sent to it."""
     devices: list[str] = field(default_factory=list)
     faults: int = 0
     last_at: float = 0.0
@@ -34,9 +34,9 @@ class Person:
 class People:
     by_peer: dict[str, Person] = field(default_factory=dict)
     assigned: bool = False
-    """Whether decided steps say who added what. Older logs do not: then nobody's tokens are known."""
+    """Whether decided steps name their contributors. Older logs do not: then all tokens per peer are unknown."""
     undone: float = 0.0
-    """Tokens of steps that were rolled back, and were not taken from anybody: the work was done."""
+    """Tokens of rolled-back steps, which still count for the peers: they did the work."""
 
     def of(self, peer: str) -> Person:
         """The entry of a peer, made at first use."""

@@ -1,4 +1,4 @@
-"""Pipeline: the stages, who serves each with what share, how far the open pass is, and what the planner thinks."""
+"""Pipeline: the stages, the members and shares of each, the progress of the open pass, and the planner's findings."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 MOST_CODEC_NAME = 40
 MOST_OUT = 256
-"""Of a stage, members that fell out of one step and are shown."""
+"""Number of members of a stage that are shown as fallen out of one step."""
 
 
 @dataclass(slots=True)
 class Stage:
     number: int = -1
-    """Of its table. −1: not told yet."""
+    """Number of its table. −1: not reported yet."""
     roster: list[str] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
-    """Microbatches a second, by roster member."""
+    """Microbatches/s, by roster member."""
     reason: str = ""
     at: float = 0.0
     told: list[int] = field(default_factory=list)
@@ -31,12 +31,12 @@ class Stage:
     shares: list[list[int]] = field(default_factory=list)
     """The same by roster member: accumulated, forwarded, assigned."""
     forward: str = ""
-    """Codec of what comes in from the stage before, where it is chosen as the run goes."""
+    """Codec of the frames from the stage before, if codecs are chosen during the run."""
     backward: str = ""
     reduce: str = ""
-    """What its reduce does, as far as logs of its peers tell."""
+    """The state of its reduction, as far as logs of its peers show."""
     out: list[str] = field(default_factory=list)
-    """Who was in its table in the open step and is not any more: fenced, gone, or sent elsewhere."""
+    """Members that left its table in the open step: fenced, gone, or moved."""
 
     @property
     def rate(self) -> float | None:
@@ -83,12 +83,12 @@ class Pipeline:
         return self.stages[index]
 
     def rates(self) -> list[float] | None:
-        """Microbatches a second by stage. None: not all have been told."""
+        """Microbatches/s by stage. None: not all are reported."""
         found = [stage.rate for stage in self.stages]
         return [rate for rate in found if rate is not None] if found and None not in found else None
 
     def forget(self) -> None:
-        """Another life of the coordinator begins: it will tell all tables."""
+        """Another life of the coordinator begins: it will report all tables."""
         self.decided()
         for stage in self.stages:
             stage.roster, stage.weights, stage.rates = [], [], []
@@ -100,7 +100,7 @@ class Pipeline:
             stage.told, stage.shares, stage.reduce = [], [], ""
 
     def decided(self) -> None:
-        """The step is over, for good or for bad: who fell out of it belongs to the past."""
+        """The step is over, decided or not: forget the members that fell out of it."""
         self.close()
         for stage in self.stages:
             stage.out = []
@@ -112,7 +112,7 @@ def pass_opened(state: RunState, record: Record, at: float, source: str) -> None
     microbatches = reading.count(record, "microbatches") if "microbatches" in record else 0
     step = reading.step_of(pass_id)
     pipeline = state.pipeline
-    again = kind == "train" and step == state.work.opening_step  # another attempt: it has lost who the first one lost
+    again = kind == "train" and step == state.work.opening_step  # the first attempt's losses still count
     pipeline.close() if again else pipeline.decided()
     if replicas:
         pipeline.stage(len(replicas) - 1)
@@ -124,7 +124,7 @@ def pass_opened(state: RunState, record: Record, at: float, source: str) -> None
         state.work.opened(pass_id, step, at)
         for stage in pipeline.stages:
             _takes_part(state, stage.roster)
-        if all(stage.number < 0 for stage in pipeline.stages):  # an older log, which tells no tables
+        if all(stage.number < 0 for stage in pipeline.stages):  # an older log without tables
             _takes_part(state, [each.actor for each in state.members.here.values() if each.stage is not None])
     state.faults.resumed(state, kind, at)
 
@@ -135,11 +135,11 @@ def table_changed(state: RunState, record: Record, at: float, source: str) -> No
     weights = reading.numbers(record, "weights", MOST_ROSTER)
     rates = reading.numbers(record, "rates", MOST_ROSTER)
     reason = reading.text(record, "reason")
-    if index > len(state.pipeline.stages) + 64:  # stages come in order; a made-up one does not take the memory of all
+    if index > len(state.pipeline.stages) + 64:  # stages come in order; an invented one must not take all memory
         raise Malformed("stage")
     state.work.spend(state, at)
     stage = state.pipeline.stage(index)
-    if state.work.opening_step > state.run.step:  # else it is of a step that is about to open: nobody fell out of it
+    if state.work.opening_step > state.run.step:  # otherwise the table is of a step that is about to open
         kept = set(roster)
         stage.out = [*dict.fromkeys(actor for actor in (*stage.out, *stage.roster) if actor not in kept)]
         del stage.out[:-MOST_OUT]
@@ -203,7 +203,7 @@ def planner_looked(state: RunState, record: Record, at: float, source: str) -> N
 
 
 def reduce_told(state: RunState, record: Record, at: float, source: str) -> None:
-    """From a peer's own log: what the reduce of its stage does. `attempt` is `pass/s2n0`."""
+    """From a peer's own log: the state of its stage's reduction. `attempt` is `pass/s2n0`."""
     attempt = reading.name(record, "attempt")
     pass_id, _, rest = attempt.partition("/s")
     digits = rest.partition("n")[0]

@@ -1,6 +1,6 @@
-"""Reading: the fields of a log record, checked. Nothing in a record is trusted: much of it was said by peers.
+"""Reading: checks the fields of a log record. No field is trusted, since peers report many of them.
 
-A record whose fields are not what they should be is passed over whole (`Malformed`); texts and lists are cut to size.
+A record with wrong fields is ignored as a whole (`Malformed`); texts and lists are cut to size.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 Record = dict[str, Any]
 
 MOST_TEXT = 400
-"""Characters of a text that are kept."""
+"""Number of characters of a text that are kept."""
 MOST_NAME = 80
-"""Characters of an actor, a pass, a key."""
+"""Number of characters of an actor, a pass, a key."""
 MOST_STAGES = 4096
 MOST_ROSTER = 65_536
 LARGEST = 2**62
-"""Numbers beyond it are made up; SQLite takes no integer above 2^63."""
+"""Larger numbers are invented; SQLite takes no integer above 2^63."""
 
 
 class Malformed(ValueError):
-    """A record that cannot be what its kind says."""
+    """A record whose fields do not fit its kind."""
 
 
 def text(record: Record, key: str, most: int = MOST_TEXT) -> str:
@@ -33,7 +33,7 @@ def text(record: Record, key: str, most: int = MOST_TEXT) -> str:
 
 
 def name(record: Record, key: str) -> str:
-    """An actor, a pass or a key. Longer ones are no names."""
+    """An actor, a pass or a key. Longer texts are refused."""
     value = record.get(key)
     if type(value) is not str or len(value) > MOST_NAME:
         raise Malformed(key)
@@ -56,7 +56,7 @@ def stage(record: Record, key: str = "stage") -> int:
 
 
 def listing(record: Record, key: str, most: int) -> list[Any]:
-    """A list of at most so many items; a longer one is no such list."""
+    """A list of at most `most` items; a longer one is refused."""
     value = record.get(key)
     if type(value) is not list or len(value) > most:
         raise Malformed(key)
@@ -88,9 +88,9 @@ def numbers(record: Record, key: str, most: int) -> list[float]:
 
 
 def a_number(value: object) -> float:
-    """A finite one."""
+    """A finite number."""
     if type(value) is float:
-        if -1e18 < value < 1e18:  # also tells NaN; products of three are still finite
+        if -1e18 < value < 1e18:  # NaN fails this too; products of three are still finite
             return value
     elif type(value) is int and -(10**18) < value < 10**18:
         return float(value)
@@ -104,7 +104,7 @@ def a_count(value: object, least: int = 0) -> int:
 
 
 def loss(record: Record, key: str) -> float | None:
-    """A number that a step may have overflowed: None then. JSON knows no NaN, but Python's writer does."""
+    """A number; None if it is not finite, as in a step that overflowed. JSON has no NaN, but Python's writer does."""
     value = record.get(key)
     if type(value) is float and not math.isfinite(value):
         return None
@@ -112,7 +112,7 @@ def loss(record: Record, key: str) -> float | None:
 
 
 def flat(value: object, keys: int) -> dict[str, str | float]:
-    """A mapping of texts to texts and finite numbers, of at most so many keys; what does not fit is left out."""
+    """A mapping of texts to texts and finite numbers, of at most `keys` keys; other entries are left out."""
     if type(value) is not dict:
         raise Malformed("no mapping")
     kept: dict[str, str | float] = {}

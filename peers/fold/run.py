@@ -1,4 +1,4 @@
-"""Run: the processes that speak, the run's state in words with its reason, and how far it is."""
+"""Run: the processes that write logs, the run's state in words with its reason, and its progress."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Coordinator:
     last_at: float
     leads: bool = False
     stopped: str = ""
-    """Why it said that it stops; empty while it has not."""
+    """The reason for its stop, as it reported; empty while it has not."""
 
 
 @dataclass(slots=True)
 class Control:
-    """A command of the organiser. `number` 0: it was refused, `reason` says why."""
+    """A command of the organiser. `number` 0: it was refused, and `reason` says why."""
 
     at: float
     number: int
@@ -44,50 +44,50 @@ class Control:
 class Run:
     run_hash: str | None = None
     role: str | None = None
-    """Of the process whose log comes first: coordinator or peer."""
+    """The role of the process whose log comes first: coordinator or peer."""
     actor: str | None = None
     release: str | None = None
     source: str = ""
-    """The log that comes first: what `doing` is about."""
+    """The log that comes first; `doing` is about its process."""
     doing: str = "nothing yet"
     """What that process does."""
     max_rate: int | None = None
-    """Bytes a second that it sends at most; None: no limit."""
+    """Bytes/s that it sends at most; None: no limit."""
     machine: str | None = None
-    """What it can do, in words."""
+    """The capacity of its machine, in words."""
     stopped: bool = False
-    """It said that it stops, and has not started again."""
+    """It reported that it stops, and has not started again."""
     voice: str = ""
-    """Source of events of the coordinator that leads: what it says of members counts."""
+    """Source of events of the leading coordinator: its reports about members count."""
     coordinated: bool = False
-    """A coordinator's log is among those that are read."""
+    """Whether a coordinator's log is among those that are read."""
     coordinators: dict[str, Coordinator] = field(default_factory=dict)
     leader: str | None = None
-    """Of several coordinators, the one that leads."""
+    """The leader, if there are several coordinators."""
     own_leader: str | None = None
-    """The one that leads as far as the process of `source` knows."""
+    """The leader as far as the process of `source` knows."""
     first_at: float | None = None
     last_at: float = 0.0
     word: str = ""
-    """starting, waiting, training, …: as the core says (StateChanged), or as older logs let one think."""
+    """starting, waiting, training, …: as the core reports (StateChanged), or as derived from older logs."""
     reason: str = ""
     since: float | None = None
     told: bool = False
-    """Whether the core says its state in this log."""
+    """Whether the core reports its state in this log."""
     step: int = -1
-    """The last that is decided."""
+    """The last decided step."""
     steps: int | None = None
-    """How many the organiser has asked for since the start; None: those of the manifest."""
+    """Number of steps that the organiser has set since the start; None: the manifest's number."""
     finished: bool = False
     finished_at: float | None = None
     term: int = 0
     controls: list[Control] = field(default_factory=list)
     trouble_at: float | None = None
     trouble: str = ""
-    """The last thing that went wrong, in words."""
+    """The last trouble, in words."""
     own_trouble_at: float | None = None
     own_trouble: str = ""
-    """The same of `source` alone."""
+    """The last trouble in the log of `source`."""
 
     def says(self, word: str, reason: str, at: float) -> None:
         if (word, reason) != (self.word, self.reason):
@@ -95,7 +95,7 @@ class Run:
             self.word, self.reason = word, reason
 
     def seems(self, word: str, reason: str, at: float) -> None:
-        """Of a log whose core does not tell its state."""
+        """Set the state for a log whose core does not report it."""
         if not self.told:
             self.says(word, reason, at)
 
@@ -120,7 +120,7 @@ def process_started(state: RunState, record: Record, at: float, source: str) -> 
     before = run.coordinators.get(actor)
     if before is not None or len(run.coordinators) < MOST_COORDINATORS:
         run.coordinators[actor] = Coordinator(actor, at, at)
-    if not run.voice or run.voice == source:  # others of a group have the word when they lead
+    if not run.voice or run.voice == source:  # other coordinators of a group get the word when they lead
         died = before is not None and not before.stopped
         state.faults.coordinator_back(state, actor, at, before.last_at if before is not None else at, died)
         _new_voice(state, source, at, "the coordinator has started again" if not first else "")
@@ -164,7 +164,7 @@ def state_changed(state: RunState, record: Record, at: float, source: str) -> No
     if word == "starting":
         _new_voice(state, source, at, "the coordinator has started again")
     elif source != run.voice and run.voice and source.startswith("coordinator"):
-        return  # it does not know yet that it leads no more
+        return  # it does not know yet that it was replaced
     state.work.spend(state, at)
     run.told = True
     run.says(word, reason, at)
@@ -204,7 +204,7 @@ def leader_followed(state: RunState, record: Record, at: float, source: str) -> 
     leader = reading.name(record, "leader")
     run = state.run
     if run.leader is None and leader not in run.coordinators:
-        run.leader = leader  # whose own log is not among these
+        run.leader = leader  # its own log is not among these
     for each in run.coordinators.values():
         each.leads = each.actor == run.leader
     if source == run.source:
@@ -225,14 +225,14 @@ def majority_missing(state: RunState, record: Record, at: float, source: str) ->
 def decision_recorded(state: RunState, record: Record, at: float, source: str) -> None:
     step, leader = reading.count(record, "step"), reading.name(record, "leader")
     run = state.run
-    if leader not in run.coordinators:  # else its own log says more, and says when that does not stand
+    if leader not in run.coordinators:  # otherwise its own log says more, and reports a later rollback
         run.step = max(run.step, step)
     if source == run.source:
         run.own_leader = leader or None
 
 
 def pass_told(state: RunState, record: Record, at: float, source: str) -> None:
-    """What the process does, in the words of `swarm-peer status`, and the state of logs whose core does not say it."""
+    """What the process does, in the words of `swarm-peer status`; and the state, if the core does not report it."""
     kind, pass_id = reading.name(record, "pass_kind"), reading.name(record, "pass_id")
     run = state.run
     if source == run.source:
@@ -277,7 +277,7 @@ def step_aborted(state: RunState, record: Record, at: float, source: str) -> Non
 
 
 def joined_own(state: RunState, record: Record, at: float, source: str) -> None:
-    """A peer's own log."""
+    """From a peer's own log."""
     run = state.run
     if source != run.source or run.role != "peer":
         return
@@ -304,7 +304,7 @@ def control_given(state: RunState, record: Record, at: float, source: str) -> No
     run = state.run
     known = {each.number for each in run.controls if each.number}
     if number in known:
-        return  # told by several coordinators of a group
+        return  # several coordinators of a group report it
     run.controls.append(Control(at, number, command, value, by, why))
     del run.controls[:-MOST_CONTROLS]
     if command == "steps" and value.isascii() and value.isdecimal() and len(value) < 18:
@@ -336,7 +336,7 @@ def _new_voice(state: RunState, source: str, at: float, reason: str) -> None:
 
 
 def _speaker(state: RunState, source: str) -> Coordinator | None:
-    """The coordinator whose log a source is: `coordinator` alone, or with its actor behind a slash."""
+    """The coordinator that writes the log `source`: `coordinator` alone, or followed by a slash and its actor."""
     kind, _, actor = source.partition("/")
     if kind != "coordinator":
         return None

@@ -1,4 +1,4 @@
-"""Samples: what the run has brought: held-out losses, texts of the model, checkpoints in the archive."""
+"""Samples: the results of the run: held-out losses, texts of the model, checkpoints in the archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Checkpoint:
     version: int
     at: float
     digests: list[str]
-    """Of its stages. Empty: not complete in the archive yet."""
+    """Digests of its stages. Empty: not complete in the archive yet."""
     nbytes: dict[str, int] = field(default_factory=dict)
     """By stage."""
 
@@ -94,7 +94,7 @@ def checkpoint_archived(state: RunState, record: Record, at: float, source: str)
 
 
 def rolled_back(state: RunState, record: Record, at: float, source: str) -> None:
-    """Later checkpoints are of a history that does not stand."""
+    """Later checkpoints belong to a void history."""
     version = reading.count(record, "version")
     results = state.results
     results.checkpoints = [each for each in results.checkpoints if each.version <= version]

@@ -1,8 +1,8 @@
 """Snapshots: dataclasses of JSON values to JSON and back, exactly.
 
 Fields may be str, int, float, bool, lists and mappings (by text) of these, `Packed`, dataclasses, and each of them or
-None. What is plain JSON already is passed on as it is: of ten thousand peers a snapshot is made in a fraction of a
-second.
+None. Values that are plain JSON already are passed on unchanged, so a snapshot of ten thousand peers takes a fraction
+of a second.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DEPTH = 3
 
 
 def dump(value: Any) -> Any:
-    """A dataclass as a mapping of its fields, however deep. Shares lists and mappings of plain values with it."""
+    """A dataclass as a mapping of its fields, at any depth. Shares lists and mappings of plain values with it."""
     return _codec(type(value)).dump(value)
 
 
 def load(kind: type[T], raw: Any) -> T:
-    """The dataclass `kind` that `dump` made `raw` of; takes it over. Raises KeyError, TypeError or ValueError."""
+    """The dataclass `kind` from which `dump` made `raw`; takes over `raw`. Raises KeyError, TypeError or ValueError."""
     value: T = _codec(kind).load(raw)
     return value
 
@@ -43,7 +43,7 @@ def to_lines(value: Any) -> Iterator[str]:
 
 
 def from_lines(kind: type[T], lines: Iterable[str | bytes]) -> T:
-    """The dataclass `kind` that `to_lines` was given. Raises KeyError, TypeError or ValueError."""
+    """The dataclass `kind` from the lines of `to_lines`. Raises KeyError, TypeError or ValueError."""
     tree: dict[str, Any] = {}
     for line in lines:
         path, raw = orjson.loads(line)
@@ -81,7 +81,7 @@ def _built(kind: Any, tree: Any, depth: int) -> Any:
 
 
 def _inner(kind: Any, name: str) -> Any:
-    """The type of a dataclass's field, or of a mapping's values. Raises KeyError when there is none."""
+    """The type of a dataclass's field, or of a mapping's values. Raises KeyError if there is none."""
     if _is_dataclass(kind):
         return _hints(kind)[name]
     if typing.get_origin(kind) is dict:
@@ -101,7 +101,7 @@ class _Codec:
     dump: Step
     load: Step
     plain: bool
-    """JSON is what it is already."""
+    """Whether the value is plain JSON already."""
 
 
 def _same(value: Any) -> Any:
@@ -143,7 +143,7 @@ def _made(kind: Any) -> _Codec:
         deep = [c for argument in arguments if argument is not type(None) and not (c := _codec(argument)).plain]
         if not deep:
             return _PLAIN
-        assert len(arguments) == 2, kind  # a dataclass or None; else it could not be told which one was written
+        assert len(arguments) == 2, kind  # a dataclass or None; a union of two could not be told apart
         each = deep[0]
         return _Codec(
             lambda v: None if v is None else each.dump(v), lambda raw: None if raw is None else each.load(raw), False
@@ -167,7 +167,7 @@ def _of_dataclass(kind: type) -> _Codec:
         if set(raw) != set(names):
             raise ValueError(f"{kind.__name__} has other fields")
         made = dict(raw)
-        for name in texts:  # mostly names that several parts have, and the state of another moment too
+        for name in texts:  # several parts, and other states, share most names
             made[name] = sys.intern(made[name])
         for name, codec in deep.items():
             made[name] = codec.load(made[name])

@@ -1,4 +1,4 @@
-"""RunState: all that is true of a run at an instant, as the events up to it say."""
+"""RunState: the state of a run at an instant, according to the events up to it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from peers.fold.samples import Results
 from peers.fold.work import Work
 
 FORMAT = 4
-"""Of the lines. Raised when fields change: snapshots of another format are made anew from the log."""
+"""Format of the lines. Raised when fields change: snapshots of another format are made anew from the log."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """Bounded: see the limits of each part. Changed by `peers.fold.apply` alone."""
+    """Bounded: see the limits of each part. Only `peers.fold.apply` changes it."""
 
     run: Run = field(default_factory=Run)
     members: Members = field(default_factory=Members)
@@ -34,18 +34,18 @@ class RunState:
     people: People = field(default_factory=People)
     results: Results = field(default_factory=Results)
     events: int = 0
-    """That were applied."""
+    """Number of applied events."""
     malformed: int = 0
-    """Records that could not be what their kind says, and were passed over."""
+    """Number of records that did not fit their kind, and were ignored."""
 
     def to_lines(self) -> Iterator[str]:
-        """JSON texts, one after the other, made as they are asked for: take all before the next event."""
+        """JSON texts, one after the other, generated lazily: take all before the next event."""
         yield json.dumps({"format": FORMAT})
         yield from snapshot.to_lines(self)
 
     @classmethod
     def from_lines(cls, lines: Iterable[str | bytes]) -> Self:
-        """The state whose `to_lines` these are. Raises ValueError for another format."""
+        """The state from the lines of `to_lines`. Raises ValueError for another format."""
         found = iter(lines)
         try:
             head = json.loads(next(found, "null"))
@@ -53,4 +53,4 @@ class RunState:
                 raise ValueError(f"a snapshot that begins with {str(head)[:80]}, not with format {FORMAT}")
             return snapshot.from_lines(cls, found)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"no snapshot of a run: {error}") from None
+            raise ValueError(f"not a snapshot of a run: {error}") from None

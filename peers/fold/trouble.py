@@ -1,4 +1,4 @@
-"""Trouble: the kinds of events that a person looking after a run wants to know of, and any record in words."""
+"""Trouble: the kinds of events that need an organiser's attention, and the text of any record."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def in_words(record: Record) -> str:
         event = from_record(short)
         words = event.describe() if event is not None else kind
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, ZeroDivisionError):
-        words = printable(kind)  # fields that are not what they should be
+        words = printable(kind)  # the fields do not fit the kind
     return words if len(words) <= MOST_TEXT else words[: MOST_TEXT - 1] + "…"

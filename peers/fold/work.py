@@ -1,4 +1,4 @@
-"""Work: the steps that were decided, who added what to them, how fast they went, and what peers did meanwhile."""
+"""Work: the decided steps, their contributors and speed, and what peers did meanwhile."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from peers.fold.state import RunState
 
 MOST_STEPS = 64
-"""Steps that are kept in detail."""
+"""Number of steps that are kept in detail."""
 MOST_MICROBATCHES = 65_536
 KINDS = ("forward", "backward", "waiting", "reducing", "applying", "recovering")
-"""Of a peer's time in a step."""
+"""Kinds of a peer's time in a step."""
 IDLE = frozenset(("paused", "finished", "stopping"))
-"""States in which nothing is to be done: they take nothing from the goodput."""
+"""States without work to do: they do not reduce the goodput."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Step:
     seconds: float | None = None
     tokens_per_second: float | None = None
     ideal: float | None = None
-    """Tokens a second that these peers could do, by the planner's rates."""
+    """Tokens/s that these peers could do, by the planner's rates."""
     efficiency: float | None = None
     skipped: bool = False
     replicas: list[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Window:
                 bucket[2] += possible * part
 
     def goodput(self) -> float | None:
-        """What was done of what was possible. None: nothing was."""
+        """The fraction of possible tokens that were done. None: none were possible."""
         done = sum(bucket[1] for bucket in self.buckets)
         possible = sum(bucket[2] for bucket in self.buckets)
         return done / possible if possible > 0 else None
@@ -85,7 +85,7 @@ class Window:
                 return bucket
             if bucket[0] < number:
                 break
-        return None  # before the window, or a bucket in which nothing was: of the past, and too small to matter
+        return None  # before the window, or an empty bucket: past, and too small to matter
 
 
 @dataclass(slots=True)
@@ -95,20 +95,20 @@ class Work:
     """Of all steps that stand."""
     tokens_per_step: int | None = None
     done: float = 0.0
-    """Tokens of all steps that were decided, also of those that were rolled back."""
+    """Tokens of all decided steps, including rolled-back ones."""
     possible: float = 0.0
-    """Tokens that the peers of then could have done, by the planner's rates."""
+    """Tokens that the peers of the time could have done, by the planner's rates."""
     possible_since: float | None = None
-    """Up to when `possible` counts."""
+    """The time up to which `possible` counts."""
     minute: Window = field(default_factory=lambda: Window(5.0, 12))
     hour: Window = field(default_factory=lambda: Window(60.0, 60))
     opening: str = ""
-    """The pass that was opened last, for training."""
+    """The training pass that was opened last."""
     opening_step: int = -1
     opening_at: float = 0.0
     """When the first attempt of that step began."""
     recorded: list[Step] = field(default_factory=list)
-    """What those who do not lead say of steps that the leader's log has not told yet. It may die before it does."""
+    """Followers' reports about steps that the leader's log lacks. The leader may die before it reports them."""
 
     def opened(self, pass_id: str, step: int, at: float) -> None:
         if step != self.opening_step:
@@ -116,7 +116,7 @@ class Work:
         self.opening, self.opening_step = pass_id, step
 
     def spend(self, state: RunState, at: float) -> None:
-        """Time has passed until `at` with the rates that stand now."""
+        """Time has passed until `at` with the current rates."""
         since, ideal = self.possible_since, ideal_rate(state)
         self.possible_since = at if ideal is not None or since is not None else None
         if since is None or ideal is None or at <= since or state.run.word in IDLE:
@@ -127,7 +127,7 @@ class Work:
         self.hour.add(since, at, 0.0, possible)
 
     def fill(self, state: RunState, decided: int) -> None:
-        """Steps up to `decided` stand, whoever has told of them: nobody else will."""
+        """Steps up to `decided` stand, whichever coordinator reported them: no other report will come."""
         for step in self.recorded:
             if state.run.step < step.step <= decided:
                 self.put(step)
@@ -135,7 +135,7 @@ class Work:
         self.recorded = []
 
     def put(self, step: Step) -> None:
-        """In its place, if nothing is known of it yet."""
+        """Insert a step in its place, if it is not known yet."""
         place = len(self.steps)
         while place and self.steps[place - 1].step >= step.step:
             place -= 1
@@ -155,7 +155,7 @@ class Work:
 
 
 def ideal_rate(state: RunState) -> float | None:
-    """Tokens a second if nobody ever waited: the slowest stage rules. None: the log does not tell."""
+    """Tokens/s if no peer ever waited: that of the slowest stage. None: the log does not say."""
     rates, per_step, microbatches = state.pipeline.rates(), state.work.tokens_per_step, state.pipeline.microbatches
     if not rates or per_step is None or not microbatches:
         return None
@@ -172,7 +172,7 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
     added = [_shares(each) for each in assignments]
     work, run = state.work, state.run
     if _led_before(state, record, source):
-        if step <= run.step:  # the end of its log has come late: it changes nothing of what came after
+        if step <= run.step:  # the end of a log has come late: later events stand
             work.put(Step(step, "", None, at, tokens, loss, norm, rate, skipped=scale == 0.0, without=without))
         return
     work.recorded = [each for each in work.recorded if each.step > step]
@@ -214,12 +214,12 @@ def step_decided(state: RunState, record: Record, at: float, source: str) -> Non
 
 
 def recorded(state: RunState, record: Record, at: float, source: str) -> None:
-    """A coordinator that does not lead has the decision. The leader's own log says more, where it is read too."""
+    """A follower has the decision. The leader's own log says more, if it is read too."""
     step, leader = reading.count(record, "step"), reading.name(record, "leader")
     tokens = reading.count(record, "tokens") if "tokens" in record else 0
     work, run = state.work, state.run
     if not tokens or step <= run.step or any(each.step == step for each in work.recorded):
-        return  # an older log, or it is known
+        return  # an older log, or a known step
     loss, norm = (None if record.get(key) is None else reading.loss(record, key) for key in ("loss", "gradient_norm"))
     skipped = reading.loss(record, "scale") == 0.0
     told = Step(step, "", None, at, tokens, loss, norm, reading.number(record, "rate"), skipped=skipped)
@@ -242,7 +242,7 @@ def step_measured(state: RunState, record: Record, at: float, source: str) -> No
 
 
 def step_applied(state: RunState, record: Record, at: float, source: str) -> None:
-    """In a peer's own log, where there is no coordinator's, that is how far the run is."""
+    """In a peer's own log, without a coordinator's, this is the progress of the run."""
     step = reading.count(record, "step")
     if not state.run.coordinated:
         state.run.step = step
@@ -278,7 +278,7 @@ def rolled_back(state: RunState, record: Record, at: float, source: str) -> None
 
 
 def back_to(state: RunState, version: int) -> None:
-    """Steps from `version` on do not stand. Their tokens have been trained all the same, by those who did."""
+    """Steps from `version` on do not stand. Their tokens still count for the peers that trained them."""
     run, work = state.run, state.work
     if version > run.step:
         return
@@ -292,14 +292,14 @@ def back_to(state: RunState, version: int) -> None:
 
 
 def _led_before(state: RunState, record: Record, source: str) -> bool:
-    """Whether somebody speaks who leads no more, of a term that is over."""
+    """Whether the record is of a former leader, of a term that is over."""
     run = state.run
     term = reading.count(record, "term") if "term" in record else run.term
     return source.startswith("coordinator") and source != run.voice != "" and term < run.term
 
 
 def _shares(assignment: object) -> dict[int, int]:
-    """How many microbatches each roster member added."""
+    """Number of microbatches that each roster member added."""
     if type(assignment) is not list or len(assignment) > MOST_MICROBATCHES:
         raise Malformed("assignments")
     counted: dict[int, int] = {}
@@ -313,7 +313,7 @@ def _shares(assignment: object) -> dict[int, int]:
 
 
 def _credit(state: RunState, tokens: int, added: list[dict[int, int]]) -> None:
-    """Whoever added a microbatch of a stage has its tokens in that stage."""
+    """A member that added a microbatch of a stage is credited with its tokens in that stage."""
     for index, shares in enumerate(added[: len(state.pipeline.stages)]):
         roster, total = state.pipeline.stages[index].roster, sum(shares.values())
         if not total or not roster:

@@ -1,6 +1,6 @@
-"""Progress: the events of a running process as lines people like to read. A listener of the event log.
+"""Progress: the events of a running process as lines for people. A listener of the event log.
 
-One line for each step; between them what happened, with its reason. Colours on a terminal, plain text elsewhere.
+One line for each step; other events between them, with reasons. Colours on a terminal, plain text elsewhere.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _NEWS = (
 
 
 class Progress:
-    """Call it with each event (`EventLog.listeners`). `steps` and `data` of the manifest, where known, add context."""
+    """Call it with each event (`EventLog.listeners`). `steps` and `data` of the manifest, if known, add context."""
 
     def __init__(
         self, console: Console, *, steps: int | None = None, data: DataSection | None = None, label: str = ""
     ) -> None:
         self._console = console
         self._label = label
-        """Whose lines these are, where several share a terminal."""
+        """The name of the process, if several share a terminal."""
         self._steps = steps
         self._data = data
         self._pairs = StepPairs()
@@ -83,13 +83,13 @@ class Progress:
                 self._print(at, event.describe(), "cyan" if isinstance(event, e.Sampled) else "")
 
     def _applied(self, event: e.StepApplied, at: float) -> None:
-        """A peer's line of a step: loss and speed are known to the coordinator alone."""
+        """A peer's line of a step: only the coordinator knows loss and speed."""
         took = "" if self._applied_at is None else f", {at - self._applied_at:.1f} s after the one before"
         self._applied_at = at
         self._print(at, f"step {event.step + 1} applied{took}", "bold")
 
     def _first_recovery(self, event: e.FrameRecovered, at: float) -> None:
-        """A pass may recover hundreds of frames: the first one says that it works."""
+        """A pass may recover hundreds of frames: report only the first."""
         of_pass = event.key.partition("/")[0]
         if of_pass != self._recovered:
             self._recovered = of_pass
@@ -115,5 +115,5 @@ def print_json(event: e.Event, at: float) -> None:
 
 
 def is_trouble(event: e.Event) -> bool:
-    """Whether a person looking after the run would want to know the reason."""
+    """Whether the event needs the attention of the person who looks after the run."""
     return event.severity == "warning"

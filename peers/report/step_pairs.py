@@ -8,7 +8,7 @@ Pair = tuple[float, StepDecided, StepMeasured | None]
 
 
 class StepPairs:
-    """Feed it every event; it gives each decided step once, with its figures if they came before the next step."""
+    """Call it with every event; it returns each decided step once, with its figures if they came in time."""
 
     def __init__(self) -> None:
         self._waiting: tuple[float, StepDecided] | None = None

@@ -1,4 +1,4 @@
-"""A tally: counts a trouble by who makes it, and says which of its repeats are worth a line in the log."""
+"""A tally: counts troubles by name, and tells which repeats are worth a line in the log."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ _MOST_NAMES = 4096
 
 
 class Tally:
-    """The first ten of each name are told, then the 100th, the 1,000th …: a stranger cannot fill a disk with them."""
+    """The first ten of each name are reported, then the 100th, the 1,000th …, so a stranger cannot fill a disk."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str) -> int:
-        """Count one more; returns how many it makes. Beyond 4,096 names the oldest is forgotten."""
+        """Count one more; returns the count. Beyond 4,096 names the oldest is forgotten."""
         count = self._counts[name] = self._counts.get(name, 0) + 1
         if len(self._counts) > _MOST_NAMES:
             del self._counts[next(iter(self._counts))]

@@ -29,11 +29,11 @@ class ArchivedRun:
     archive: Archive
     version: int
     tokenizer: Path
-    """A file of text runs alone."""
+    """The tokenizer file; only text runs have one."""
 
 
 class Refused:
-    """Checkpoints of an archive that were passed over: said on stderr when found, and kept as `texts`."""
+    """Checkpoints of an archive that were skipped: reported on stderr when found, and kept as `texts`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -47,7 +47,7 @@ class Refused:
 def check_archive(directory: Path, run_hash: str) -> None:
     """Refuse an archive in which another run has trained: its checkpoints would be pruned. Raises StateError, OSError.
 
-    Version 0 alone does not count: nobody has worked for it.
+    Version 0 alone does not count: it holds no training.
     """
     path = directory / MANIFEST_FILE
     if not path.exists() or not any(VersionFolder(directory, run_hash).versions()):
@@ -56,13 +56,13 @@ def check_archive(directory: Path, run_hash: str) -> None:
     if found != run_hash:
         raise StateError(
             directory,
-            f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: give this run its own "
+            f"holds checkpoints of run {found[:16]}…, RUN.toml resolves to {run_hash[:16]}…: give this run a separate "
             "--home, or restore the RUN.toml and corpus it was started with",
         )
 
 
 def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | None) -> None:
-    """Put what a reader of the archive in `directory` needs beside the checkpoints. Raises OSError."""
+    """Write the files that a reader of the archive in `directory` needs beside the checkpoints. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     files = {} if tokenizer is None else {TOKENIZER_FILE: tokenizer}
     for name, content in (files | {MANIFEST_FILE: manifest.canonical()}).items():
@@ -71,9 +71,9 @@ def describe_archive(directory: Path, manifest: RunManifest, tokenizer: bytes | 
 
 
 def open_archived(directory: Path, version: int | None, on_refused: OnRefused) -> ArchivedRun:
-    """Open the archive in `directory` at `version`, or at its newest whole one. Raises StateError.
+    """Open the archive in `directory` at `version`, or at its newest complete one. Raises StateError.
 
-    `on_refused` is told of damaged ones that are newer.
+    `on_refused` is called for damaged checkpoints that are newer.
     """
     path = directory / MANIFEST_FILE
     try:

@@ -1,8 +1,8 @@
-"""A stage's sums in the reference, when a swarm's replicas have averaged their gradients compressed.
+"""A stage's sums in the reference, for a swarm whose replicas average their gradients compressed.
 
-The same arithmetic as in swarm/compute/coded.py and low_rank_reduction.py, over whole vectors and written down a second
-time. Who added what in a step, and whose residuals counted, is in the decision record. Without a record there is one
-replica a stage, which compresses nothing.
+It is the arithmetic of swarm/compute/coded.py and low_rank_reduction.py, over whole vectors and written a second time.
+The decision record tells which member added which microbatches in a step, and which residuals counted. Without a record
+there is one replica per stage, which compresses nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALONE = (Contribution(-1, -1),)  # all microbatches
 
 
 class AveragedSums:
-    """`begin` a step, `add` its microbatches, take what is `reduced`."""
+    """`begin` a step, `add` its microbatches, take the `reduced` sums."""
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         self.layout = layout
@@ -37,7 +37,7 @@ class AveragedSums:
         self._step = 0
 
     def begin(self, step: int, contributions: Sequence[Contribution] = ()) -> None:
-        """Raises ReplayError for residuals that are not known here."""
+        """Raises ReplayError for unknown residuals."""
         self._step = step
         self._contributions = contributions or _ALONE
         while len(self._members) < len(self._contributions):
@@ -51,15 +51,15 @@ class AveragedSums:
             )
 
     def add(self, m: int, gradients: Sequence[Tensor], loss: float | None) -> None:
-        """Microbatch `m`, to the sums of the member that had it. Raises SumOverflow, ReplayError."""
+        """Add microbatch `m` to the sums of the member that had it. Raises SumOverflow, ReplayError."""
         for sums, each in zip(self._members, self._contributions, strict=False):
             if each.microbatches >> m & 1:
                 sums.add(gradients, loss, step=self._step)
                 return
-        raise ReplayError(f"microbatch {m} of step {self._step} is in nobody's sum")
+        raise ReplayError(f"microbatch {m} of step {self._step} is in no member's sum")
 
     def reduced(self) -> Tensor:
-        """What every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError."""
+        """The sums that every replica applies, as in swarm/compute/totals.py. Raises SumOverflow, codecs.CodecError."""
         members = self._members[: len(self._contributions)]
         if self._way is None or len(members) == 1:
             total = combine(members[0].numbers(slice(0, self.layout.length)), (), self._sums)
@@ -77,7 +77,7 @@ class AveragedSums:
 
 
 class _Coded:
-    """`shares`: what compressing each member's share lost in the step before, by roster; `sums`: the same of sums."""
+    """`shares`: the error of compressing each member's share in the step before, by roster; `sums`: of the sums."""
 
     def __init__(self, layout: Layout, sums: SumSection) -> None:
         self.shares: list[Tensor | None] = []
@@ -85,7 +85,7 @@ class _Coded:
         self._codec = codecs.averaging(sums.averaging)
 
     def alone(self) -> None:
-        """A step of one replica: nothing is lost."""
+        """A step of one replica: there is no compression error."""
         self.shares, self.sums = [None], None
 
     def average(self, step: int, members: list[Tensor], told: Sequence[Contribution], reduced: Tensor) -> None:
@@ -106,7 +106,7 @@ class _Coded:
         self.shares, self.sums = [*shares], sums
 
     def _across(self, values: Tensor, before: Tensor | None, where: slice, lost: Tensor) -> Tensor | None:
-        """What a receiver makes of `values` and an earlier loss; lost[where]: what that loses. None: not finite."""
+        """The reconstruction of `values` plus an earlier error; lost[where]: the new error. None: not finite."""
         wanted = values.double()
         if before is not None:
             wanted = wanted + before[where]
@@ -119,7 +119,7 @@ class _Coded:
 
 
 class _LowRank:
-    """`shares`: what the rank left out of each member's share in the step before; `right`: the Q that it ended with."""
+    """`shares`: the part of each member's share outside the rank in the step before; `right`: its final Q."""
 
     def __init__(self, layout: Layout, rank: int) -> None:
         self.shares: list[Tensor | None] = []
@@ -154,7 +154,7 @@ class _LowRank:
 
 
 def _added(shares: Sequence[Tensor | None]) -> Tensor:
-    """In fp64, in the order of the roster."""
+    """The sum in fp64, in the order of the roster."""
     total: Tensor | None = None
     for share in shares:
         assert share is not None

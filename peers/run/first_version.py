@@ -1,6 +1,6 @@
 """Version 0 of a run from imported parameters: each stage's state, its digest, its place in the archive.
 
-A state of version 0 is the parameters, moments of zero, and the chain digest that the run begins with.
+A state of version 0 is the parameters, moments of zero, and the chain digest at the start of the run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def first_digests(parameters: InitialParameters, model: ModelSection) -> tuple[s
 
 
 def first_states(parameters: InitialParameters, manifest: RunManifest) -> Iterator[StageState]:
-    """State of version 0, stage by stage: as what the swarm takes up, for the reference."""
+    """State of version 0, stage by stage, for the reference: the same state that the swarm loads."""
     for stage in range(manifest.model.stages):
         tensors = _tensors(parameters.of_stage(manifest.model, stage))
         yield StageState(0, 0, first_chain(manifest, stage), dict(tensors))
 
 
 def archive_first(archive: Archive, parameters: InitialParameters, manifest: RunManifest) -> None:
-    """Put version 0 into the archive, whatever lies there. Raises StateError."""
+    """Put version 0 into the archive, replacing an existing one. Raises StateError."""
     for stage, state in enumerate(first_states(parameters, manifest)):
         meta = ShardMeta(manifest.hash, stage, 0, 0, state.chain, manifest.initial.digests[stage])
         chunks = iter_chunks(state.tensors, meta)

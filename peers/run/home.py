@@ -7,7 +7,7 @@ metrics.jsonl    figures by step (peers/report/metrics.py)
 checkpoints/     shards this process keeps, in a folder for each run, named by its hash
 retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
 lent/            sums of steps, kept for peers that catch up; emptied at every start
-incoming/        what a peer that joins or catches up has of a state and of sums
+incoming/        parts of a state and of sums that a peer fetches to join or catch up
 seats/           homes of the further peers of a process that holds several stages (peers/stage/seats.py)
 archive/         the coordinator's verified copy of each stage
 decisions.sqlite the coordinator's decision record
@@ -37,7 +37,7 @@ from typing import IO, Self
 from swarm.atomic import atomic_file, write_whole
 
 _NOBODYS = Path("~")
-"""Of a process that has no home folder: without HOME, under a user id that the system does not know."""
+"""Home of a process without a home folder: without HOME, under a user id that the system does not know."""
 
 
 def _of_this_user() -> Path:
@@ -58,7 +58,7 @@ class HomeError(ValueError):
 
 
 def logged_home(path: Path | None) -> Home:
-    """The home at `path`, else the default one, a peer's or a coordinator's, that was busy last. Raises HomeError."""
+    """The home at `path`, else the default home, of a peer or a coordinator, used last. Raises HomeError."""
     homes = [Home(path)] if path is not None else [Home(PEER_HOME), Home(COORDINATOR_HOME)]
     logged = [home for home in homes if home.events.exists()]
     if not logged:
@@ -110,7 +110,7 @@ class Home:
 
     @property
     def join_token(self) -> Path:
-        """The invite that peers join with, as the coordinator has made it last. Not `invite`, another coordinator's."""
+        """The invite that peers join with, as last made. It is not `invite`, another coordinator's."""
         return self.path / "join-token"
 
     @property
@@ -119,7 +119,7 @@ class Home:
 
     @property
     def port(self) -> int:
-        """Under which others knew who lived here last; 0: none is known."""
+        """The port under which others knew the last process here; 0: none is known."""
         try:
             return min(_number((self.path / "port").read_text(encoding="ascii", errors="replace")) or 0, 65535)
         except OSError:
@@ -139,7 +139,7 @@ class Home:
         return OpenHome(path, clock)
 
     def occupant(self) -> int | None:
-        """Process id that holds the lock now, None if nobody does."""
+        """Process id that holds the lock now, None if there is none."""
         try:
             file = self._lock.open("r")
         except FileNotFoundError:
@@ -181,7 +181,7 @@ class OpenHome(Home):
             raise
 
     def keep_port(self, port: int) -> None:
-        """Be there again at the next start: others look for this one where it was. Raises OSError."""
+        """Keep this port for the next start, since others look for this process there. Raises OSError."""
         with atomic_file(self.path / "port") as file:
             write_whole(file, f"{port}\n".encode())
 
@@ -207,7 +207,7 @@ class OpenHome(Home):
             owner = _number(file.read())
             file.close()
             who = f"process {owner}" if owner else "another process"
-            raise HomeError(f"{self.path} is in use by {who}: give this one its own --home") from None
+            raise HomeError(f"{self.path} is in use by {who}: give this process another --home") from None
         except OSError:
             file.close()
             raise
@@ -237,7 +237,7 @@ _WANTED = "that you may write to, on a disk that has locks (most network drives 
 
 
 def _expanded(path: Path) -> Path:
-    """With the user's home for a `~`, which only a shell replaces. Raises HomeError where there is none."""
+    """With the user's home for a `~`, which only a shell replaces. Raises HomeError if there is none."""
     try:
         return path.expanduser()
     except RuntimeError:

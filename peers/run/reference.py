@@ -1,8 +1,8 @@
-"""The reference: the same run in one process, as plain as can be. What the swarm computes must equal this.
+"""The reference: the same run in one process, as simple as possible. The swarm's result must equal it.
 
-The whole model is one autograd graph; the boundary codecs sit at the cuts as straight-through functions. It shares
-with the swarm only the model, the data, the codecs and the definitions of sums, digests and the optimizer step; it
-knows nothing of peers, frames or the protocol.
+The whole model is one autograd graph; the boundary codecs are straight-through functions at the cuts. It shares with
+the swarm only the model, the data, the codecs and the definitions of sums, digests and the optimizer step; it knows
+nothing of peers, frames or the protocol.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ReferenceResult:
 
     @property
     def digest(self) -> str:
-        """Of the whole run."""
+        """Digest of the whole run."""
         return run_digest(self.digests)
 
 
@@ -91,14 +91,12 @@ def train_reference(
     """Train from `state` (else from the initial parameters) to version `stop_after` (else the run's end).
 
     The organiser may have moved that end: `stop_after` may be beyond it, where the learning rate stays at its minimum.
+    A run from imported parameters begins with their `state` (peers/run/first_version.py). `replay`: a swarm's choices
+    in each step. Without it, the choices of peers that never die or forget, and whose links are never measured.
 
-    A run from imported parameters begins with a `state` of theirs (peers/run/first_version.py).
-    `replay`: what a swarm has chosen in each step. Without it, what peers that never die or forget would, whose links
-    are never measured.
-
-    `arithmetic`: results equal a swarm's whose peers compute so, on the same kind of machine. Its threads are set for
-    the process; sums, codecs and averages are the CPU's, whatever the device. Raises StateError, SumOverflow,
-    codecs.CodecError, ReplayError.
+    `arithmetic`: results equal those of a swarm whose peers compute this way, on the same kind of machine. Its threads
+    are set for the process; sums, codecs and averages run on the CPU, whatever the device. Raises StateError,
+    SumOverflow, codecs.CodecError, ReplayError.
     """
     assert state is not None or not manifest.initial.sha256, "version 0 is imported: it has no other initial parameters"
     torch.set_num_threads(arithmetic.threads)
@@ -191,7 +189,7 @@ class ReferenceModel:
     def heldout_loss(self, data: HeldoutData, *, coded: bool = True) -> float:
         """Nats per token over the evaluation's held-out microbatches; `coded` False leaves the codecs out.
 
-        Where codecs are chosen as the run goes, an evaluation crosses with those of the step before it.
+        If codecs are chosen during the run, an evaluation uses those of the step before it.
         """
         count = self._manifest.evaluation.microbatches
         with torch.no_grad():
@@ -215,7 +213,7 @@ class ReferenceModel:
             sums.add(m, mine, loss.item() if sums.layout.with_loss else None)
 
     def _shared(self, reduced: list[Tensor]) -> list[Tensor]:
-        """The sums of what the first and the last stage both hold are made of both; each is exact by itself."""
+        """Combine the sums of parameters that the first and the last stage share; each is exact by itself."""
         if shared := self._layouts[0].shared_length:
             first, last = (reduced[stage][:shared] for stage in (0, -1))
             total = combine(first, (last,), self._manifest.sums)
@@ -233,7 +231,7 @@ class ReferenceModel:
             return last.train_loss(entered, inputs, labels)
 
     def _entered(self, tokens: Tensor, coded: bool, microbatch: int | None) -> Tensor:
-        """What enters the last stage. `microbatch`: of the training step that has begun."""
+        """The input of the last stage. `microbatch`: of the training step that has begun."""
         x = tokens
         for boundary, module in enumerate(self._modules[:-1], 1):
             x = module(x, tokens)
@@ -252,14 +250,14 @@ class ReferenceModel:
 
 
 def _pairs(manifest: RunManifest, chosen: Sequence[CodecPair]) -> list[tuple[codecs.Codec, codecs.Codec]]:
-    """The codecs by boundary; without a choice those that a run begins with."""
+    """The codecs by boundary; without a choice those at the start of a run."""
     if manifest.codec.auto and chosen:
         return [codecs.pair(pair.forward, pair.backward) for pair in chosen]
     return [codecs.pair(*ladder.start(manifest))] * (manifest.model.stages - 1)
 
 
 class _Memory:
-    """What each boundary's codec left at the last visit of each microbatch, for the next to build on."""
+    """The reconstructions of each boundary's codec from the last visit of each microbatch, as bases for the next."""
 
     def __init__(self, manifest: RunManifest) -> None:
         codec, order = codecs.get(manifest.codec.forward), visits(manifest)
@@ -276,7 +274,7 @@ class _Memory:
         self._replay = replay
 
     def base(self, boundary: int, m: int) -> Tensor | None:
-        """What an activation builds on in the step that has begun; None for a key frame. Raises ReplayError."""
+        """The base of an activation in the step that has begun; None for a key frame. Raises ReplayError."""
         visit = self._order.previous(self._step)
         base = self._kept.pop((visit, boundary, m), None) if visit is not None else None
         if self._replay is None:
@@ -285,7 +283,7 @@ class _Memory:
             return None
         if base is None:
             raise ReplayError(
-                f"microbatch {m} of step {self._step} crossed boundary {boundary} as a change since step {visit}, "
+                f"microbatch {m} of step {self._step} at boundary {boundary} is relative to step {visit}, "
                 "which is not known here: train from version 0"
             )
         return base
@@ -294,7 +292,7 @@ class _Memory:
         self._kept[self._step, boundary, m] = left
 
     def forget(self, step: int) -> None:
-        """It was skipped: nothing builds on it."""
+        """The step was skipped: later steps do not build on it."""
         self._kept = {key: left for key, left in self._kept.items() if key[0] != step}
 
 
@@ -309,7 +307,7 @@ class Crossed:
 
 
 class _Boundary(torch.autograd.Function):
-    """What a cut does to what crosses it and, on the way back, to its gradient."""
+    """The effect of a cut on an activation and, in the backward, on its gradient."""
 
     @staticmethod
     def forward(
@@ -333,7 +331,7 @@ _cross: Callable[[Tensor, codecs.Codec, codecs.Codec, Crossed, float], Tensor] =
 
 
 def _crossed(codec: codecs.Codec, tensor: Tensor) -> tuple[bytes, Tensor]:
-    """Its frame, and what that says. What is not finite crosses as NaN throughout, and the step is skipped."""
+    """The frame and its reconstruction. A tensor that is not finite becomes NaN throughout, and the step is skipped."""
     try:
         frame = codec.encode(tensor.cpu())
     except codecs.CodecError as error:

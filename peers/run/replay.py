@@ -1,6 +1,6 @@
-"""What a run's decision record says of each step that the manifest does not: what `reference` must do the same way.
+"""The choices in a run's decision record beyond the manifest, which `reference` must repeat.
 
-A swarm's result is a function of the manifest and of these few choices, which its peers made as they went along.
+A swarm's result is a function of the manifest and of these few choices, which its peers made during the run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class StepReplay:
     """The choices of one decided step."""
 
     key_frames: tuple[int, ...] = ()
-    """By boundary 1, 2, …: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none."""
+    """By boundary 1, 2, …: bit m is set if microbatch m crossed as a key frame. Empty if the codec has none."""
     contributions: tuple[tuple[Contribution, ...], ...] = ()
-    """By stage, who added what: empty each where gradients are not averaged compressed."""
+    """By stage: the contributions of its members. Empty if gradients are not averaged compressed."""
     codecs: tuple[CodecPair, ...] = ()
-    """By boundary 1, 2, …: what it crossed with. Empty where the manifest says it all."""
+    """By boundary 1, 2, …: the codecs. Empty if the manifest names them."""
     update: Update | None = None
-    """As the coordinator's machine worked it out; None: as this one does."""
+    """As the coordinator's machine computed it; None: as this one does."""
 
     @classmethod
     def of(cls, decision: Decision) -> StepReplay:
@@ -34,11 +34,11 @@ class StepReplay:
 
 
 class ReplayError(ValueError):
-    """A swarm chose what the reference cannot do the same way."""
+    """A swarm made a choice that the reference cannot repeat."""
 
 
 def read_replay(home: Home, run_hash: str) -> Mapping[int, StepReplay]:
-    """By step, all that stand in a coordinator's record; empty where there is none. Raises RecordError."""
+    """By step, all choices in a coordinator's record; empty if there is none. Raises RecordError."""
     if not home.decisions.exists():
         return {}
     return {decision.step: StepReplay.of(decision) for decision in read_decisions(home.decisions, run_hash)}

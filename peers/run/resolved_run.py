@@ -20,15 +20,14 @@ class ResolvedRun:
     corpus: Path
     """Folder of the prepared corpus, on this machine."""
     initial: InitialParameters | None = None
-    """What version 0 is made of, if it is imported."""
+    """The parameters of version 0, if it is imported."""
 
 
 def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
     """Read RUN.toml at `path`; directories are relative to it.
 
-    Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec.
-
-    Imported parameters are checked whole against their hash, which takes seconds for each gigabyte.
+    Raises ManifestError, CorpusError, StateError, codecs.UnknownCodec. Imported parameters are checked completely
+    against their hash, which takes seconds per gigabyte.
     """
     from swarm.data import read_corpus
 
@@ -50,11 +49,11 @@ def resolve_run(path: Path, overrides: Iterable[str] = ()) -> ResolvedRun:
 
 
 def _check_codecs(manifest: RunManifest) -> None:
-    """Raises UnknownCodec: here, before a home is taken or a key is made for a run that cannot be."""
+    """Raises UnknownCodec, before a home is taken or a key is made for an impossible run."""
     from swarm import codecs
     from swarm.codecs import ladder
 
     for forward, backward in itertools.product(*ladder.names(manifest)):
         codecs.pair(forward, backward)
-    if manifest.sums.compresses and not manifest.sums.rank:  # low rank is no codec
+    if manifest.sums.compresses and not manifest.sums.rank:  # low rank is not a codec
         codecs.averaging(manifest.sums.averaging)

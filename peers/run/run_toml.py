@@ -1,6 +1,6 @@
 """RUN.toml with comments, written from the run file's own model: every table, every key, its value and meaning.
 
-Keys and values come from `RunFile`; only the meanings are kept here, and a test holds the two together.
+Keys and values come from `RunFile`; only the meanings are kept here, and a test checks that they match.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLES: dict[str, str] = {
     "evaluation": "Evaluation on held-out text through the pipeline, and a generated sample.",
     "swarm": "The number of peers.",
     "audit": "Other peers compute some steps a second time, to detect wrong results. See docs/trust.md.",
-    "coordinator": "Who may coordinate: empty for one machine, or a group of which a minority may die. See "
+    "coordinator": "Machines that may coordinate: empty for one machine, or a group of which a minority may die. See "
     "docs/hosting.md.",
     "data": "The prepared corpus. Its hashes are part of the run, its folder is not.",
     "initial": "Imported initial parameters. Their hash is part of the run, their folder is not. See "
@@ -87,7 +87,7 @@ MEANINGS: dict[str, str] = {
     "timing.recruit_after_s": "seconds to wait for the last peer of a stage before a standby takes its place",
     "checkpoint.every": "steps between checkpoints",
     "checkpoint.keep": "number of checkpoints to keep",
-    "divergence.skips": "so many skipped steps in a row count as divergence",
+    "divergence.skips": "number of consecutive skipped steps that count as divergence",
     "divergence.action": '"stop": the run ends with exit code 4; "go_back": it resumes from the last good checkpoint '
     "with a lower rate",
     "divergence.rate": '"go_back" only: factor of the learning rate, applied each time',
@@ -112,7 +112,7 @@ MEANINGS: dict[str, str] = {
 
 
 def named_run(name: str) -> RunSection:
-    """A run by the name that --name gives. Raises ManifestError."""
+    """The run section for the name given by --name. Raises ManifestError."""
     try:
         return RunSection(name=name)
     except ValueError:
@@ -120,7 +120,7 @@ def named_run(name: str) -> RunSection:
 
 
 def write_run_file(path: Path, run: RunFile) -> None:
-    """Write RUN.toml of `run`, in place of what was there. Raises ManifestError, OSError: then that is still there."""
+    """Write RUN.toml of `run`, replacing an existing file. Raises ManifestError, OSError; the old file then stays."""
     try:
         raw = render(run).encode("utf-8")
     except UnicodeEncodeError as error:
@@ -132,7 +132,7 @@ def write_run_file(path: Path, run: RunFile) -> None:
 
 
 def render(run: RunFile) -> str:
-    """RUN.toml of `run`; `load_run_file` reads it back as an equal RunFile. Keys that mean nothing are left out."""
+    """RUN.toml of `run`; `load_run_file` reads it back as an equal RunFile. Keys without a use are left out."""
     lines = [
         "# A run of swarm-peer. Anyone can read this file; `swarm-peer coordinate` turns it into a signed manifest.",
         "# Unknown keys are errors. Every key may be overridden with --set table.key=value.",

@@ -22,9 +22,9 @@ class Verdict:
 def archived_digests(
     home: Path, manifest: RunManifest, on_refused: OnRefused = lambda path, reason: None
 ) -> tuple[int, tuple[str, ...]]:
-    """Newest whole version in a coordinator's archive and the state digest of each stage. Raises StateError.
+    """Newest complete version in a coordinator's archive and the state digest of each stage. Raises StateError.
 
-    `on_refused` is told of damaged ones that are newer.
+    `on_refused` is called for damaged checkpoints that are newer.
     """
     folder = Home(home).archive
     if not folder.is_dir():
@@ -37,8 +37,8 @@ def archived_digests(
 
 
 def compare(swarm: Sequence[str], reference: Sequence[str], refused: Sequence[str] = ()) -> Verdict:
-    """Digests of parameters and optimizer state, by stage. `refused`: what else was in the archive, and damaged."""
-    beside = f"; not compared, for it is damaged: {'; '.join(refused)}" if refused else ""
+    """Compare digests of parameters and optimizer state, by stage. `refused`: damaged checkpoints in the archive."""
+    beside = f"; damaged, so not compared: {'; '.join(refused)}" if refused else ""
     different = [stage for stage, pair in enumerate(zip(swarm, reference, strict=True)) if pair[0] != pair[1]]
     if not different:
         return Verdict(True, f"EQUAL: all {len(swarm)} stages have the digests of the single-process run{beside}")

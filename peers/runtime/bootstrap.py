@@ -1,4 +1,4 @@
-"""A bootstrap node: a DHT node without a run. It keeps an identity, and so an address, over restarts."""
+"""A bootstrap node: a DHT node without a run. It keeps its identity, and so its address, over restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def serve(
     bootstrap: Sequence[str],
     on_addresses: Callable[[list[str]], None],
 ) -> str:
-    """Answer until a signal asks it to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
+    """Run until a signal asks the node to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
 
     Raises HostError, AddressError.
     """
@@ -34,7 +34,7 @@ async def serve(
     except PortTaken as error:
         raise lasting_port.explained(error, listen, home) from None
     except HostError:
-        if leave.is_set():  # the signal went to the daemon as well
+        if leave.is_set():  # the daemon got the signal too
             return INTERRUPTED
         raise
     try:

@@ -1,7 +1,7 @@
-"""Tells the coordinator that runs in a home on this machine what to do, through its control socket.
+"""Sends the organiser's commands to the coordinator that runs in a home on this machine, through its control socket.
 
-Request and reply are one line of JSON each; what the commands mean is in docs/control.md. Used by `swarm-peer control`
-and by the dashboard; needs nothing but the standard library.
+Request and reply are one line of JSON each; docs/control.md explains the commands. `swarm-peer control` and the
+dashboard use it; it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_TIMEOUT_S = 600.0
 
 
 class ControlError(ValueError):
-    """The command was not given, or nobody knows whether it was: the text says why."""
+    """The command was not given, or it is unknown whether it was; the text says why."""
 
 
 class NoCoordinator(ControlError):
@@ -34,15 +34,15 @@ class NoCoordinator(ControlError):
 
 
 class NotPermitted(ControlError):
-    """This user may not steer that coordinator."""
+    """This user may not control that coordinator."""
 
 
 class Unanswered(ControlError):
-    """It may come into force yet, or not."""
+    """The command may still take effect, or not."""
 
 
 class Refused(ControlError):
-    """The coordinator refuses it, and it is not in force."""
+    """The coordinator refuses the command, which has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Request:
     timeout: float = TIMEOUT_S
     """Seconds to wait for an answer."""
     request: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Its name: one that is sent again is one command."""
+    """Its name: a repeated request is one command."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> Self:
-        """Raises ValueError. Unknown fields are passed over."""
+        """Raises ValueError. Unknown fields are ignored."""
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
@@ -84,20 +84,20 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     number: int
-    """Of the command in the record; 0 for `status`, which is none."""
+    """Number of the command in the record; 0 for `status`, which is not a command."""
     text: str
-    """What it does."""
+    """The effect of the command."""
     state: dict[str, Any]
-    """How the run stands: of `status` alone."""
+    """The state of the run; only for `status`."""
 
 
 def pointer(home: Path) -> Path:
-    """Names the socket where it does not lie in the home, and on a second line the home that it is of."""
+    """The file that names the socket if it is not in the home. Its second line is the home that it belongs to."""
     return home / "control.path"
 
 
 def socket_path(home: Path) -> Path:
-    """Where the socket of a home is, or would be. A copy of a home has none, though it names that of the other."""
+    """The place of a home's socket. A copied home has its own place, though it has a pointer to the original's."""
     try:
         path, of = pointer(home).read_text().splitlines()
     except (OSError, ValueError):
@@ -106,7 +106,7 @@ def socket_path(home: Path) -> Path:
 
 
 def send(home: Path, command: str, value: str = "", by: str = "", why: str = "", timeout: float = TIMEOUT_S) -> Reply:
-    """Have the coordinator of `home` do something; returns when that is in force. Raises ControlError."""
+    """Let the coordinator of `home` carry out a command; returns when it is in force. Raises ControlError."""
     if not (0 < timeout <= MOST_TIMEOUT_S and math.isfinite(timeout)):
         raise ControlError(f"a timeout of {timeout} s: give more than 0, at most {MOST_TIMEOUT_S:g}")
     request = Request(command, value, by, why, timeout)
@@ -136,15 +136,14 @@ def _exchange(home: Path, request: Request) -> dict[str, Any]:
         except OSError as error:
             why = "no answer in time" if isinstance(error, TimeoutError) else "it ended before it could answer"
             raise Unanswered(
-                f"the coordinator of {home}: {why}; the command may be in force nevertheless: see `swarm-peer control "
-                "status`"
+                f"the coordinator of {home}: {why}; the command may still be in force: see `swarm-peer control status`"
             ) from None
     try:
         reply = json.loads(line)
     except ValueError:
         reply = None
     if not isinstance(reply, dict):
-        raise Unanswered(f"the coordinator of {home} has answered {line[:80]!r}, which is no reply: is it as new?")
+        raise Unanswered(f"the coordinator of {home} has answered {line[:80]!r}, which is not a reply: is it as new?")
     return reply
 
 
@@ -164,7 +163,7 @@ def _line(connection: socket.socket, deadline: float) -> bytes:
 
 def _nobody(home: Path, path: Path) -> NoCoordinator:
     if not home.is_dir():
-        return NoCoordinator(f"{home} is no home: name the --home that `swarm-peer coordinate` runs with")
+        return NoCoordinator(f"{home} is not a home: name the --home that `swarm-peer coordinate` runs with")
     there = path.exists() and stat.S_ISSOCK(os.lstat(path).st_mode)
     why = "its socket is left over from one that died" if there else "there is no socket"
     return NoCoordinator(f"no coordinator runs in {home} ({why}): start it, or name the --home of one that runs")

@@ -16,26 +16,26 @@ Action = TypeVar("Action", covariant=True)
 
 
 class ProcessFailed(RuntimeError):
-    """This process cannot go on; a supervisor may start it again. The reason is in its event log."""
+    """This process cannot continue; a supervisor may start it again. The reason is in its event log."""
 
     exit_code = 1
 
 
 class RunFailed(ProcessFailed):
-    """The run itself cannot go on: to start this process again would not help."""
+    """The run itself cannot continue: restarting this process would not help."""
 
     exit_code = 4
 
 
 class CoreFault(RuntimeError):
-    """A core, or what carries out its actions, met what it does not expect: a bug of ours."""
+    """A core, or the code that carries out its actions, met an unexpected case: a bug of this program."""
 
 
 INTERRUPTED = "interrupted"
 
 
 def exit_code(process: Coroutine[Any, Any, str]) -> int:
-    """Run a process's coroutine, in uvloop, to its end: 0 done, 130 interrupted, otherwise that of ProcessFailed."""
+    """Run a process's coroutine, in uvloop, to its end: 0 done, 130 interrupted, else ProcessFailed's exit code."""
     try:
         return 130 if uvloop.run(process).startswith(INTERRUPTED) else 0
     except ProcessFailed as failure:
@@ -49,7 +49,7 @@ class Core(Protocol[Input, Action]):
 
 
 class CoreLoop(Generic[Input, Action]):
-    """`post` from the loop, `call` from anywhere. `run` ends after `stop`."""
+    """Call `post` from the loop, `call` from any thread. `run` ends after `stop`."""
 
     def __init__(self, core: Core[Input, Action], carry_out: Callable[[Action], None]) -> None:
         self._core = core
@@ -64,7 +64,7 @@ class CoreLoop(Generic[Input, Action]):
         self._inputs.put_nowait(event)
 
     def call(self, function: Callable[[], None]) -> None:
-        """Run `function` in the loop, from any thread. Dropped when the loop has ended: nobody is left to act on it."""
+        """Run `function` in the loop, from any thread. It is dropped if the loop has ended."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 
@@ -74,17 +74,17 @@ class CoreLoop(Generic[Input, Action]):
         self._inputs.put_nowait(Tick())  # type: ignore[arg-type]  # wakes `run`
 
     def fail(self, reason: str) -> None:
-        """Stop, with ProcessFailed: something that should live on has ended."""
+        """Stop with ProcessFailed: an essential part has ended."""
         self._failure = ProcessFailed
         self.stop(reason)
 
     def give_up(self, reason: str) -> None:
-        """Stop, with RunFailed: the core has ordered it."""
+        """Stop with RunFailed: the core has ordered it."""
         self._failure = RunFailed
         self.stop(reason)
 
     def watch(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
-        """A background task whose error ends the process: nothing dies unseen."""
+        """Watch a background task: an error in it ends the process, so no failure goes unnoticed."""
 
         def ended(task: asyncio.Task[Any]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -99,17 +99,17 @@ class CoreLoop(Generic[Input, Action]):
         return self._stopped
 
     async def run(self) -> None:
-        """Until `stop` or `fail`. An exception in the core or in an action ends the process: it is a bug."""
+        """Run until `stop` or `fail`. An exception in the core or in an action ends the process: it is a bug."""
         while not self._stopped:
             event = await self._next()
             try:
                 for action in self._core.handle(event, self._loop.time()):
                     self._carry_out(action)
-            except (ValueError, ArithmeticError) as error:  # those of ours say what a user did: no user did this
+            except (ValueError, ArithmeticError) as error:  # ours report a user's mistake: here it is none
                 raise CoreFault(f"{type(error).__name__} at {type(event).__name__}: {error}") from error
 
     def outcome(self) -> str:
-        """Why it was stopped. Raises ProcessFailed when it failed."""
+        """Why the loop was stopped. Raises ProcessFailed if it failed."""
         if self._failure is not None:
             raise self._failure(self.stop_reason)
         return self.stop_reason

@@ -1,4 +1,4 @@
-"""Which device computes, and how much memory a process may use."""
+"""The device that computes, and the memory that a process may use."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:  # torch takes seconds to import
 BARE = 400 << 20
 """Bytes of a process that holds nothing yet: Python, torch and libp2p."""
 SPARE = 1 << 30
-"""An eighth of what is allowed, at most so much, is for the libp2p daemon and for what nobody plans: on a graphics card
-libraries, and memory between tensors."""
+"""Bytes left for the libp2p daemon and unplanned use: an eighth of the allowed memory, at most this. On a graphics card
+libraries and memory between tensors use them.
+"""
 
 
 _SIDE = 64
 
 
 class DeviceError(ValueError):
-    """A device that this machine does not have, or that cannot do what was asked of it."""
+    """A device that this machine does not have, or that cannot do the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class Picked:
 
 
 def pick_device(name: str, precision: str = "auto", compiled: bool = False) -> Picked:
-    """`auto` is an accelerator on which a kernel ran, else the CPU. Raises DeviceError.
+    """`auto` chooses an accelerator on which a kernel ran, else the CPU. Raises DeviceError.
 
-    `precision`: auto, or that of products. `compiled`: layers are to be compiled.
+    `precision`: auto, or the precision of products. `compiled`: whether layers are to be compiled.
     """
     import torch
 
@@ -71,12 +72,12 @@ def _precision(device: str, wanted: str) -> Precision:
         return Precision(wanted)
     try:
         return Precision.usual(torch.device(device))
-    except (RuntimeError, AssertionError):  # there is no such device: its first kernel says so
+    except (RuntimeError, AssertionError):  # the first kernel reports a missing device
         return Precision.FP32
 
 
 def _broken(picked: Picked) -> str:
-    """Why a product of two small matrices does not come out right there; empty if it does."""
+    """Why a product of two small matrices is wrong there; empty if it is right."""
     import torch
 
     try:
@@ -96,10 +97,10 @@ def _lacks_compiler(device: str) -> str:
 
 
 def memory_budget(limit: int | None, device: str) -> int:
-    """Bytes of the memory of `device` that this process may plan with: `limit`, or what is usual.
+    """Bytes of the memory of `device` that this process may plan with: `limit`, or half of the free memory.
 
-    On a CPU half of what is free now. In a container never more than its limit leaves, whatever `limit` says: who takes
-    more is killed. On a graphics card what is free there, but for a reserve.
+    In a container never more than its limit leaves, even if `limit` is larger: the kernel kills a process that takes
+    more. On a graphics card the default is what is free there, but for a reserve.
     """
     if Mode(device).own_memory:
         import torch

@@ -1,10 +1,10 @@
-"""Keeps this process's signed record in the DHT, and knows from the others' records where to dial them.
+"""Publishes this process's signed record in the DHT, and takes the addresses to dial from others' records.
 
-Only the records of those it has to do with are looked up, some at a time: a peer has no more to do here in a large run
-than in a small one.
+It only looks up the records of the peers that are needed, a few at a time, so a large run costs a peer no more than a
+small one.
 
-The coordinator also writes down where its peers are. After a restart it dials them: they would find it again by
-themselves, but libp2p makes them wait for seconds, later minutes, after dials that failed while it was away.
+The coordinator also writes its peers' addresses to a file. After a restart it dials them. They would find it again by
+themselves, but after failed dials libp2p makes them wait for seconds, later minutes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from swarm.net.network import Network
 from swarm.protocol.ids import Actor, StageIndex
 
 LIFETIME_S = 120.0
-"""How long a record of ours is believed after we last published it."""
+"""Seconds for which this process's record is valid after it was last published."""
 
 DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
-"""What a DHT or a daemon that does not answer raises."""
+"""The errors of a DHT or a daemon that does not answer."""
 
 _LOOK_S = 10.0
-"""Between two looks at what is due, at most."""
+"""Longest time in seconds between two checks for due lookups."""
 _PUBLISH_S = 20.0
 _REFRESH_S = 60.0
-"""Until the record of somebody who can be reached is looked up again."""
+"""Seconds until the record of a reachable peer is looked up again."""
 _AT_ONCE = 8
-"""Records that are looked up in one go: all of them come at the end of it, or none if it takes too long."""
+"""Number of records that are looked up together: they all arrive at the end, or none if it takes too long."""
 _RETRY_S = 0.5
 _FORGET_S = 600.0
 _log = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ _log = logging.getLogger(__name__)
 class Directory:
     """`describe` gives (stage, version, capacity) for the own record. `need` makes sure that actors can be dialled.
 
-    `given`: addresses that are known from elsewhere, as from the invite: kept beside those of the record, and never
-    forgotten. `notebook`: file that keeps the addresses of all who were there of late, to be dialled at the next start.
+    `given`: addresses known from elsewhere, such as the invite. They are kept beside those of the record, and never
+    forgotten.
+    `notebook`: a file that keeps the addresses of all recent peers, to be dialled at the next start.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Directory:
         now = asyncio.get_running_loop().time()
         self._seen = dict.fromkeys(self._known, now)
         self._asked: dict[str, float] = {}
-        """When the record of each peer that is wanted was last looked up."""
+        """When the record of each needed peer was last looked up."""
         self._publish_at = now
         self._wanted: frozenset[Actor] = frozenset()
         self._missing: set[Actor] = set()
@@ -81,9 +82,9 @@ class Directory:
         self._wake = asyncio.Event()
 
     def need(self, actors: Iterable[Actor]) -> None:
-        """These are wanted now, and no others: look up soon whose addresses are unknown.
+        """These actors are needed now, and no others: look up soon those whose addresses are unknown.
 
-        Until they are found the libp2p DHT is asked per dial.
+        Until they are found, each dial asks the libp2p DHT.
         """
         self._wanted = frozenset(actor for actor in actors if actor.peer != self._host.peer_id)
         missing = {actor for actor in self._wanted if self._known.get(actor.peer, (-1,))[0] < actor.incarnation}
@@ -96,7 +97,7 @@ class Directory:
         return actor in self._wanted
 
     def addresses_of(self, peer: str) -> tuple[str, ...]:
-        """Where a peer can be dialled, as far as its record says; each ends in its id."""
+        """The addresses of a peer, according to its record; each ends in its id."""
         return tuple(
             address if split_peer(address)[1] else f"{address}/p2p/{peer}"
             for address in self._known.get(peer, (0, ()))[1]
@@ -123,7 +124,7 @@ class Directory:
                 pass
 
     def _pause(self) -> float:
-        """Until the next look, seconds: short while somebody is missing, but not for ever."""
+        """Seconds until the next check: short while a peer is missing, but not for ever."""
         if not self._missing:
             return _LOOK_S
         pause, self._retry_s = self._retry_s, min(2 * self._retry_s, _LOOK_S)
@@ -145,9 +146,9 @@ class Directory:
             self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
 
     def _due(self, now: float) -> list[str]:
-        """Whose records are to be looked up now, those first who were not looked up for longest.
+        """Ids of the peers whose records are to be looked up now, longest ago first.
 
-        Who is reached counts as seen.
+        A reachable peer counts as seen.
         """
         self._asked = {actor.peer: self._asked.get(actor.peer, -math.inf) for actor in self._wanted}
         due = {actor.peer for actor in self._missing}
@@ -178,7 +179,7 @@ class Directory:
             self._note()
 
     def _forget(self) -> None:
-        """Who has had no record, or could not be reached, for a while: the swarm's past is not dialled for ever."""
+        """Forget peers without a record or connection for a while, so that past peers are not dialled for ever."""
         now = asyncio.get_running_loop().time()
         gone = {peer for peer in self._known if now - self._seen[peer] > _FORGET_S}
         for actor in self._network.forget_lost(_FORGET_S, keep=self._wanted | self._given.keys()):

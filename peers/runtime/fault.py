@@ -1,15 +1,23 @@
-"""Faults on purpose: a process that kills or stops itself at a named moment. For tests, the demo and rehearsals.
+"""Deliberate faults: a process that kills or stops itself at a named moment. For tests, the demo and rehearsals.
 
-`--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event;
-`stop@…` sends SIGSTOP (somebody else must continue it), `daemon@…` kills the libp2p daemon alone, and `swallow@…` makes
-a peer a black hole: from then on it accepts work, says that it is there, and computes nothing. `lie@…` makes it compute
-everything from one and the same frame: numbers that look sound and are wrong. `fail@…` makes it fail on whatever it
-is to compute, and say so; `mute@…` makes it train and ignore evaluations and samples. `flip@…` turns over one bit of
-its parameters in memory, as a cosmic ray may; `starve@…` leaves no memory for its next microbatch; `overflow@…` makes
-it send gradients to the stage before that are finite and so large that whoever computes with them overflows. `spoilt@…`
-makes it claim that its state is not finite, and `nan@…` that its sums are not. Conditions on fields narrow it:
-`kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (whatever follows the slash). The event is on disk
-before the fault: the log proves where it hit.
+`--fault kill@MicrobatchForwarded:3` kills the process (SIGKILL) when it logs its third MicrobatchForwarded event. The
+kinds of faults are:
+
+* `kill@…` sends SIGKILL to the process.
+* `stop@…` sends SIGSTOP; another process must continue it.
+* `daemon@…` kills only the libp2p daemon.
+* `swallow@…` makes a peer a black hole: from then on it accepts work, reports that it is there, and computes nothing.
+* `lie@…` makes a peer compute everything from one and the same frame: numbers that look sound and are wrong.
+* `fail@…` makes a peer fail on everything that it computes, and report it.
+* `mute@…` makes a peer train and ignore evaluations and samples.
+* `flip@…` flips one bit of its parameters in memory, as a cosmic ray may.
+* `starve@…` leaves no memory for its next microbatch.
+* `overflow@…` makes a peer send finite gradients to the stage before that are so large that computing with them
+  overflows.
+* `spoilt@…` makes a peer claim that its state is not finite, and `nan@…` that its sums are not.
+
+Conditions on fields narrow the moment: `kill@StepDecided:1,step=2`, `kill@StagePrepared,attempt=1:2/*` (anything after
+the slash). The event is on disk before the fault: the log proves where it hit.
 
 A moment may also be the sending of a message (swarm/protocol/messages.py): `kill@Open:2,pass_id=1:3` lets two of these
 leave, does nothing more, and dies.
@@ -35,25 +43,25 @@ from swarm.protocol.peer.io import Backward, EncodePart, Forward, SumBucket, Wei
 
 KINDS = ("kill", "stop", "daemon", "swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
 COMPUTING = ("swallow", "lie", "fail", "mute", "flip", "starve", "overflow", "spoilt", "nan")
-"""Of who has something to compute."""
+"""Kinds for a process that computes."""
 
 _FLUSH_S = 0.5
-"""How long a message that is the last one has to leave, through a libp2p daemon that may have to wait for a core."""
+"""Seconds in which the last message may leave, through a libp2p daemon that may have to wait for a core."""
 
 Action = TypeVar("Action")
 T = TypeVar("T")
 
 
 class FaultError(ValueError):
-    """A fault that cannot be understood; the message shows the form."""
+    """A fault that cannot be parsed; the message shows the form."""
 
 
 @dataclass
 class Fault:
-    """An event-log listener, and by `watch` one of actions.
+    """An event-log listener, and by `watch` a listener of actions.
 
-    `daemon_pid` is asked for when `daemon` strikes; `flip_bit`, `starve` and `overflow` are called when the fault of
-    that name does.
+    `daemon_pid` is called when `daemon` strikes; `flip_bit`, `starve` and `overflow` when the fault of that name
+    does.
     """
 
     kind: str
@@ -68,13 +76,13 @@ class Fault:
     seen: int = 0
     _muted: bool = False
     _does: str = ""
-    """The kind of what it does wrong from now on: one of COMPUTING."""
+    """The kind of its lasting fault: one of COMPUTING."""
     _frames: dict[type, Payload] = field(default_factory=dict)
-    """What it lies with, for forwards and for backwards."""
+    """The frame that a lie computes from, for forwards and for backwards."""
 
     @classmethod
     def parse(cls, text: str, *, computes: bool = True) -> Fault:
-        """`computes`: of a process that has work to swallow. Raises FaultError."""
+        """`computes`: whether the process has work to swallow. Raises FaultError."""
         kind, at, rest = text.partition("@")
         name, _, conditions = rest.partition(",")
         moment, _, count = name.partition(":")
@@ -95,10 +103,10 @@ class Fault:
             self._strike()
 
     def watch(self, carry_out: Callable[[Action], None]) -> Callable[[Action], None]:
-        """`carry_out`, until the message is sent that strikes; after that nothing is carried out any more.
+        """Wrap `carry_out`: after the message that strikes, no action is carried out any more.
 
-        But of who swallows, only what is to be computed; of who is mute, what is to be computed without gradients. Who
-        lies computes with what it has once received, who fails with what nobody can.
+        With `swallow`, only computations are left out; with `mute`, computations without gradients. With `lie`,
+        computations use the first frame received; with `fail`, a frame that no peer can use.
         """
 
         def guarded(action: Action) -> None:
@@ -122,7 +130,7 @@ class Fault:
         return guarded
 
     def _claiming(self, message: T) -> T:
-        """The message, with the claim wherever it may stand."""
+        """The message with the false claim, if it has a field for it."""
         match message:
             case Prepared() if self._does == "spoilt":
                 return replace(message, spoilt=True, unusable=True)
@@ -146,7 +154,7 @@ class Fault:
         self.seen += 1
         if self.seen < self.count:
             return False
-        self.count = 0  # once
+        self.count = 0  # strike once
         return True
 
     def _strike(self) -> None:

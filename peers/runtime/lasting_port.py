@@ -1,6 +1,6 @@
-"""The port of who is to be found again: a coordinator or bootstrap node keeps its own over restarts.
+"""The port of a process that must be found again: a coordinator or bootstrap node keeps its port over restarts.
 
-Peers that wait for it dial where it was; without `--port` another one would leave them nobody to ask.
+Peers that wait for it dial its old port; with a new port after a restart they would not find it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from swarm.net.listening import lasting_port, listen_on
 
 
 class LastPortTaken(ValueError):
-    """Somebody else listens where this home was known; the text says what to do."""
+    """Another process listens on the port that this home had; the text says what to do."""
 
 
 def at_last_port(listen: Sequence[str], home: OpenHome) -> tuple[str, ...]:
-    """`listen`, or for any port the one of last time, or at the first start one that will be free again."""
+    """`listen`, unless it is any port: then the last port, or at the first start one that will be free again."""
     if tuple(listen) != listen_on(0):
         return tuple(listen)
     return listen_on(home.port or lasting_port())
 
 
 def keep(listen: Sequence[str], home: OpenHome) -> None:
-    """Of a host that listens there."""
+    """Store the port of a host that listens there."""
     ports = [int(dict(components(address)).get("tcp", 0)) for address in listen]
     if ports and ports[0] and ports[0] != home.port:
         home.keep_port(ports[0])
 
 
 def explained(error: PortTaken, asked: Sequence[str], home: OpenHome) -> PortTaken | LastPortTaken:
-    """The same, said otherwise if nobody asked for that port now."""
+    """The error for the user: with another text if the port was not requested now."""
     if tuple(asked) != listen_on(0):
         return error
     return LastPortTaken(
-        f"port {home.port}, at which peers know the one that lives in {home.path}, is in use on this machine: end who "
-        f"uses it, or choose another with --port and give out the new invite"
+        f"port {home.port}, at which peers know the process of {home.path}, is in use on this machine: end the "
+        f"process that uses it, or choose another port with --port and give out the new invite"
     )

@@ -1,8 +1,8 @@
-"""How fast the link to the coordinator is: a second of noise in each direction, told by who receives it.
+"""The rate of the link to the coordinator: a second of noise in each direction, measured by the receiver.
 
-A newcomer asks the coordinator for noise, then asks it to take noise from here. Both ends bound it: bytes, seconds, one
-probe at a time and one a minute for each peer. What comes out is the slower one of the two machines' links, so a lower
-bound of this one's.
+A newcomer requests noise from the coordinator, then asks it to receive noise. Both ends bound the probe: bytes,
+seconds, one probe at a time and one per minute for each peer. The result is the rate of the slower of the two machines'
+links, so a lower bound for this one's.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ DOWN = b"probe: send me noise"
 UP = b"probe: take noise from me"
 PROBES = (DOWN, UP)
 SIZE = 8 << 20
-"""Bytes of noise at most: with more to go it is broken off after `LIMIT_S`."""
+"""Largest number of bytes of noise; a probe is broken off after `LIMIT_S`."""
 LIMIT_S = 1.0
 PAUSE_S = 60.0
-"""Between two probes of one peer in the same direction."""
+"""Seconds between two probes of one peer in the same direction."""
 LONGEST_WAIT_S = 4.0
-"""For those before it; who would wait longer is not measured."""
+"""Longest wait in seconds for earlier probes; a peer that would wait longer is not measured."""
 _PIECE = 64 << 10
 _MAX_REMEMBERED = 1 << 12
 _MAX_ANSWER = 64
-"""Bytes of a number in words."""
+"""Bytes of a number as text."""
 FAILURES = (BulkError, DialError, Refused, StreamClosed, TimeoutError)
 
 
@@ -42,12 +42,12 @@ class Fetcher(Protocol):
 
 
 def noise() -> Transfer:
-    """What is sent: nothing that could be compressed on the way."""
+    """The noise to send, which cannot be compressed on the way."""
     return Transfer(SIZE, _noise())
 
 
 async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
-    """Bytes a second of an answer, from its first piece on, for `limit_s` at most. Raises BulkError."""
+    """Bytes/s of an answer, from its first piece on, for `limit_s` at most. Raises BulkError."""
     loop = asyncio.get_running_loop()
     received, began = 0, 0.0
     async with aclosing(transfer.chunks):
@@ -65,9 +65,9 @@ async def received_rate(transfer: Transfer, limit_s: float = LIMIT_S) -> float:
 
 
 async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple[float | None, float | None]:
-    """(up, down) in bytes a second, to the coordinator and from it; None for what could not be measured.
+    """(up, down) in bytes/s, to the coordinator and from it; None for a direction that could not be measured.
 
-    `up` False: it is not asked for, since a limit says it.
+    `up` False: not measured, since a limit gives it.
     """
     down_rate = up_rate = None
     try:
@@ -78,28 +78,28 @@ async def probe_link(network: Fetcher, coordinator: Actor, *, up: bool) -> tuple
                 answer = await network.fetch(coordinator, UP, _MAX_ANSWER)
                 up_rate = float((await answer.read()).decode("ascii"))
     except (*FAILURES, ValueError):
-        pass  # a peer whose link is not known takes part like any other
+        pass  # a peer with an unknown link takes part like any other
     return (up_rate if up_rate is not None and 1.0 <= up_rate <= 1e12 else None), down_rate
 
 
 class Prober:
-    """The coordinator's side: one probe after the other, so that they do not measure each other."""
+    """The coordinator's side: one probe after another, so that they do not measure each other."""
 
     def __init__(self, network: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._network = network
         self._clock = clock
         self._busy_until = 0.0
         self._last: dict[tuple[str, bytes], float] = {}
-        """{(peer id, what it asked for): when}"""
+        """{(peer id, request): time}"""
 
     async def answer(self, requester: Actor, what: bytes) -> Transfer:
-        """What a peer asks of `PROBES`. Raises BulkError when it is not its turn."""
+        """The answer to a peer's request from `PROBES`. Raises BulkError when it is not the peer's turn."""
         now, key = self._clock(), (requester.peer, what)
         if now - self._last.get(key, -PAUSE_S) < PAUSE_S:
             raise BulkError(f"this link was probed less than {PAUSE_S:g} s ago")
         wait_s = max(0.0, self._busy_until - now)
         if wait_s > LONGEST_WAIT_S:
-            raise BulkError("many probe their links now")
+            raise BulkError("many peers probe their links now")
         self._last.pop(key, None)
         while len(self._last) >= _MAX_REMEMBERED:
             del self._last[next(iter(self._last))]
@@ -126,7 +126,7 @@ class Prober:
             self._over(turn)
 
     def _over(self, turn: float) -> None:
-        """The next one need not wait for the rest of a turn that took less."""
+        """A turn ended early: the next one need not wait for the rest of it."""
         if self._busy_until == turn:
             self._busy_until = self._clock()
 

@@ -1,7 +1,7 @@
-"""How much memory this process may still take: what the machine has free, and what limits leave of it.
+"""The memory that this process may still take: the machine's free memory, and what limits leave of it.
 
-A container, a systemd unit or a batch job sets a limit for a group of processes (cgroups v2 or v1); the kernel kills
-whoever goes beyond, and what the machine has free says nothing about it. A limit of any group up the tree counts.
+A container, a systemd unit or a batch job limits a group of processes (cgroups v2 or v1). The kernel kills a process
+that exceeds the limit, and the machine's free memory does not show it. The limit of every group up the tree counts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _VERSIONS = (
     (("memory.max", "memory.high"), "memory.current", "inactive_file"),
     (("memory.limit_in_bytes", "memory.soft_limit_in_bytes"), "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""(limits, what is used, files in memory that the kernel gives up first) of cgroups v2 and v1."""
+"""(limits, used memory, files in memory that the kernel drops first) of cgroups v2 and v1."""
 _UNLIMITED = 1 << 60
-"""Version 1 writes a number near 2⁶³ where there is no limit."""
+"""Version 1 writes a number near 2⁶³ if there is no limit."""
 
 
 def free_memory() -> int:
-    """Bytes: of the machine, or what a limit leaves if that is less."""
+    """Free bytes of the machine, or what a limit leaves if that is less."""
     return min(int(psutil.virtual_memory().available), allowed_memory())
 
 
 def allowed_memory() -> int:
-    """Bytes that this process may take beside what it and others of its groups have; at most what the machine has."""
+    """Bytes that this process may take besides its own and its groups' memory; at most the machine's memory."""
     left = [int(psutil.virtual_memory().total)]
     left.extend(_left_of_groups())
     own = psutil.Process().memory_info()
@@ -56,7 +56,7 @@ def _left_of_groups() -> Iterator[int]:
 
 
 def _groups() -> set[Path]:
-    """Folders of the groups this process is in, and of all above them, wherever they are mounted."""
+    """Folders of this process's groups and of all groups above them, wherever they are mounted."""
     found: set[Path] = set()
     for line in _lines(_OWN):
         _, _, rest = line.partition(":")
@@ -64,7 +64,7 @@ def _groups() -> set[Path]:
         if controllers and "memory" not in controllers.split(","):
             continue
         for mount, root in _mounts(unified=not controllers):
-            # within a container the group's path may be that of the host, which is not to be seen here
+            # within a container the group's path may be that of the host, which is not visible here
             inner = path.removeprefix(root.rstrip("/")) if root != "/" else path
             folder = mount / inner.lstrip("/")
             if ".." not in folder.parts:
@@ -74,7 +74,7 @@ def _groups() -> set[Path]:
 
 
 def _mounts(unified: bool) -> Iterator[tuple[Path, str]]:
-    """(where, which group is its root): as mounted, and where they are by custom."""
+    """(mount point, root group): the actual mounts, and the customary places."""
     for line in _lines(_MOUNTS):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
@@ -87,7 +87,7 @@ def _mounts(unified: bool) -> Iterator[tuple[Path, str]]:
 
 
 def _number(path: Path, otherwise: int = _UNLIMITED) -> int:
-    """What a file says; "max" is no number, and neither is a file that is not there."""
+    """The number in a file; `otherwise` for "max" or a missing file."""
     text = "".join(_lines(path)[:1]).strip()
     return int(text) if text.isdecimal() else otherwise
 

@@ -1,4 +1,4 @@
-"""The organiser's machines of a run: who they are, by the manifest, and where, by an invite."""
+"""The organiser's machines of a run: their ids, from the manifest, and their addresses, from an invite."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from swarm.protocol.ids import COORDINATOR_INCARNATION, Actor
 
 
 def members_of(manifest: RunManifest) -> tuple[Actor, ...]:
-    """The group that the manifest names; empty where one machine coordinates alone."""
+    """The group that the manifest names; empty if one machine coordinates alone."""
     return tuple(Actor(peer, COORDINATOR_INCARNATION) for peer in manifest.coordinator.group)
 
 
 def addresses_by_peer(addresses: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Of an invite, which may have those of several machines."""
+    """The addresses of an invite by peer id; an invite may name several machines."""
     found: dict[str, tuple[str, ...]] = {}
     for address in addresses:
         peer = split_peer(address)[1]
@@ -29,9 +29,9 @@ def addresses_by_peer(addresses: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 async def fetch_from_any(host: Host, invite: Invite) -> SignedManifest:
-    """The signed manifest, from whoever of an invite's machines answers; the one it names is asked first.
+    """The signed manifest, from any of an invite's machines; the named coordinator is asked first.
 
-    Raises what `fetch_manifest` raises, for the last one asked.
+    Raises the errors of `fetch_manifest` for the last one asked.
     """
     by_peer = addresses_by_peer(invite.addresses)
     order = sorted(by_peer, key=lambda peer: peer != invite.coordinator)

@@ -1,7 +1,7 @@
-"""Outages: messages to somebody who cannot be reached are told once, and once more when it is over.
+"""Outages: undelivered messages to an actor are reported once, and once more when the outage is over.
 
-While a peer waits for its coordinator a message is given up every second or two, each with its own account of the same
-wall. The first is worth a line; the others are counted, and told when the state changes.
+While a peer waits for its coordinator, a message is given up every second or two, each for the same reason. The first
+is worth a line; the others are counted, and reported when the state changes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class _Outage:
 
 
 class Outages:
-    """`tell(actor, count, reason)`: what is worth a line in the log.
+    """`tell(actor, count, reason)`: called for a report that is worth a line in the log.
 
-    What is counted but not told when the process ends is never told.
+    Messages that are counted but not reported when the process ends are never reported.
     """
 
     def __init__(self, tell: Callable[[Actor, int, str], None]) -> None:
@@ -42,7 +42,7 @@ class Outages:
         self._tell(actor, count, reason)
 
     def up(self, actor: Actor) -> None:
-        """It is reached again."""
+        """The actor is reached again."""
         self._end(actor, "before it was reached again")
 
     def _end(self, actor: Actor, when: str) -> None:

@@ -1,4 +1,4 @@
-"""What pieces of a state or of a step's sums are asked for with, while their stage trains."""
+"""The request for pieces of a state or of a step's sums, while their stage trains."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from peers.runtime.state_request import MAX_REQUEST_BYTES, RequestError
 
 MAX_RUN = 16
-"""Pieces in one answer."""
+"""Number of pieces in one answer."""
 NOT_YET = b"\0"
 """The answer in place of an index that is still to come."""
 NOT_KEPT = b"\1"
-"""The answer in place of an index, or of pieces: whoever is asked does not have it, and will not."""
+"""The answer in place of an index or pieces: the donor does not have the content, and will not."""
 
 
 class PieceKind(enum.Enum):
     STATE = "state"
-    """Of a version."""
+    """The state of a version."""
     SUMS = "sums"
-    """Of the step that leads from that version to the next."""
+    """The sums of the step that leads from that version to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class PieceRequest:
-    """`count` pieces from `first` on; 0: the index."""
+    """A request for `count` pieces from `first` on; 0: the index."""
 
     kind: PieceKind
     stage: int
@@ -33,7 +33,7 @@ class PieceRequest:
     first: int = 0
     count: int = 0
     packed: bool = False
-    """Each piece is to come with its length (u32) in front, and packed where that makes it shorter."""
+    """Whether each piece comes with its length (u32) in front, and packed if that makes it shorter."""
 
     def encode(self) -> bytes:
         fields = {"kind": self.kind.value, "stage": self.stage, "version": self.version}
@@ -42,7 +42,7 @@ class PieceRequest:
 
     @classmethod
     def decode(cls, raw: bytes) -> PieceRequest | None:
-        """None if pieces are not what is asked for. Raises RequestError."""
+        """None if the request is not for pieces. Raises RequestError."""
         if len(raw) > MAX_REQUEST_BYTES or not raw.startswith(b'{"pieces"'):
             return None
         try:

@@ -1,4 +1,4 @@
-"""RunObserver: what arrives from the network goes to a run's core, what goes wrong to its event log."""
+"""RunObserver: passes network messages to a run's core, and network failures to its event log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.protocol.messages import LogChunk, LogWant, Message
 
 
 class RunObserver(NetworkObserver):
-    """Refusals are logged ever more rarely (see Tally), and dropped messages once an outage (see Outages)."""
+    """Refusals are logged ever more rarely (see Tally), and dropped messages once per outage (see Outages)."""
 
     def __init__(self, loop: CoreLoop, log: EventLog) -> None:  # type: ignore[type-arg]
         self._loop, self._log = loop, log
@@ -24,13 +24,13 @@ class RunObserver(NetworkObserver):
     # ------------------------------------------------------------ for the process to override
 
     def notice(self, sender: Actor, message: Message) -> None:
-        """Sees each message before the core does."""
+        """Called with each message before the core gets it."""
 
     def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
-        """What coordinators say of their logs: no core takes it."""
+        """Called with coordinators' messages about their logs, which no core takes."""
 
     def ending(self) -> bool:
-        """Whether streams that break and messages that cannot be delivered are nothing to report any more."""
+        """Whether broken streams and undelivered messages are not reported any more."""
         return False
 
     # ------------------------------------------------------------ from the network

@@ -6,15 +6,15 @@ import signal
 
 
 def leaving_signals() -> tuple[signal.Signals, ...]:
-    """SIGHUP is not among them where whoever started us has it ignored, as `nohup` does: then it stays so."""
+    """SIGHUP is left out if the parent process ignores it, as `nohup` does: then it stays ignored."""
     asked = (signal.SIGINT, signal.SIGTERM)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
 
 
 def let_the_next_end_it() -> None:
-    """After the first one: a second Ctrl-C or SIGTERM ends the process at once.
+    """After the first signal: a second Ctrl-C or SIGTERM ends the process at once.
 
-    A second SIGHUP does not: shells and supervisors send one after another when a session ends.
+    A second SIGHUP does not: shells and supervisors send several when a session ends.
     """
     for number in leaving_signals():
         signal.signal(number, signal.SIG_IGN if number is signal.SIGHUP else signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""What a bulk transfer is asked for with: a stage at a version, live or as a saved checkpoint."""
+"""The request of a bulk transfer: a stage at a version, live or as a saved checkpoint."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ MAX_REQUEST_BYTES = 512
 
 
 class RequestError(ValueError):
-    """A request for state that cannot be understood."""
+    """A request for state that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRequest:
-    """`checkpoint`: the shard as saved on the holder's disk. `from_archive`: of the coordinator's archive."""
+    """`checkpoint`: the shard as saved on the holder's disk. `from_archive`: from the coordinator's archive."""
 
     stage: int
     version: int
@@ -28,7 +28,7 @@ class StateRequest:
     def decode(cls, raw: bytes) -> StateRequest:
         """Raises RequestError."""
         if len(raw) > MAX_REQUEST_BYTES:
-            raise RequestError(f"a request of {len(raw)} bytes; at most {MAX_REQUEST_BYTES} are taken")
+            raise RequestError(f"a request of {len(raw)} bytes; at most {MAX_REQUEST_BYTES} are accepted")
         try:
             fields = json.loads(raw)["state"]
             request = cls(**fields)
@@ -37,5 +37,5 @@ class StateRequest:
         numbers = (request.stage, request.version)
         flags = (request.checkpoint, request.from_archive)
         if not all(type(n) is int and 0 <= n < 2**31 for n in numbers) or not all(type(f) is bool for f in flags):
-            raise RequestError(f"stage {request.stage!r}, version {request.version!r} are no numbers of a state")
+            raise RequestError(f"stage {request.stage!r}, version {request.version!r} are not a stage and a version")
         return request

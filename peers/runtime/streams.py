@@ -1,8 +1,9 @@
-"""Standard streams that cannot end a process: closed ones, encodings without our signs, readers that are gone or stuck.
+"""Standard streams that cannot end a process: closed ones, encodings without our characters, readers that are gone or
+stuck.
 
-`mend` is for every command. `outlive_reader` is for those that work for hours: what they print is for whoever looks,
-and all of it is in the event log too. So a reader that has died, a terminal that was closed, a full disk behind `>log`
-or a pager that nobody turns costs lines of output, never the work.
+`mend` is for every command. `outlive_reader` is for commands that run for hours: their output is only for people, and
+all of it is in the event log too. So a dead reader, a closed terminal, a full disk behind `>log` or a pager that does
+not advance costs lines of output, never the work.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import sys
 from typing import TextIO, cast
 
 STUCK_S = 0.5
-"""How long a line waits for a reader that takes nothing; after that none waits until it takes some again."""
+"""Seconds that a line waits for a stuck reader. After that no line waits until the reader continues."""
 
 _GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO)
 
 
 def mend() -> None:
-    """Open what the parent has closed, and print `\\u2026` for a sign that the stream's encoding lacks.
+    """Open the streams that the parent has closed, and print `\\u2026` for a character that the stream's encoding
+    lacks.
 
-    Without it the first sockets and files of this process would be its standard streams.
+    Otherwise the first sockets and files of this process would become its standard streams.
     """
     for number in (0, 1, 2):
         try:
@@ -44,24 +46,24 @@ def mend() -> None:
 
 
 def flush() -> None:
-    """At the end of a command. A reader that has gone (`| head`) is no error; raises OSError for a full disk."""
+    """Call it at the end of a command. A closed reader (`| head`) is not an error; raises OSError for a full disk."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:
-            _lead_nowhere(stream.fileno())  # else Python tries it again when it ends, and complains
+            _lead_nowhere(stream.fileno())  # otherwise Python tries it again at its end, and complains
             if error.errno not in _GONE:
                 raise
 
 
 def outlive_reader() -> None:
-    """Print from now on as long as somebody reads, and never fail or wait for long because of it."""
+    """From now on print while a reader is there, and never fail or wait for long because of it."""
     sys.stdout = _outliving(sys.stdout, 1)
     sys.stderr = _outliving(sys.stderr, 2)
 
 
 def _outliving(stream: TextIO, number: int) -> TextIO:
-    """The same stream, unless it is one of somebody who calls us within a program."""
+    """The protected stream; the same one if a program that calls us has replaced it."""
     if not isinstance(stream, io.TextIOWrapper) or not _leads_to(stream, number):
         return stream
     if isinstance(stream.buffer, io.BufferedWriter) and isinstance(stream.buffer.raw, _Outliving):
@@ -74,12 +76,12 @@ def _outliving(stream: TextIO, number: int) -> TextIO:
 def _leads_to(stream: TextIO, number: int) -> bool:
     try:
         return stream.fileno() == number
-    except (OSError, ValueError):  # something in memory
+    except (OSError, ValueError):  # an object in memory
         return False
 
 
 class _Outliving(io.FileIO):
-    """A descriptor that takes everything, whatever becomes of it."""
+    """A descriptor that accepts everything, whatever happens to its reader."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "w", closefd=False)
@@ -95,7 +97,7 @@ class _Outliving(io.FileIO):
                 self._stuck = True
                 break
             try:
-                # no more than a pipe takes whole once it has any room: a longer write would wait for the reader
+                # a pipe with any room takes this much whole: a longer write would wait for the reader
                 written += super().write(view[written : written + select.PIPE_BUF]) or 0
                 self._stuck = False
             except OSError as error:
@@ -105,11 +107,11 @@ class _Outliving(io.FileIO):
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held here."""
+        """Nothing is buffered here."""
 
 
 def _lead_nowhere(number: int) -> None:
-    """Nobody will ever read it; libraries write to it too."""
+    """Point a descriptor to the null device, since libraries write to it too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Work in a thread that is seen to its end."""
+"""Work in a thread that is awaited to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def to_its_end(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run in a thread, which nobody can stop. Who is cancelled meanwhile waits for its end: nobody comes in between."""
+    """Run in a thread, which cannot be stopped: a cancelled caller still waits for its end."""
     work = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
     try:
         return await asyncio.shield(work)

@@ -1,6 +1,7 @@
-"""Copies of the state that a peer trains, for those who fetch a version whole: one for all who come at the same time.
+"""Copies of the state that a peer trains, for peers that fetch a whole version. Simultaneous requests share one copy.
 
-They lie on disk while they are fetched, and are taken rarely enough that nobody can keep a peer from training.
+Copies lie on disk while they are fetched. They are taken rarely enough that requests cannot keep a peer from
+training.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from swarm.state.folder import Checkpoint
 from swarm.state.transfer import iter_file_chunks
 
 MAX_COPIES = 2
-"""At once: of the version that most come for, and of one that somebody is still busy with."""
+"""Number of copies at the same time: of the version that most requests want, and of one that is still being read."""
 COPYING = 0.1
-"""The part of its time that a peer may spend on copies."""
+"""The fraction of its time that a peer may spend on copies."""
 MAX_REST_S = 10.0
 PAUSE_S = 2.0
-"""Who leaves a copy before its end is not given another one at once."""
+"""Seconds during which a peer that left a copy before its end gets no other copy."""
 
 
 class Copies:
-    """Used in one event loop. `folder` is there, and somebody else empties it before a process begins."""
+    """Used in one event loop. `folder` exists, and its owner empties it before a process begins."""
 
     def __init__(self, run_hash: str, folder: Path, emit: Log) -> None:
         self._run_hash = run_hash
@@ -42,11 +43,11 @@ class Copies:
         """{peer id: when}, for PAUSE_S"""
 
     async def serve(self, engine: Engine, request: StateRequest, requester: Actor) -> AsyncGenerator[bytes, None]:
-        """The chunks of a transfer (see swarm/state/transfer.py). Raises StateError: it cannot be had, or no more."""
+        """The chunks of a transfer (see swarm/state/transfer.py). Raises StateError: the state is not available."""
         now = time.monotonic()
         self._broke_off = {peer: at for peer, at in self._broke_off.items() if now - at < PAUSE_S}
         if requester.peer in self._broke_off:
-            raise StateError("state", f"the last copy for you was left before its end: ask again in {PAUSE_S:g} s")
+            raise StateError("state", f"you left the last copy before its end: ask again in {PAUSE_S:g} s")
         copy = self._of(engine, request, now)
         reading = _Reading(now)
         copy.readings.append(reading)
@@ -57,7 +58,7 @@ class Copies:
                 reading.nbytes += len(chunk)
                 yield chunk
                 if copy.given_up:
-                    raise StateError("state", "others ask for a newer version: this copy took too long")
+                    raise StateError("state", "other peers ask for a newer version, and this copy took too long")
         except GeneratorExit:
             self._broke_off[requester.peer] = time.monotonic()
             raise
@@ -69,16 +70,16 @@ class Copies:
                     del self._held[request.version]
 
     def may_be_taken(self, now: float) -> bool:
-        """Whether the last one was long enough ago."""
+        """Whether the last copy was taken long enough ago."""
         return now >= self._next_at
 
     def rest(self, began: float) -> None:
-        """One was taken: the next is not before ten times as long has passed."""
+        """A copy was taken: wait ten times as long before the next one."""
         now = time.monotonic()
         self._next_at = now + min(MAX_REST_S, (now - began) / COPYING)
 
     def forget(self) -> None:
-        """Another state is loaded, and versions count anew. Who is reading goes on."""
+        """Another state is loaded, and versions count anew. Current readers continue."""
         self._held.clear()
 
     def _of(self, engine: Engine, request: StateRequest, now: float) -> _Copy:
@@ -112,7 +113,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """One who fetches a copy."""
+    """A peer that fetches a copy."""
 
     began: float
     nbytes: int = 0
@@ -123,13 +124,13 @@ class _Copy:
     taking: asyncio.Task[Checkpoint]
     readings: list[_Reading] = field(default_factory=list)
     given_up: bool = False
-    """Its readers are too slow, and others wait."""
+    """Whether its readers are too slow while others wait."""
 
     def is_overdue(self, now: float) -> bool:
         return all(is_overdue(now - each.began, each.nbytes / max(now - each.began, 1e-9)) for each in self.readings)
 
     def remove(self) -> None:
-        """Its file goes, as soon as it is there."""
+        """Remove its file as soon as it is written."""
 
         def taken(task: asyncio.Task[Checkpoint]) -> None:
             if not task.cancelled() and task.exception() is None:

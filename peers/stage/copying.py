@@ -1,4 +1,4 @@
-"""Copying: a version of the stage that a peer trains is written to a file, while the next step is computed."""
+"""Writes a version of the stage that a peer trains to a file, while the next step is computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.state.draft import Draft, write_draft
 from swarm.state.error import StateError
 
 TOLD_S = 1.0
-"""A step that has waited for so long is told of."""
+"""A step that has waited this many seconds for a copy is reported."""
 
 _Value = TypeVar("_Value")
 Log = Callable[[Event], None]
@@ -32,10 +32,11 @@ class Engine(Protocol):
 def copy_state(
     engine: Engine, stage: int, version: int, write: Callable[[HeldState], Draft], emit: Log
 ) -> Future[Draft]:
-    """What `write` makes of that version, in a thread. From the event loop; the copy begins before the next step does.
+    """The result of `write` for that version, made in a thread. Call it from the event loop; the copy begins before the
+    next step.
 
-    The future raises StateError if the engine is at another version by then, and what `write` raises. `emit` is told
-    if the next step had to wait.
+    The future raises StateError if the engine is at another version by then, and the errors of `write`. `emit` gets an
+    event if the next step had to wait.
     """
 
     def copy(held: HeldState) -> Draft:

@@ -13,6 +13,7 @@ from peers.stage.keeper import Keeper, NotFinite
 from peers.stage.resources import measure
 from peers.stage.retention import Retention
 from peers.stage.telemetry import Reports
+from swarm.buffer import Buffer
 from swarm.compute.body import FrameError
 from swarm.compute.shortage import out_of_memory
 from swarm.events import CheckpointRefused, EventLog, ProcessStopped, StepApplied
@@ -64,7 +65,7 @@ class StageDriver:
         open_seats: Callable[[int, str], None] | None = None,
         faults: Iterable[Fault] = (),
     ) -> None:
-        """`open_seats(seats, reason)`: have so many peers in this process; None: it takes no further one on."""
+        """`open_seats(seats, reason)`: run this number of peers in this process; None: take no further peer."""
         self._core = core
         self._log = log
         self._retention = retention
@@ -72,9 +73,9 @@ class StageDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
         self._fetching: tuple[tuple[int, int], asyncio.Task[None]] | None = None
-        """(stage, step) of the sums that are fetched."""
+        """(stage, step) of the sums that are being fetched."""
         self.reports: Reports | None = None
-        """What is told for people to see."""
+        """The telemetry of this peer."""
         self._network: Post | None = None
         self._keeper: Keeper | None = None
         carry_out: Callable[[PeerAction], None] = self._carry_out
@@ -150,7 +151,7 @@ class StageDriver:
                 self._keeper.note_sums(action)
                 self._submit(action)
             case OpenSeats(seats, reason):
-                assert self._open_seats is not None, "only who takes further ones on is asked to"
+                assert self._open_seats is not None, "the coordinator asks only a process that takes further peers"
                 self._open_seats(seats, reason)
             case Stop(reason, failed):
                 self.loop.give_up(reason) if failed else self.loop.stop(reason)
@@ -165,7 +166,7 @@ class StageDriver:
         self._keeper.engine.submit(action)
 
     def _with_payload(self, message: Message) -> Message | None:
-        """The message with its payload read back, if it was spilled; None if its pass is over meanwhile."""
+        """The message with its payload read back, if it was spilled to disk; None if its pass is over meanwhile."""
         if isinstance(message, Relay):
             inner = self._with_payload(message.message)
             return None if inner is None else replace(message, message=inner)  # type: ignore[arg-type]
@@ -175,11 +176,11 @@ class StageDriver:
         return message
 
     def _frame_cache(self, event: PeerInput) -> PeerInput:
-        """What the core keeps of a computed frame: the bytes, or where they lie on disk."""
-        if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, bytes):
+        """The event with the payload that the core should keep: the bytes, or their place on disk."""
+        if isinstance(event, ForwardDone | BackwardDone) and isinstance(event.payload, Buffer):
             try:
                 event = replace(event, payload=self._retention.keep(event.payload))
-                if isinstance(event, ForwardDone) and isinstance(event.whole, bytes):
+                if isinstance(event, ForwardDone) and isinstance(event.whole, Buffer):
                     event = replace(event, whole=self._retention.keep(event.whole))
             except OSError as error:  # not the microbatch's fault: only this peer leaves the pass
                 return ComputeFailed(
@@ -207,7 +208,7 @@ class StageDriver:
         self.loop.post(StateLoaded(action.stage, engine.version, *counts))
 
     def _fetch_sums(self, action: FetchSums) -> None:
-        """One step's at a time: another one's are not wanted any more."""
+        """Fetch the sums of one step at a time: a new step cancels the fetch of the former one."""
         running, self._fetching = self._fetching, None
         if running is not None and not running[1].done():
             if running[0] == (action.stage, action.step):

@@ -1,10 +1,9 @@
-"""Gathering: something that several peers hold, fetched from all of them at once, into a file.
+"""Gathering: fetches a state or a step's sums from all donors at once, into a file.
 
-An index is believed that more than half of the donors tell, or that most tell when the others have had their time.
-Whoever has nothing to do takes the next few pieces, more from who is quicker, and fewer towards the end, so that all
-end together; when all pieces are under way it takes over the end of the slowest run. A piece that does not have its
-hash is fetched elsewhere, and its sender is not asked again. What has come stays in the file: the same thing, wanted
-again, goes on.
+An index counts if more than half of the donors send it, or a majority of those that answer in time. An idle donor gets
+the next few pieces: more for a faster donor, fewer towards the end, so that all finish together. When all pieces are
+requested, an idle donor takes over the end of the slowest run. A piece with a wrong hash is fetched elsewhere, and its
+sender is not asked again. Received pieces stay in the file: a repeated fetch of the same thing continues there.
 """
 
 from __future__ import annotations
@@ -28,29 +27,30 @@ from swarm.state.packed import framed_bytes, take_framed
 from swarm.state.pieces import PIECE_BYTES, Index, index_bytes
 
 Fetch = Callable[[Actor, bytes, int], Awaitable[AsyncGenerator[bytes, None]]]
-"""Asks an actor for at most so many bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
+"""Asks an actor for at most this number of bytes. Raises ConnectionError, TimeoutError, also from the bytes."""
 
 MAX_DONORS = 8
 AT_ONCE = 2
-"""Runs from one donor: the next is on its way while the one before arrives."""
+"""Number of concurrent runs of one donor: the next run is on its way while the one before arrives."""
 RUN_S = 1.0
-"""How long a run is to take."""
+"""Seconds that a run should take."""
 _FIRST_RATE = 1 << 20
 _PACKED_BELOW = 32 << 20
-"""Bytes a second that come from a donor: on a faster line packing a state costs it more than it gains."""
+"""Bytes/s from a donor: on a faster link, packing a state costs the donor more than it gains."""
 OTHERS_S = {PieceKind.STATE: 4.0, PieceKind.SUMS: 1.0}
-"""How long the other donors have for their index once the first has told it: what a state is only its donors say, while
-sums are compared with what was decided."""
+"""Seconds that the other donors have for their index after the first answer. A state is verified only by its donors'
+agreement, while sums are compared with the decided digest.
+"""
 _SILENT_S = 4.0
-"""How long they have, at first, once one has said that it has none: it is to be asked again, whoever else is silent."""
+"""Seconds that they have, at first, after one donor answered that it has none: that one must be asked again."""
 _TAKE_OVER = 1.5
-"""In pieces of one's own: a run of another donor that takes longer is shared."""
+"""In pieces of the idle donor: a run of another donor that takes longer is shared."""
 _PAUSE_S = 0.25
 _FIRST_LOOK_S = 0.025
-"""Until donors that have it not yet are asked again, at first: what is just decided is there at once."""
+"""Seconds until donors that do not have it yet are asked again, at first: after a decision the sums are there soon."""
 _LONGEST_PAUSE_S = 4.0
 _GONE = 8
-"""Failures in a row after which a donor counts no more."""
+"""Number of consecutive failures after which a donor does not count any more."""
 
 
 class Unavailable(StateError):
@@ -67,7 +67,7 @@ class _Donor:
 
     @property
     def run(self) -> int:
-        """Pieces that it sends in about RUN_S."""
+        """Number of pieces that it sends in about RUN_S."""
         return max(1, min(MAX_RUN, int(self.rate * RUN_S / PIECE_BYTES)))
 
     def arrived(self, nbytes: int, seconds: float) -> None:
@@ -81,43 +81,43 @@ class _Run:
     donor: _Donor
     left: list[int]
     heard_at: float
-    """When its last piece came, or it was asked for."""
+    """When its last piece came, or when it was requested."""
 
     def rest_s(self, pieces: int, now: float) -> float:
-        """How long so many of its pieces will take. Who has been silent for long is taken to stay so for as long."""
+        """Expected seconds for this number of its pieces; at least as long as it has been silent."""
         return max(pieces * PIECE_BYTES / self.donor.rate, now - self.heard_at)
 
 
 @dataclass(slots=True)
 class Gathering:
-    """Of one thing. `donors` may be changed at any time; `progress` is told of every piece."""
+    """Fetches one thing. `donors` may be changed at any time; `progress` is called for every piece."""
 
     kind: PieceKind
     stage: int
     version: int
     limit: int
-    """Bytes that it can have at most."""
+    """Largest possible size in bytes."""
     path: Path
     fetch: Fetch
     emit: Callable[[Event], None]
     progress: Callable[[int], None]
     donors: tuple[Actor, ...] = ()
     banned: set[Actor] = field(default_factory=set)
-    """Who sent what did not have its hash, or told another index than most."""
+    """Donors that sent a piece with a wrong hash, or another index than the majority."""
     wrong: frozenset[bytes] = frozenset()
-    """Indices of what turned out to be wrong."""
+    """Indices of contents that turned out to be wrong."""
     index: Index | None = None
-    """What is fetched, once that is known."""
+    """The index of the content that is fetched, once known."""
     _known: dict[Actor, _Donor] = field(default_factory=dict)
     _missing: list[int] = field(default_factory=list)
     _done: set[int] = field(default_factory=set)
     _runs: list[_Run] = field(default_factory=list)
     _refetched: int = 0
     _received: int = 0
-    """Bytes of answers that hold pieces, on the line."""
+    """Bytes of answers with pieces, as transferred."""
 
     async def run(self) -> Path:
-        """The file with all of it. Raises Unavailable, OSError; an order that replaces this one cancels it."""
+        """The complete file. Raises Unavailable, OSError; an order that replaces this one cancels it."""
         began = time.monotonic()
         self.index = index = await self._find_index()
         indexed = time.monotonic()
@@ -151,7 +151,7 @@ class Gathering:
     # ------------------------------------------------------------ the index
 
     async def _find_index(self) -> Index:
-        """What most donors tell; of a state, those who are to have it yet are waited for too."""
+        """The index of the majority. For a state, also wait for donors that are still to have it."""
         pause, silent_s, until = _FIRST_LOOK_S, _SILENT_S, math.inf
         while True:
             asked = [asyncio.ensure_future(self._ask_index(actor)) for actor in self._usable()]
@@ -168,18 +168,18 @@ class Gathering:
                 ((common, tellers),) = Counter(raw for _, raw in told).most_common(1)
                 if self.kind is PieceKind.SUMS or 2 * tellers > len(asked) or time.monotonic() >= until:
                     for actor in (actor for actor, raw in told if raw != common):
-                        self._refuse(actor, "its index is another than that of most donors")
+                        self._refuse(actor, "its index differs from that of most donors")
                     return Index.decode(common, self.limit, "the donors")
             without = [actor for actor, raw in answers if raw == NOT_KEPT or raw in self.wrong]
             if len(without) >= len(self._sources()):
-                raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps it for others")
+                raise Unavailable(f"{self.kind.value} {self.version}", "no donor keeps a copy for others")
             if len(answers) < len(asked):
-                silent_s *= 2  # its index may be long, and its line slow
+                silent_s *= 2  # its index may be long, and its link slow
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _ask_index(self, actor: Actor) -> tuple[Actor, bytes | None]:
-        """What a donor says: the index, NOT_YET, NOT_KEPT; None if it says nothing."""
+        """A donor's answer: the index, NOT_YET or NOT_KEPT; None if there is no answer."""
         request = PieceRequest(self.kind, self.stage, self.version).encode()
         whole = bytearray()
         try:
@@ -200,7 +200,7 @@ class Gathering:
     # ------------------------------------------------------------ the pieces
 
     def _take_up(self, index: Index) -> set[int]:
-        """Pieces that are in the file from before."""
+        """Numbers of the pieces that the file holds from before."""
         done: set[int] = set()
         if not self.path.exists() or self.path.stat().st_size != index.total:
             return done
@@ -233,12 +233,12 @@ class Gathering:
             await asyncio.gather(*working, return_exceptions=True)
 
     async def _work(self, donor: _Donor, index: Index, file: int) -> None:
-        """Take runs until nothing is left to take, or the donor is to rest."""
+        """Take runs until no pieces are left, or the donor should pause."""
         while not donor.banned and donor.actor in self.donors:
             run = self._next_run(donor)
             if run is None:
                 if len(self._done) < len(index.hashes):
-                    await asyncio.sleep(_PAUSE_S)  # somebody's run may break off
+                    await asyncio.sleep(_PAUSE_S)  # another donor's run may break off
                 return
             self._runs.append(run)
             try:
@@ -258,7 +258,7 @@ class Gathering:
                 return
 
     def _next_run(self, donor: _Donor) -> _Run | None:
-        """The next pieces in order; if all are under way, the later half of what will take longest to come."""
+        """The next pieces in order; if all are requested, the later half of the run that will take longest."""
         if self._missing:
             first = self._missing[0]
             count = 1
@@ -275,7 +275,7 @@ class Gathering:
             soonest |= {number: min(rest_s, soonest.get(number, rest_s)) for number in pending}
         latest_s = max(soonest.values(), default=0.0)
         if latest_s < _TAKE_OVER * PIECE_BYTES / donor.rate:
-            return None  # all of it comes sooner from where it was asked for
+            return None  # all pieces will arrive sooner from their current donors
         late = _last_stretch([number for number in sorted(soonest) if soonest[number] == latest_s])
         return _Run(donor, late[len(late) // 2 :], now)
 
@@ -299,16 +299,16 @@ class Gathering:
                         self.progress(len(whole))
                     run.left.pop(0)
                     if all(left in self._done for left in run.left):
-                        return  # another donor was quicker
+                        return  # another donor was faster
         if come == NOT_KEPT:
             run.donor.failures = _GONE
         elif come == NOT_YET:
             run.donor.failures = min(run.donor.failures + 1, _GONE - 1)
-        elif run.left:  # cut short
+        elif run.left:  # interrupted
             run.donor.failures += 1
 
     def _take(self, come: bytearray, number: int, index: Index, packed: bool) -> bytes | None:
-        """The piece at the beginning of what has come, None if not all of it. Raises StateError: it is another."""
+        """The piece at the beginning of `come`; None if it is incomplete. Raises StateError if its hash is wrong."""
         what, size = f"piece {number} of {self.kind.value} {self.version}", index.size(number)
         if packed:
             whole = take_framed(come, size, what)
@@ -325,14 +325,14 @@ class Gathering:
         return [actor for actor in self.donors if actor not in self.banned][:MAX_DONORS]
 
     def _sources(self) -> list[Actor]:
-        """Those usable, of whom there is one at least. Raises Unavailable."""
+        """The usable donors, at least one. Raises Unavailable."""
         if not (usable := self._usable()):
             why = "no donor is left" + (" that can be trusted" if self.banned else "")
             raise Unavailable(f"{self.kind.value} {self.version}", why)
         return usable
 
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:
-        """Each as often as it is asked at once, all of them first; who begins is another one for each version."""
+        """Each donor as often as it is asked at once, in rounds; another donor begins for each version."""
         first = self.version % len(usable)
         return (usable[first:] + usable[:first]) * AT_ONCE
 
@@ -344,14 +344,14 @@ class Gathering:
 
 
 def _write(file: int, whole: bytes, offset: int) -> None:
-    """All of it. Raises OSError when the disk is full or fails."""
+    """Write all of it. Raises OSError when the disk is full or fails."""
     done = 0
     while done < len(whole):
         done += os.pwrite(file, memoryview(whole)[done:], offset + done)
 
 
 def _last_stretch(numbers: list[int]) -> list[int]:
-    """Of ascending numbers the last that follow one another: only such can be asked for at once."""
+    """The last consecutive numbers of an ascending list: one request can only ask for consecutive pieces."""
     first = len(numbers) - 1
     while first and numbers[first - 1] == numbers[first] - 1:
         first -= 1
@@ -361,9 +361,9 @@ def _last_stretch(numbers: list[int]) -> list[int]:
 async def _first_and_others(
     asked: Sequence[asyncio.Future[tuple[Actor, bytes | None]]], silent_s: float, others_s: float
 ) -> list[tuple[Actor, bytes | None]]:
-    """The answers of all who give one within `others_s` of the first that is of use, or `silent_s` of the first one.
+    """The answers that come within `others_s` of the first useful one, or within `silent_s` of the first one.
 
-    No more are waited for once more than half give the same one that is of use.
+    It returns early once more than half give the same useful answer.
     """
     pending = set(asked)
     answers: list[tuple[Actor, bytes | None]] = []

@@ -1,11 +1,12 @@
-"""The heap of a peer: what a microbatch frees is kept for the next one, and all of it may have large pages.
+"""The heap of a peer: memory that a microbatch frees is kept for the next one, and large pages are used for all of it.
 
-A peer has several microbatches in flight, so that their graphs are not freed in the order in which they were made. By
-default glibc gives such memory back to the kernel and gets it anew, page by page, each zeroed: with four peers of a
-model of d = 512 some 0.6 million page faults a step of 16,384 tokens.
+A peer has several microbatches in flight, so their graphs are not freed in the order in which they were made. By
+default glibc returns such memory to the kernel and gets it again, page by page, each zeroed: four peers of a model with
+d = 512 have some 0.6 million page faults in a step of 16,384 tokens.
 
-Large pages are asked for once, for addresses that the heap has yet to grow into. Asked for tensor by tensor (as torch
-does if THP_MEM_ALLOC_ENABLE is set), each begins at a multiple of 2 MiB, and what lies between is too small for others.
+Large pages are requested once, for addresses that the heap has yet to grow into. If they are requested tensor by tensor
+(as torch does with THP_MEM_ALLOC_ENABLE), each begins at a multiple of 2 MiB, and the gaps are too small for other
+tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _M_MMAP_MAX = -4
 _M_ARENA_MAX = -8
 _NEVER = -1
 _LARGEST_BLOCK = 1 << 30
-"""Larger ones are mapped by themselves, and given back."""
+"""Larger blocks are mapped separately, and returned to the kernel when freed."""
 _MAPPED_BLOCKS = 1 << 16
 """glibc's default."""
 _MADV_HUGEPAGE = 14
@@ -32,9 +33,9 @@ _STRICT = "2"
 
 
 def keep_freed_memory() -> None:
-    """For the rest of the process; to be called before it has threads or imports torch.
+    """Keep freed memory for the rest of the process. Call it before the process has threads or imports torch.
 
-    Does nothing where the C library is another, or where glibc is told how to do this by the environment.
+    Does nothing with another C library, or if the environment configures glibc's allocator.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -52,7 +53,7 @@ def keep_freed_memory() -> None:
 
 
 def _addresses_are_free() -> bool:
-    """Whether nobody counts addresses that are not used: neither a limit of this process nor a strict kernel."""
+    """Whether unused addresses are free: neither a limit of this process nor a strict kernel counts them."""
     limits = (resource.getrlimit(what)[0] for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     try:
         strict = _OVERCOMMIT.read_text().strip() == _STRICT
@@ -62,13 +63,13 @@ def _addresses_are_free() -> bool:
 
 
 def _ask_for_large_pages(libc: ctypes.CDLL, nbytes: int) -> None:
-    """For so much of the heap: a block is taken, which costs addresses alone, and freed. Without them it works too."""
+    """Ask for large pages for `nbytes` of the heap: allocate a block, which only uses addresses, and free it."""
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     block = libc.malloc(nbytes)
-    if not block:  # the kernel does not promise so much
+    if not block:  # the kernel grants less
         return
     first = -(-block // _LARGE_PAGE) * _LARGE_PAGE
     last = (block + nbytes) // _LARGE_PAGE * _LARGE_PAGE

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM or SIGHUP for all peers of a process: each of them leaves well; a second Ctrl-C ends the process."""
+"""Ctrl-C, SIGTERM or SIGHUP for all peers of a process: each leaves cleanly; a second Ctrl-C ends the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peers.runtime.signals import leaving_signals, let_the_next_end_it
 
 
 class Interrupts:
-    """`leave` is registered by each peer when it is ready to; who comes after the first signal leaves at once."""
+    """Each peer registers `leave` when it is ready. A peer that registers after the first signal leaves at once."""
 
     def __init__(self) -> None:
         self._leave: list[Callable[[], None]] = []
@@ -18,7 +18,7 @@ class Interrupts:
         self._came = False
 
     def register(self, leave: Callable[[], None]) -> Callable[[], None]:
-        """From within the event loop. Returns what takes it back, for a peer that has ended and others have not."""
+        """Call it in the event loop. Returns a function that unregisters, for a peer that ends before the others."""
         self._leave.append(leave)
         if self._came:
             leave()

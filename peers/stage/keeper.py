@@ -1,4 +1,4 @@
-"""Keeps a peer's stage: takes up state (initial, own checkpoint, another replica, the archive), saves it, serves it."""
+"""Keeps a peer's stage: loads state (initial, own checkpoint, another replica, the archive), saves it, serves it."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from swarm.state.shard import Shard, open_shard
 from swarm.state.transfer import ShardReceiver, iter_file_chunks
 
 _NAME_LENGTH = 16
-"""Digits of the run hash that name a run's folder."""
+"""Number of digits of the run hash that name a run's folder."""
 
 Fetch = Callable[[Actor, bytes], AsyncGenerator[bytes, None]]
 
 
 class NotFinite(Exception):
-    """The state holds NaN or infinity: nothing can be learned from it, so no checkpoint is made of it."""
+    """The state holds NaN or infinity, so it is useless for training, and no checkpoint is made of it."""
 
 
 class NewEngine(Protocol):
@@ -66,7 +66,7 @@ class NewEngine(Protocol):
 class Keeper:
     """One engine at a time. All methods are called from the event loop; disk work happens in threads.
 
-    Checkpoints lie in a folder of the run's own in `folder`: one run never prunes those of another.
+    Checkpoints lie in a folder of the run's own in `folder`: a run never prunes the checkpoints of another run.
     """
 
     def __init__(
@@ -95,18 +95,18 @@ class Keeper:
         self.lending = Lending(self._run_hash, lent, emit)
         self._fetch_pieces = fetch_pieces
         self._torn: set[tuple[int, int]] = set()
-        """Stage and version of checkpoints on this disk that turned out to be of no use."""
+        """Stage and version of checkpoints on this disk that turned out to be unusable."""
         self._incoming = folder.with_name("incoming")
         self._incoming.mkdir(parents=True, exist_ok=True)
-        _remove(self._incoming.glob("sums-*"))  # what another process has left
+        _remove(self._incoming.glob("sums-*"))  # left by another process
         _remove(self._incoming.glob("whole-*"))
         self._downloads = count()
         self._removing: asyncio.Future[None] | None = None
         """A thread that removes old sums."""
         self._sums: Gathering | None = None
-        """Of the step whose sums are fetched now."""
+        """The fetch of the current step's sums."""
         self._indices: dict[int, set[bytes]] = {}
-        """{step: the indices of its sums that were fetched}: if they are wanted again, not of what was decided."""
+        """{step: the indices of its fetched sums}: if the sums are wanted again, they were not the decided ones."""
         self._fetched = 0
         self._told_at = 0.0
         self._copies = Copies(self._run_hash, lent, emit)
@@ -118,30 +118,30 @@ class Keeper:
     def preferred(self) -> Saved | None:
         """The stage of the newest checkpoint on this disk.
 
-        Nobody can tell of which history it is: a step that is done again on other machines may come out otherwise. It
-        is of use all the same, if whoever is asked for that version has the same (`_own`).
+        The history of that checkpoint is unknown: a repeated step may have another result on other machines. The
+        checkpoint is still useful if the source of that version has the same one (`_own`).
         """
         stages = range(self._manifest.model.stages)
         saved = [(version, stage) for stage in stages for version in self._store.versions(stage)]
         return Saved(StageIndex(max(saved)[1])) if saved else None
 
     def flip_bit(self) -> None:
-        """One bit of the parameters in memory becomes another: for rehearsals (peers/runtime/fault.py)."""
+        """Flip one bit of the parameters in memory: for rehearsals (peers/runtime/fault.py)."""
         if self.engine is not None:
             self.engine.flip_bit()
 
     def starve(self) -> None:
-        """There is no memory for the next microbatch: for rehearsals too."""
+        """Leave no memory for the next microbatch: for rehearsals too."""
         if self.engine is not None:
             self.engine.starve()
 
     def overflow(self) -> None:
-        """From now on gradients for the stage before are finite and far too large: for rehearsals too."""
+        """From now on make gradients for the stage before that are finite and far too large: for rehearsals too."""
         if self.engine is not None:
             self.engine.overflow()
 
     async def load(self, action: LoadState) -> StageEngine:
-        """Carry out a LoadState. Raises StateError or an error of the network with nothing half loaded."""
+        """Carry out a LoadState. Raises StateError or a network error, and then leaves no half-loaded state."""
         self._indices.clear()  # after a rollback the same steps may be decided again, and their sums be right
         async with self._making:  # an order that replaces this one waits for the engine that a thread is making
             engine = await to_its_end(self._engine_of, action.stage)
@@ -174,10 +174,10 @@ class Keeper:
         return engine
 
     def _check_first(self, state: StageState, meta: ShardMeta, source: str) -> None:
-        """Whoever sent it: version 0 is the imported parameters of the manifest and nothing else."""
+        """Check, whatever the source, that version 0 is exactly the imported parameters of the manifest."""
         chain = first_chain(self._manifest, meta.stage)
         if (meta.digest, state.chain) != (self._manifest.initial.digests[meta.stage], chain):
-            raise StateError(source, f"version 0 of stage {meta.stage} is not what the run's manifest imports")
+            raise StateError(source, f"version 0 of stage {meta.stage} differs from the run's imported parameters")
 
     def _engine_of(self, stage: int) -> StageEngine:
         if self.engine is None or self.stage != stage:
@@ -188,16 +188,16 @@ class Keeper:
         return self.engine
 
     def _own(self, stage: int, version: int) -> Checkpoint | None:
-        """What is on this disk under that name: of use if whoever is asked for the state has the same.
+        """The checkpoint on this disk under that name. It is useful if the source of the state has the same one.
 
-        After a rollback a step may have come out otherwise, as when a gradient was not finite in one of its attempts
-        only; and where codecs build on what was before it usually does.
+        After a rollback a step may have another result, for example if a gradient was not finite in only one of its
+        attempts. With codecs that build on earlier visits it usually has.
         """
         if (stage, version) in self._torn:
             return None
         try:
             return self._store.checkpoint(stage, version)
-        except StateError:  # there is none, or no more
+        except StateError:  # there is none (any more)
             return None
 
     def _load_own(self, stage: int, version: int) -> Shard | None:
@@ -212,7 +212,7 @@ class Keeper:
         return state_shapes(parameter_shapes(self._manifest.model, stage))
 
     async def _download(self, action: LoadState, own: Checkpoint | None) -> tuple[Shard, str]:
-        """The state and whose it is; no more than the header is fetched of what is on this disk too."""
+        """The state and its source. If this disk has the same state, only the header is fetched."""
         assert action.source is not None
         request = StateRequest(action.stage, action.version, from_archive=action.from_archive)
         parameters = parameter_shapes(self._manifest.model, action.stage)
@@ -233,7 +233,7 @@ class Keeper:
         return (shard, "own checkpoint") if shard is not None else await self._download(action, None)
 
     def _forget(self) -> None:
-        """Another state is loaded. What was copied may be of a history that was rolled back: versions count anew."""
+        """Another state is loaded. Copies may belong to a rolled-back history: versions count anew."""
         self._copies.forget()
         self.lending.clear()
 
@@ -245,21 +245,21 @@ class Keeper:
         gathering = self._gathering(PieceKind.STATE, action.stage, action.version, limit, action.donors)
         others = [other for other in self._incoming.glob("state-*") if other != gathering.path]
         await asyncio.to_thread(_remove, others)
-        if own is not None and not gathering.path.exists():  # those of its pieces that the donors have need not come
+        if own is not None and not gathering.path.exists():  # its pieces that equal the donors' need not be fetched
             await asyncio.to_thread(_seed, gathering.path, own.path)
         shard = await asyncio.to_thread(self._parse, await gathering.run(), action.stage)
         check_meta(shard.meta, "the donors", run_hash=self._run_hash, stage=action.stage, version=action.version)
         return shard
 
     def _parse(self, path: Path, stage: int) -> Shard:
-        """The state in a file, whose name is of no use any more. Raises StateError, OSError."""
+        """The state in a file, whose name is removed. Raises StateError, OSError."""
         try:
             return open_shard(path, "the donors", shapes=self._shapes(stage))
         finally:
             path.unlink()
 
     async def fetch_sums(self, action: FetchSums) -> bool:
-        """Carry out a FetchSums. False: it is under way, and goes on with these donors. Raises StateError, OSError."""
+        """Carry out a FetchSums. False: the fetch runs already, now with these donors. Raises StateError, OSError."""
         if self._removing is not None:  # the same step may have been here before a rollback
             await asyncio.shield(self._removing)
         async with self._making:  # a LoadState that was ordered before
@@ -273,7 +273,7 @@ class Keeper:
         largest = max(largest_bucket(self._manifest.sums), largest_exact(self._manifest.sums))
         limit = SumsFile.limit(max(engine.buckets, engine.whole_buckets), largest)
         gathering = self._gathering(PieceKind.SUMS, action.stage, action.step, limit, action.donors)
-        if gathering.path.exists():  # it was here before, and was not what it should be
+        if gathering.path.exists():  # it was here before, and was wrong
             gathering.path.unlink()
             gathering.wrong = frozenset(self._indices.get(action.step, ()))
         self._sums = gathering
@@ -287,7 +287,7 @@ class Keeper:
         return True
 
     async def restore(self, action: RestoreSums) -> None:
-        """Carry out a RestoreSums. Raises StateError, FrameError, OSError: they are not what they should be."""
+        """Carry out a RestoreSums. Raises StateError, FrameError or OSError if the sums cannot be used."""
         engine, attempt = self.engine, action.attempt
         assert engine is not None
         path = self._incoming / f"sums-{attempt.stage}-{attempt.pass_id.step}"
@@ -296,14 +296,14 @@ class Keeper:
         engine.restore(attempt, SumsFile.read(raw, buckets, "the donors"), action.whole)
 
     def applied(self, step: int) -> None:
-        """Sums of steps up to this one are of no use any more."""
+        """Remove the sums of steps up to this one."""
         old = [path for path in self._incoming.glob("sums-*") if int(path.name.rsplit("-", 1)[1]) <= step]
         if old:
             self._removing = asyncio.get_running_loop().run_in_executor(None, _remove, old)
         self._indices = {other: indices for other, indices in self._indices.items() if other > step}
 
     def note_sums(self, action: StoreSum | CancelReduce | Apply) -> None:
-        """What becomes of the sums of this stage, which may be lent."""
+        """Pass on what happens to the sums of this stage, which may be lent."""
         match action:
             case StoreSum():
                 self.lending.stored(action)
@@ -323,7 +323,7 @@ class Keeper:
             taken.add_done_callback(lambda _: self._copies.rest(now))
 
     async def answer(self, request: PieceRequest) -> bytes:
-        """What is lent, or why not: as Lending.answer."""
+        """The answer to a request for pieces, as Lending.answer."""
         version = None if self.engine is None else self.engine.version
         return await self.lending.answer(request, self.stage, version)
 
@@ -332,7 +332,7 @@ class Keeper:
         return Gathering(kind, stage, version, limit, path, self._fetch_pieces, self._emit, self._come, donors)
 
     def _come(self, nbytes: int) -> None:
-        """So many bytes more have come: say so once a second."""
+        """More bytes have come: report the total once a second."""
         self._fetched += nbytes
         if (now := time.monotonic()) - self._told_at >= 1.0:
             self._told_at = now
@@ -341,10 +341,10 @@ class Keeper:
     # ------------------------------------------------------------ saving and serving
 
     async def save(self, version: int, proven: int | None = None) -> str:
-        """Copy now, commit when others are done; returns the hash of the shard's file, equal on every replica.
+        """Copy now, and commit after earlier saves; returns the hash of the shard's file, equal on every replica.
 
-        One after the other: what is saved prunes what is older, and newer, on the disk, but for the newest checkpoint
-        up to version `proven`. Raises NotFinite, and StateError when the disk is full.
+        Saves run one after the other. A save prunes older and newer checkpoints on the disk, but for the newest one up
+        to version `proven`. Raises NotFinite, and StateError when the disk is full.
         """
         engine, stage = self.engine, self.stage
         assert engine is not None and stage is not None
@@ -373,7 +373,7 @@ class Keeper:
                 yield chunk
 
     async def close(self) -> None:
-        engine, self.engine = self.engine, None  # others of the process may go on, and need its memory
+        engine, self.engine = self.engine, None  # other peers of the process may continue, and need its memory
         if engine is not None:
             await asyncio.to_thread(engine.close)
         self.lending.clear()
@@ -381,7 +381,7 @@ class Keeper:
 
 
 def _seed(path: Path, own: Path) -> None:
-    """Begin with a file of this disk. Best effort: what is not in it comes from the donors."""
+    """Begin with a file of this disk. Best effort: missing pieces come from the donors."""
     made = path.with_name(f"{path.name}.own")
     try:
         shutil.copyfile(own, made)
@@ -391,7 +391,7 @@ def _seed(path: Path, own: Path) -> None:
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """For a thread: a busy disk takes seconds to let a large file go."""
+    """Run it in a thread: a busy disk takes seconds to remove a large file."""
     for path in paths:
         path.unlink(missing_ok=True)
 

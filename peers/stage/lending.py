@@ -1,8 +1,8 @@
-"""What a peer keeps for those who take up its stage while it trains: copies of versions, and the sums of steps.
+"""The copies of versions and the sums of steps that a peer keeps for listeners of its stage while it trains.
 
-Both lie on disk and are served piece by piece. A copy is written before the step is applied, and kept while somebody
-loads that version. Of the sums each bucket is as it was sent when the step was reduced, or would have been, had there
-been another replica.
+Both lie on disk and are served piece by piece. A copy is written before the step is applied, and kept while a listener
+loads that version. Each bucket of the sums is stored as it was sent when the step was reduced, or would have been sent
+to another replica.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from swarm.state.packed import framed
 from swarm.state.pieces import PIECE_BYTES, Index, SumsFile
 
 MAX_COPIES = 2
-"""Of the state, on disk at once."""
+"""Number of copies of the state on disk at once."""
 MAX_SUMS_BYTES = 16 << 30
-"""On disk. The oldest go first: who needs them must load a newer version."""
+"""Bytes of sums on disk. The oldest go first: a listener that needs them must load a newer version."""
 
 
 @dataclass(slots=True)
 class _Lent:
-    """What lies in a file."""
+    """The content of a file that is lent."""
 
     index: Index
     path: Path
@@ -72,7 +72,7 @@ class Lending:
         """By step."""
         self._taking: dict[int, asyncio.Future[Draft]] = {}
         self._stored: dict[Attempt, dict[int, bytes]] = {}
-        """Reduced buckets of attempts that are not applied yet, if others listen."""
+        """Reduced buckets of attempts that are not applied yet, if there are listeners."""
 
     @property
     def copies(self) -> list[int]:
@@ -96,18 +96,18 @@ class Lending:
         if version in order.versions and version not in self._copies and may_copy and len(self._copies) < MAX_COPIES:
             path = self._folder / f"state-{version}-{time.monotonic_ns()}"
             copying = copy_to(path, engine, self._run_hash, stage, version, self._emit)
-            taking = asyncio.wrap_future(copying)  # in the queue before the step is applied
+            taking = asyncio.wrap_future(copying)  # queued before the step is applied
             self._taking = {version: taking}
             self._copies[version] = self._keep(self._copied(taking), self._copies, version)
 
     def lends(self, attempt: Attempt) -> bool:
-        """Whether others listen to the pass of an attempt of this stage."""
+        """Whether the pass of an attempt of this stage has listeners that need its sums."""
         return self._order is not None and self._order.sums and self._order.pass_id == attempt.pass_id
 
     def stored(self, action: StoreSum) -> None:
-        """A reduced bucket of an attempt of this stage, as it came or as it was summed here, which may be empty."""
+        """A reduced bucket of this stage, as received or as summed here. It may be empty."""
         if self.lends(action.attempt) and len(action.payload):  # type: ignore[arg-type]
-            # a view may be of numbers that change with the next pass
+            # a view may be of memory that changes with the next pass
             kept = bytes(action.payload) if isinstance(action.payload, memoryview) else action.payload
             self._stored.setdefault(action.attempt, {})[action.bucket] = kept  # type: ignore[assignment]
 
@@ -115,7 +115,7 @@ class Lending:
         self._stored.pop(attempt, None)
 
     def decided(self, attempt: Attempt, engine: Engine, whole: bool) -> None:
-        """The sums of `attempt` are applied now: keep them. `whole`: not compressed, so they can be made anew."""
+        """The sums of `attempt` are applied now: keep them. `whole`: uncompressed, so they can be made anew."""
         found = self._stored.get(attempt, {})
         self._stored.clear()
         step = attempt.pass_id.step
@@ -125,7 +125,7 @@ class Lending:
         if len(found) == engine.buckets:
             buckets = [found[b] for b in range(engine.buckets)]
         elif whole and self.lends(attempt):
-            buckets = asyncio.wrap_future(engine.written(attempt))  # in the queue before the step is applied
+            buckets = asyncio.wrap_future(engine.written(attempt))  # queued before the step is applied
         if buckets is not None:
             self._sums[step] = self._keep(self._written(buckets, step), self._sums, step)
         done = [(known, lent.result().index.total) for known, lent in self._sums.items() if _is_here(lent)]
@@ -142,9 +142,9 @@ class Lending:
                 self._forget(table, key)
 
     async def answer(self, request: PieceRequest, stage: int | None, version: int | None) -> bytes:
-        """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that there are not, OSError.
+        """Pieces or an index; NOT_YET, NOT_KEPT. Raises StateError for pieces that do not exist, and OSError.
 
-        `stage`, `version`: what this peer holds. Who asks may have heard sooner of the pass for which it is to be kept.
+        `stage`, `version`: those of this peer. The requester may have heard sooner of the pass that orders the copy.
         """
         held = self._copies if request.kind is PieceKind.STATE else self._sums
         lent = held.get(request.version) if request.stage == self._stage == stage else None
@@ -164,13 +164,13 @@ class Lending:
     # ------------------------------------------------------------
 
     def _keep(self, making: Coroutine[None, None, _Lent], table: dict[int, _Making], key: int) -> _Making:
-        """A future that takes itself out of `table` when nothing comes of it."""
+        """A future that removes itself from `table` if it fails."""
         task = asyncio.create_task(making)
 
         def ended(done: _Making) -> None:
             if done.cancelled() or (error := done.exception()) is None:
                 return
-            self._emit(CheckpointRefused(f"what is kept of version {key} for others", str(error)))
+            self._emit(CheckpointRefused(f"the copy or sums of version {key} for others", str(error)))
             if table.get(key) is done:
                 del table[key]
 
@@ -193,12 +193,12 @@ class Lending:
                 for part in parts:
                     file.write(part)
         except OSError:
-            path.unlink(missing_ok=True)  # of a full disk
+            path.unlink(missing_ok=True)  # left by a full disk
             raise
         return _Lent(Index.of(parts), path=path)
 
     def _forget(self, table: dict[int, _Making], key: int) -> None:
-        """Its file goes, as soon as it is written. In a thread: a busy disk takes seconds to let a large one go."""
+        """Remove its file as soon as it is written. In a thread: a busy disk takes seconds to remove a large file."""
 
         def remove(lent: _Making) -> None:
             if _is_here(lent):

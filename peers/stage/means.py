@@ -1,7 +1,7 @@
-"""What this machine has to offer: speed, memory and link, measured before it joins and kept in its home.
+"""The speed, memory and link of this machine, measured before it joins and kept in its home.
 
-Measuring costs seconds, so what was found is used again as long as it would come out the same: for the same model,
-microbatch, device, number of threads and release; of the link, to the same coordinator, for a day.
+Measuring costs seconds, so a result is used again while it stays valid: for the same model, microbatch, device, number
+of threads and release. The result for a link is valid for the same coordinator, for a day.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from swarm.manifest import RunManifest
 
 LINK_LASTS_S = 86_400.0
 _MAX_KEPT = 16
-"""Measurements of other models and devices that are kept beside the newest."""
+"""Number of measurements of other models and devices that are kept beside the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """Bytes a second; None: could not be measured."""
+    """Bytes/s; None: could not be measured."""
 
     up: float | None
     down: float | None
@@ -42,7 +42,10 @@ class MeansFile:
         self._clock = clock
 
     def speed(self, manifest: RunManifest, arithmetic: Arithmetic, memory: int | None = None) -> tuple[Speed, bool]:
-        """As kept, or measured now, in `memory` bytes: True. Blocks for seconds then. Raises as `measure_speed`."""
+        """The stored speed, or one measured now in `memory` bytes, which blocks for seconds; True if measured.
+
+        Raises the errors of `measure_speed`.
+        """
         key = _speed_key(manifest, arithmetic)
         known = self._read("speed").get(key)
         if known is not None:
@@ -55,7 +58,7 @@ class MeansFile:
         return found, True
 
     def link(self, coordinator: str) -> LinkSpeed | None:
-        """To this coordinator, if it was measured in the last day."""
+        """The link to this coordinator, if it was measured in the last day."""
         known = self._read("link").get(coordinator)
         try:
             found = LinkSpeed(**known) if isinstance(known, dict) else None
@@ -66,7 +69,7 @@ class MeansFile:
             return None
 
     def keep_link(self, coordinator: str, up: float | None, down: float | None) -> LinkSpeed:
-        """What could not be measured at all is tried again at the next start."""
+        """Store a measurement. If both directions failed, store nothing, so that the next start measures again."""
         found = LinkSpeed(up, down, self._clock())
         if up is not None or down is not None:
             self._keep("link", coordinator, asdict(found))
@@ -88,7 +91,7 @@ class MeansFile:
 
 
 def _speed_key(manifest: RunManifest, arithmetic: Arithmetic) -> str:
-    """Everything that the speed depends on, in one line that people can read."""
+    """All inputs that the speed depends on, in one readable line."""
     import torch
 
     model = json.dumps(manifest.model.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))

@@ -22,7 +22,7 @@ class MachineError(ValueError):
 
 
 class MachineOffer(NamedTuple):
-    """What a whole machine can do: microbatches a second through the whole model, bytes a second up and down."""
+    """The capacity of a whole machine: microbatches/s through the whole model, bytes/s up and down."""
 
     capacity: float
     up: float | None
@@ -32,10 +32,10 @@ class MachineOffer(NamedTuple):
 async def measured_offer(
     manifest: RunManifest, home: OpenHome, options: JoinOptions, network: Network, coordinator: Actor, log: EventLog
 ) -> MachineOffer:
-    """As its home remembers it, or measured now. Raises MachineError."""
+    """The offer from its home, or measured now. Raises MachineError."""
     kept, limit = MeansFile(options.means_file or home.means), options.machine.max_rate
     link = kept.link(coordinator.peer)
-    if link is None and options.capacity is None:  # who says what it can do is not kept from starting
+    if link is None and options.capacity is None:  # a given capacity lets the peer start without the probe
         link = kept.keep_link(coordinator.peer, *await probe_link(network, coordinator, up=limit is None))
     up, down = (None, None) if link is None else (link.up, link.down)
     if limit is not None:
@@ -65,12 +65,12 @@ async def measured_offer(
 
 
 def updates_here(device: str, log: EventLog) -> bool:
-    """Whether optimizer steps can be made on `device`. Raises MachineError if they cannot on the processor either."""
+    """Whether optimizer steps can be made on `device`. Raises MachineError if the processor cannot make them either."""
     if rounds_alike(device):
         return True
     if device == "cpu" or not rounds_alike("cpu"):
         raise MachineError(
-            "this machine's arithmetic comes to other bits than that of all others: its replicas would differ; it may "
+            "this machine computes other bits than all other machines, so its replicas would differ; it may "
             "be broken, or flush small numbers to zero"
         )
     log.append(RoundsOtherwise(device))

@@ -1,4 +1,4 @@
-"""What a peer is told by the person who joins, besides the invite and its home."""
+"""The options of a peer from the person who joins, besides the invite and its home."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from swarm.net.host import DEFAULT_LISTEN
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """Of one peer. `machine`: peers of one process have the same."""
+    """Options of one peer. `machine`: shared by the peers of one process."""
 
     machine: Machine = field(default_factory=Machine)
     on_call: bool = False
-    """It was taken on because the coordinator asked."""
+    """Whether the coordinator asked for this peer."""
     device: str = "cpu"
     precision: Precision | None = None
-    """What matrices are multiplied in; None: what is usual on the device."""
+    """The precision of matrix products; None: the device's default."""
     compiled: bool = False
-    """Layers are compiled by torch."""
+    """Whether torch compiles the layers."""
     threads: int = 1
     slots: int = 0
-    """Microbatches to work on at once; 0: as many as the pipeline's depth asks for and memory allows."""
+    """Microbatches to work on at once; 0: chosen by the pipeline's depth and the memory."""
     capacity: float | None = None
-    """Microbatches a second of the machine through the whole model; None: measured."""
+    """Microbatches/s of the machine through the whole model; None: measured."""
     means_file: Path | None = None
     """Where measurements of the machine are kept; None: in the peer's home."""
     interrupts: Interrupts = field(default_factory=Interrupts)
-    """Peers of one process have the same."""
+    """Shared by the peers of one process."""
     listen: tuple[str, ...] = DEFAULT_LISTEN
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
-    """More DHT nodes to enter by, should none of the invite's addresses answer."""
+    """Further DHT nodes to enter by, if none of the invite's addresses answers."""
     patience_s: float = DEFAULT_PATIENCE_S
-    """How long to wait for a coordinator that cannot be reached."""
+    """Seconds to wait for a coordinator that cannot be reached."""
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
     accept: Callable[[SignedManifest], bool] = field(default=lambda signed: True)
-    """Asked when the invite was a bare address: is this the organiser you mean?"""
+    """Called if the invite was a bare address: asks whether this is the intended organiser."""
     pace: LeastPace | None = None
-    """To compute no faster than; it stands for the machine's speed, which is not measured then."""
+    """The pace to compute no faster than. It stands for the machine's speed, which is then not measured."""
     splits: bool = True
-    """Backwards leave the weights' gradients due, to be computed when there is nothing else to do."""
+    """Whether backwards leave the weight gradients due, to be computed when there is no other work."""
     engine: Callable[..., StageEngine] = StageEngine
-    """What computes; the benchmarks put an emulated one here."""
+    """The compute engine; the benchmarks use an emulated one."""
 
     @property
     def mode(self) -> Mode:
-        """What the memory that is needed depends on."""
+        """What the required memory depends on."""
         return Arithmetic.of(self.device, self.threads, self.precision).mode

@@ -1,7 +1,7 @@
-"""Patience: how long a peer waits for a coordinator that it cannot reach, and what it says meanwhile.
+"""Patience: how long a peer waits for a coordinator that it cannot reach, and its reports meanwhile.
 
-A coordinator that restarts goes on with the run, so a peer keeps its state and dials on. But a run may also be over,
-while this machine slept: then nobody would ever tell. After its patience a peer leaves by itself.
+A restarted coordinator continues the run, so a peer keeps its state and keeps dialling. But the run may also have ended
+while this machine slept, and then no coordinator would ever answer. After its patience a peer leaves by itself.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from swarm.events import CoordinatorAway, CoordinatorBack
 DEFAULT_PATIENCE_S = 600.0
 
 _FIRST_SAID_S = 1.0
-"""A connection that is back before is no news."""
+"""Seconds of absence that are not reported."""
 _LONGEST_PAUSE_S = 5.0
-"""Between two looks. Time in which this process did not run (stopped, suspended) was not waited."""
+"""Longest pause in seconds between two looks that counts as waiting: time in which this process did not run (stopped,
+suspended) does not count.
+"""
 
 
 class CoordinatorGone(RunFailed):
-    """The coordinator stayed away for as long as this peer was to wait."""
+    """The coordinator stayed away for this peer's whole patience."""
 
 
 class Patience:
-    """`look` often. Seconds everywhere; `now` from any clock that does not go back."""
+    """Call `look` often. Times in seconds; `now` from any monotonic clock."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -34,9 +36,10 @@ class Patience:
         self._refusal: str | None = None
 
     def look(self, reason: str | None, now: float) -> CoordinatorAway | CoordinatorBack | None:
-        """`reason`: why the coordinator cannot be reached, None when it can. Returns what is to be told now.
+        """`reason`: why the coordinator cannot be reached, None when it can. Returns the event to report now.
 
-        The waiting is told after a second, at each quarter of the patience, and at its end, with `leaves_in_s` 0.
+        The waiting is reported after a second, at each quarter of the patience, and at its end, with `leaves_in_s`
+        0.
         """
         pause = 0.0 if self._looked_at is None else min(now - self._looked_at, _LONGEST_PAUSE_S)
         self._looked_at = now
@@ -55,7 +58,7 @@ class Patience:
         return CoordinatorAway(self._away_s, max(0.0, self._patience_s - self._away_s), reason)
 
     def refused(self, reason: str) -> None:
-        """The coordinator is there and will not have this peer: there is nothing to wait for."""
+        """The coordinator answers and refuses this peer: do not wait any longer."""
         self.exhausted = True
         self._refusal = reason
 
@@ -66,7 +69,7 @@ class Patience:
         waited = _duration(self._patience_s)
         return (
             f"the coordinator could not be reached for {waited}: the run is over, or its coordinator has moved. "
-            "Ask the organiser; `swarm-peer join` with the same --home goes on where this peer was"
+            "Ask the organiser; `swarm-peer join` with the same --home continues from this peer's state"
         )
 
 

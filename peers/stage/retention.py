@@ -1,7 +1,7 @@
-"""Retention: the encoded frames a peer keeps until their step is decided, within a memory budget, then on disk.
+"""Retention: the encoded frames that a peer keeps until their step is decided, within a memory budget, then on disk.
 
-This log is the price of exactness when nothing fails. A frame that does not fit into the budget is written to a spill
-file and read back when somebody wants it; the file is emptied when a new pass begins.
+This is the cost of exactness when nothing fails. A frame that does not fit into the budget is written to a spill file
+and read back when a peer wants it; the file is emptied when a new pass begins.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarm.buffer import Buffer
+
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """Where a frame lies in the spill file."""
+    """The place of a frame in the spill file."""
 
     generation: int
     offset: int
@@ -22,12 +24,12 @@ class Spilled:
 
 
 class Retention:
-    """Used from one thread. `keep` gives what to hand to the core, `bytes_of` what to send."""
+    """Used from one thread. `keep` returns the value for the core, `bytes_of` the bytes to send."""
 
     def __init__(self, folder: Path, budget_bytes: int) -> None:
         self.folder = folder
         self.budget_bytes = budget_bytes
-        """Of memory."""
+        """Bytes of memory."""
         self._held = 0
         self._spilled = 0
         self._generation = 0
@@ -36,19 +38,19 @@ class Retention:
         """Most bytes of one pass, memory and disk together."""
 
     def begin(self) -> None:
-        """A new pass: everything kept before is forgotten."""
+        """A new pass: forget all frames."""
         self._held = 0
         self._generation += 1
         if self._file is not None and self._spilled:
             os.ftruncate(self._file, 0)
         self._spilled = 0
 
-    def keep(self, payload: bytes) -> bytes | Spilled:
+    def keep(self, payload: Buffer) -> Buffer | Spilled:
         """Raises OSError when the disk is full."""
         size = len(payload)
         if self._held + size <= self.budget_bytes:
             self._held += size
-            kept: bytes | Spilled = payload
+            kept: Buffer | Spilled = payload
         else:
             if self._file is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ class Retention:
         return kept
 
     def bytes_of(self, kept: object) -> object:
-        """The payload itself; anything this did not make is returned as it is. None if its pass is over."""
+        """The payload itself; a value that `keep` did not make is returned unchanged. None if its pass is over."""
         if not isinstance(kept, Spilled):
             return kept
         if kept.generation != self._generation or self._file is None:

@@ -1,9 +1,10 @@
 """Seats: several peers in one process, for a machine that has room for more than one stage.
 
-Each seat is a whole peer with an identity, a home, a libp2p daemon and a compute thread of its own; the coordinator
-places it like any other. How many there are the owner says, or it is one, and more while the coordinator asks for them
-because stages have nobody else. They share a machine (`Machine`). Those of the owner end together: when one breaks,
-the process ends, for a supervisor to start it again. Who was taken on comes and goes by itself.
+Each seat is a whole peer with its own identity, home, libp2p daemon and compute thread; the coordinator places it like
+any other. The owner sets the number of seats. Without a number there is one seat, and more while the coordinator asks
+for them because stages have no other peer. The seats share a machine (`Machine`). The owner's seats end together: when
+one breaks, the process ends, for a supervisor to start it again. Seats that the coordinator asked for come and go by
+themselves.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from swarm.net.invite import Invite
 async def take_seats(invite: Invite, path: Path, seats: int | None, options_of: Callable[[int], JoinOptions]) -> str:
     """Run all seats until the run is finished or they have left; returns why. Raises HomeError and as `join`.
 
-    `seats` None: as many as the coordinator asks for. `options_of` a seat, counted from 0: those of the whole machine,
-    with listeners that say which seat it is.
+    `seats` None: as many as the coordinator asks for. `options_of` a seat, counted from 0: the options of the whole
+    machine, with listeners that name the seat.
     """
     row = _Row(invite, path, options_of)
     if seats is None:
@@ -40,12 +41,12 @@ async def take_seats(invite: Invite, path: Path, seats: int | None, options_of: 
 
 
 def seat_home(path: Path, number: int) -> Path:
-    """The first seat lives in the home itself, so that a peer that takes a second one stays who it was."""
+    """The home of a seat. The first seat uses `path` itself, so a peer that takes a second seat keeps its identity."""
     return path / "seats" / str(number + 1) if number else path
 
 
 def seat_options(options: JoinOptions, number: int) -> JoinOptions:
-    """Those of seat `number`, counted from 0."""
+    """The options of seat `number`, counted from 0."""
     if number == 0:
         return options
     return replace(
@@ -69,11 +70,11 @@ class _Row:
         self.tasks: dict[int, asyncio.Task[str]] = {}
 
     def take(self, number: int) -> None:
-        """A seat of the owner's."""
+        """Start a seat of the owner."""
         self.tasks[number] = self.group.create_task(self._join(number, on_call=False))
 
     def fill(self, seats: int, reason: str) -> None:
-        """Have so many in all, since the coordinator asks."""
+        """Have this number of seats in total, as the coordinator asks."""
         taken = {number for number, task in self.tasks.items() if not task.done()}
         free = (number for number in range(seats) if number not in taken)
         for number in list(free)[: seats - len(taken)]:
@@ -81,7 +82,7 @@ class _Row:
             self.tasks[number] = self.group.create_task(self._on_call(number))
 
     async def _on_call(self, number: int) -> str:
-        """Whatever becomes of who was taken on, the others go on; they tell."""
+        """Run a seat that the coordinator asked for. Its failure is reported and does not end the other seats."""
         try:
             reason = await self._join(number, on_call=True)
         except Exception as error:

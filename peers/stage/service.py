@@ -1,4 +1,4 @@
-"""Service: what a peer sends to others that ask: live states, pieces, saved checkpoints, noise for a link probe."""
+"""Service: answers other peers' requests for live states, pieces, saved checkpoints, and noise for a link probe."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Service:
         self._coordinators = {coordinator.peer for coordinator in coordinators}
 
     async def answer(self, requester: Actor, raw: bytes) -> Transfer:
-        """What is asked for. Raises BulkError."""
+        """The answer to a request. Raises BulkError."""
         if raw == DOWN and requester.peer in self._coordinators:
             return noise()
         try:
             if (pieces := PieceRequest.decode(raw)) is not None:
                 answered = await self._keeper.answer(pieces)
-                return Transfer.of(answered, urgent=pieces.kind is PieceKind.SUMS)  # who lacks them falls behind
+                return Transfer.of(answered, urgent=pieces.kind is PieceKind.SUMS)  # a peer without them falls behind
             request = StateRequest.decode(raw)
             if request.checkpoint and requester.peer not in self._coordinators:
                 raise BulkError("saved checkpoints are for the coordinator's archive: ask for the live state")

@@ -1,7 +1,7 @@
-"""What a peer tells of itself for people to see: its machine once, and its work after every training pass.
+"""Reports of a peer for people to read: its machine once, and its work after every training pass.
 
-It goes to the coordinator that leads, and into the peer's own log. The protocol needs none of it, so it is made a
-moment after a step has opened, when the compute thread is busy anyway, and over a slow line little of it is sent.
+They go to the leading coordinator and into the peer's own log. The protocol does not need them. So they are made a
+moment after a step has opened, when the compute thread is busy anyway, and a slow link carries only part of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from swarm.protocol.messages import MAX_LINK_USES, Join, LinkUse, Message, Open,
 from swarm.protocol.peer.core import PeerCore
 
 SLOW_UPLINK = 125_000.0
-"""Bytes a second: over less than this the sums are told alone."""
+"""Bytes/s: over a slower uplink only the sums are reported."""
 LATER_S = 0.2
-"""After the opening of the next pass."""
+"""Seconds after the opening of the next pass."""
 PING_EVERY_S = 5.0
 
 
 class Reports:
-    """Of one peer. `meter`: that of the engine it computes with; None: it holds no stage."""
+    """The reports of one peer. `meter`: that of its engine; None: it holds no stage."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class Reports:
         self._due: asyncio.TimerHandle | None = None
 
     def heard(self, sender: Actor, message: Message) -> None:
-        """Before the core hears it."""
+        """Call it before the core gets the message."""
         if isinstance(message, Open) and self._core.leader.includes(sender):
             meter = self._meter()
             if meter is not None and self._timesheet.hear(message, meter.clock()):
                 self._report_soon()
 
     def sent(self, to: Actor, message: Message) -> None:
-        """Who has just told the leader of itself is known there: now it may say what it runs on."""
+        """The leader knows a peer that has just reported to it: now the peer may describe its machine."""
         if not isinstance(message, Join | Status) or to != self._core.coordinator or to == self._described_to:
             return
         self._described_to = to
@@ -69,7 +69,7 @@ class Reports:
             self._log.append(described(self._core.actor, self._machine))
 
     def link_up(self, other: Actor) -> None:
-        """It may be another life of it."""
+        """The other process may have restarted."""
         if other == self._described_to:
             self._described_to = None
 
@@ -79,7 +79,7 @@ class Reports:
             self._report_soon()
 
     def close(self) -> None:
-        """What is complete is told, as far as that is still possible."""
+        """Report the complete sheets, as far as that is still possible."""
         if self._due is not None:
             self._report()
 
@@ -108,7 +108,7 @@ class Reports:
         return replace(work, spans=(), links=()) if slow else work
 
     def _links(self) -> tuple[LinkUse, ...]:
-        """Those over which most has gone since the last report."""
+        """The links with the most traffic since the last report."""
         network, now = self._network, asyncio.get_running_loop().time()
         uses = []
         for other, sent in network.take_sent(MAX_LINK_USES).items():

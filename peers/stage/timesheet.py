@@ -1,8 +1,9 @@
-"""The timesheet: where a peer's time went in each training pass, from when it heard Open to the next one.
+"""The timesheet: where a peer's time went in each training pass, from one Open to the next.
 
-Six sums add up to that time. What the compute thread did is measured (swarm/compute/meter.py); between two pieces of a
-reduce it waits for other replicas', which counts as reducing; all else is waiting. The step before is applied when the
-next one opens, so it counts to that. Spans are the same as a picture, with neighbours merged until they are few.
+Six sums add up to that time. The compute thread's work is measured (swarm/compute/meter.py). Between two pieces of a
+reduction it waits for other replicas, which counts as reducing; all other time is waiting. A step is applied when the
+next one opens, so that time counts to the next one. Spans are the same times as a picture, with neighbours merged until
+they are few.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ FINEST_S = 0.001
 
 @dataclass(slots=True)
 class _Sheet:
-    """Of one pass."""
+    """The sheet of one pass."""
 
     pass_id: PassId
     kind: PassKind
     stage: int
     own: frozenset[Microbatch]
-    """What was this peer's from the start: others' came to it since something went wrong."""
+    """The microbatches of this peer from the start. Others came to it because something failed."""
     again: bool
-    """An attempt at this step came to nothing before."""
+    """Whether an earlier attempt at this step was aborted."""
     start: float
     end: float | None = None
 
 
 @dataclass
 class Timesheet:
-    """`hear` every Open, `applied` every step; then `take` what is complete. Times are of the meter's clock."""
+    """Call `hear` for every Open, `applied` for every step; then `take` complete sheets. Uses the meter's clock."""
 
     me: Actor
     _open: _Sheet | None = None
@@ -47,7 +48,7 @@ class Timesheet:
         """True if that completes a sheet."""
         pass_id = opening.pass_id
         if self._newest is not None and pass_id <= self._newest:
-            return False  # told again
+            return False  # a repeat
         before, self._newest = self._newest, pass_id
         completed = self._close(now)
         for stage, table in enumerate(opening.tables):
@@ -57,12 +58,12 @@ class Timesheet:
         return completed
 
     def applied(self, step: int, now: float) -> bool:
-        """A step is. If no other pass was opened since, its sheet is complete."""
+        """A step is applied. If no other pass was opened since, its sheet is complete."""
         sheet = self._open
         return sheet is not None and sheet.pass_id == self._newest and sheet.pass_id.step == step and self._close(now)
 
     def take(self, done: Iterable[Stretch], current: Stretch | None) -> list[Work]:
-        """The complete sheets. `done`: since it was asked last; `current`: what is being done."""
+        """The complete sheets. `done`: stretches since the last call; `current`: the one in progress."""
         self._stretches += done
         sheets, self._closed = self._closed, []
         until = [*self._stretches, *([] if current is None else [current])]
@@ -105,7 +106,7 @@ def _kind(stretch: Stretch, sheet: _Sheet) -> int:
 
 
 def _with_waits_of_reduces(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """From the first piece of a reduce to the last, if nothing else is done between, it is one stretch."""
+    """Merge the pieces of a reduction, from the first to the last, if no other work is between them."""
     found: list[Stretch] = []
     for stretch in stretches:
         if found and found[-1].kind == stretch.kind == REDUCING:
@@ -115,8 +116,9 @@ def _with_waits_of_reduces(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _spans(stretches: Sequence[Stretch], start: float) -> tuple[Span, ...]:
-    """At most MAX_SPANS. Neighbours of one kind are merged; while there are too many, the shortest into what is beside
-    it."""
+    """At most MAX_SPANS spans. Neighbours of one kind are merged. While there are too many, the shortest spans are
+    merged into their neighbours.
+    """
     shortest, spans = FINEST_S, _merged(stretches, FINEST_S, alike=True)
     while len(spans) > MAX_SPANS:
         shortest *= 2
@@ -130,7 +132,7 @@ def _spans(stretches: Sequence[Stretch], start: float) -> tuple[Span, ...]:
 
 
 def _merged(stretches: Iterable[Stretch], shortest: float, *, alike: bool) -> list[Stretch]:
-    """`alike`: those of one kind with a shorter gap between them. Otherwise whatever is shorter, with its gap."""
+    """`alike`: merge neighbours of one kind with a shorter gap. Otherwise merge every shorter stretch, with its gap."""
     found: list[Stretch] = []
     for stretch in stretches:
         last = found[-1] if found else None

@@ -1,7 +1,7 @@
 """Two machines with one key: the process that was started later stays, and the older one leaves for good.
 
-Without more ado two supervisors would start both again and again, each driving the other out. So the one that leaves
-leaves a note in its home, and `join` does not start there until somebody has read it.
+Otherwise two supervisors would restart both again and again, each replacing the other. So the process that leaves
+writes a note into its home, and `join` refuses to start there until the owner has read it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def check_note(home: Home) -> None:
     if home.superseded.exists():
         raise HomeError(
             f"{home.path}: another process with the same key joined after this one. If this home is a copy, delete "
-            f"{home.identity} and {home.superseded}: it gets a key of its own. If the other one has ended for good, "
+            f"{home.identity} and {home.superseded}: it gets a new key. If the other process has ended for good, "
             f"delete {home.superseded} alone. Or join with another home: swarm-peer join --home OTHER"
         )

@@ -1,4 +1,4 @@
-"""What this process uses of its machine, and what the machine is: as much as can be read without asking for rights."""
+"""This process's use of its machine, and the machine's description, as far as it can be read without special rights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from swarm.net.wire import MAX_LABEL
 from swarm.protocol.messages import Figure, Trait
 
 _TEMPERATURE_EVERY_S = 5.0
-"""Sensors are read seldom: some take milliseconds."""
+"""Sensors are read rarely: some take milliseconds."""
 
 
 class Usage:
-    """`read` once a step, in the event loop: takes less than a millisecond."""
+    """Call `read` once a step, in the event loop: it takes less than a millisecond."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -31,7 +31,7 @@ class Usage:
         self._sensed_at = float("-inf")
 
     def read(self) -> tuple[Figure, ...]:
-        """Cores in use since the last reading, bytes, and what sensors say."""
+        """Cores in use since the last reading, bytes, and sensor values."""
         now, cpu_s = time.perf_counter(), time.process_time()
         cores = (cpu_s - self._cpu_s) / max(now - self._at, 1e-3)
         self._at, self._cpu_s = now, cpu_s
@@ -43,9 +43,9 @@ class Usage:
         return (*figures, *self._sensed)
 
     def _sense(self) -> tuple[Figure, ...]:
-        """Of the graphics card, where NVML is installed; else the hottest of the processor's."""
+        """Sensors of the graphics card, if NVML is installed; else the hottest one of the processor."""
         if self._device.type == "cuda":
-            with contextlib.suppress(Exception):  # no NVML, or one that this card does not answer
+            with contextlib.suppress(Exception):  # no NVML, or this card does not answer it
                 celsius = float(torch.cuda.temperature(self._device))
                 return Figure("temperature", celsius), Figure("power", torch.cuda.power_draw(self._device) / 1000)
             return ()
@@ -61,7 +61,7 @@ _OF_PROCESSORS = ("coretemp", "k10temp", "cpu_thermal", "zenpower", "acpitz")
 
 
 def machine_traits(device: str, threads: int, memory: int, process: str) -> tuple[Trait, ...]:
-    """Of this machine. `memory`: bytes that it plans with. `process`: by which its peers are known to be together."""
+    """The description of this machine. `memory`: bytes to plan with. `process`: equal for peers of one process."""
     traits = [
         Trait("device", device),
         Trait("processor", _processor()),

@@ -1,7 +1,7 @@
 """Codecs: tensor <-> bytes for activations and gradients. To add one, write its file and add its row here.
 
-A manifest names two codecs, one for activations and one for their gradients; `pair` says whether they fit together.
-Some take a parameter after a colon: "topk:0.1".
+A manifest names two codecs, one for activations and one for their gradients; `pair` checks that they fit together. Some
+take a parameter after a colon: "topk:0.1".
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ _PARAMETERS = {
     TopK.family: ("FRACTION", "write topk:0.1 to keep a tenth of the values"),
     TopKIndependent.family: ("FRACTION", "write topk-independent:0.1 to keep a tenth of the values"),
 }
-"""What follows the colon, and what is said when it does not."""
+"""The parameter after the colon, and the advice for a wrong one."""
 
 _OF_BITS = {"2": "int2", "4": "int4", "5": "int5", "6": "int6", "8": "int8"}
-"""What changes of so many bits are coded in."""
+"""The codecs of changes, by bits per value."""
 _SHAPE = (256, 256)
-"""Of an activation by which the size of changes is judged."""
+"""Shape of an activation by which the size of changes is judged."""
 
 _AVERAGING = ("bf16", "int8", "int6", "int5", "int4", "int2")
-"""Codecs that lose less than all of what they encode, whatever it is: only then do residuals stay bounded."""
+"""Codecs whose error is smaller than what they encode, for any input: only then do residuals stay bounded."""
 
 _BY_NAME = {codec.name: codec for codec in _ROWS}
 _FURTHER: tuple[type[Codec], ...] = (Delta, Change, MixedErrorFeedback, TopK, TopKIndependent, TopKShared)
@@ -109,7 +109,7 @@ class UnknownCodec(ValueError):
 def get(name: str) -> Codec:
     """The codec of that name, parameter included. Raises UnknownCodec, which names the nearest known one.
 
-    "auto" is none: what it stands for is in ladder.py.
+    "auto" is not a codec; ladder.py lists the codecs that it stands for.
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -126,7 +126,7 @@ def get(name: str) -> Codec:
     if name == TopKShared.name:
         raise UnknownCodec(f"codec {name!r} is for gradients, beside activations in topk: backward, not forward")
     if name == AUTO:
-        raise UnknownCodec(f"codec {name!r} is no codec but a choice among them, made as a run goes: name one here")
+        raise UnknownCodec(f"codec {name!r} is not a codec but a choice among them during a run: name one here")
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
     raise UnknownCodec(f"unknown codec {name!r}: did you mean {near!r}? Known are {', '.join(NAMES)}")
 
@@ -145,12 +145,12 @@ def pair(forward: str, backward: str) -> tuple[Codec, Codec]:
     back = _named("backward", backward)
     if isinstance(back, Remembering):
         raise UnknownCodec(
-            f"codec.backward = {backward!r}: what is remembered of a visit is its activation, not its gradient. "
+            f"codec.backward = {backward!r}: a visit leaves its activation, not its gradient. "
             'Set codec.backward = "int8"'
         )
     if type(back) is TopK:
         raise UnknownCodec(
-            f"codec.backward = {backward!r}: gradients with a mask of their own wreck training. "
+            f"codec.backward = {backward!r}: gradients with an independent mask wreck training. "
             f'Set codec.backward = "{TopKShared.name}", or, to study just that, '
             f'"{TopKIndependent.family}:{back.fraction!r}"'
         )
@@ -168,7 +168,7 @@ def averaging(name: str) -> Codec:
 
 
 def _stateless(name: str) -> Codec:
-    """Raises ValueError, without a text where the hint says it all."""
+    """Raises ValueError, with an empty text if the hint suffices."""
     inner = get(name) if name else None
     if inner is None or isinstance(inner, Remembering):
         raise ValueError
@@ -176,7 +176,7 @@ def _stateless(name: str) -> Codec:
 
 
 def _of_changes(change: str) -> Codec:
-    """The codec of changes: by its bits a value, or by name. Raises ValueError."""
+    """The codec of changes: by its bits per value, or by name. Raises ValueError."""
     if change.isdecimal() and change not in _OF_BITS:
         raise ValueError(f"a change cannot have {change} bits a value; give {', '.join(_OF_BITS)} or a codec's name")
     codec = _stateless(_OF_BITS.get(change, change))

@@ -1,11 +1,11 @@
-"""What the block codecs share: blocks of 64 values, one fp16 scale each, one power of two for all, packed bits.
+"""Shared by the block codecs: blocks of 64 values, one fp16 scale each, one power of two for all, packed bits.
 
 `shift` puts the largest scale of a tensor into [2^14, 2^15). So no finite input overflows fp16, and small gradients
 keep full precision: a block loses it only when it is 2^29 times smaller than the largest one, or below about 1e-33.
 
 Codes of fewer than 8 bits are packed block by block in planes: of a block's 64 values, each plane of 8·bits values
-fills the same bits of its bytes. So packing and unpacking work on whole rows, not on every second value.
-Codes of 5 and 6 bits are packed as their low four bits, then the rest of them.
+fills the same bits of its bytes. So packing and unpacking work on whole rows, not on every second value. Codes of 5 and
+6 bits are packed as their low four bits, then the rest of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Scales:
     def parse(cls, payload: memoryview, blocks: int, largest_level: float, negative: float = 0.0) -> Scales:
         """The scales at the start of `payload`. Raises CodecError unless every level is a finite fp32 number.
 
-        `largest_level`, in scales. `negative`: the same for scales with a minus, where that means something.
+        `largest_level`, in scales. `negative`: the same for scales with a minus sign; 0 if they are not allowed.
         """
         (shift,) = _SHIFT.unpack_from(payload)
         values = copied(payload, torch.float16, _SHIFT.size, blocks).view(blocks, 1)
@@ -97,7 +97,7 @@ class Scales:
 
     @classmethod
     def of_on_device(cls, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """As `of`, on the device of `wanted`: (what `parts` is, uint8; what `steps` is). Does not wait for it."""
+        """As `of`, on the device of `wanted`: (`parts` as uint8, `steps`). Does not wait for the device."""
         largest = wanted.amax()
         exponent = torch.frexp(largest).exponent.to(torch.int32)
         shift = torch.where(largest > 0, (exponent - _TOP_EXPONENT).clamp(min=_LOWEST_SHIFT), 0)
@@ -107,7 +107,7 @@ class Scales:
 
     @staticmethod
     def steps_on_device(payload: Tensor, blocks: int) -> Tensor:
-        """What `parse(payload).steps()` is, of bytes that it has passed; fp32 (blocks, 1)."""
+        """`parse(payload).steps()` for bytes that `parse` has accepted; fp32 (blocks, 1)."""
         shift = payload[: _SHIFT.size].view(torch.int16).to(torch.int32)
         values = payload[_SHIFT.size : Scales.nbytes(blocks)].view(torch.float16).view(blocks, 1)
         return values.to(torch.float32) * _power_of_two(shift)
@@ -131,7 +131,7 @@ class Scales:
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """Exactly, of int32 exponents from −126 to 127."""
+    """Exact, for int32 exponents from −126 to 127."""
     return (exponent + 127 << 23).view(torch.float32)
 
 

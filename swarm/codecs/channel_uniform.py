@@ -1,8 +1,8 @@
-"""Evenly spaced levels, one scale a channel for the whole tensor: for tokens of few coefficients.
+"""Evenly spaced levels, one scale per channel for the whole tensor: for tokens of few coefficients.
 
-A channel is an index of the last dimension. With 16 coefficients a token, scales of blocks cost a quarter of a bit a
-value, and those of rows a whole one; a scale for each of 16 channels over 512 tokens costs 0.03. It also lets a
-channel with outliers alone bear them. The price: one large token makes the steps of a channel coarse for all tokens.
+A channel is an index of the last dimension. With 16 coefficients per token, scales of blocks cost a quarter of a bit
+per value, and those of rows a whole one; a scale for each of 16 channels over 512 tokens costs 0.03. Outliers in one
+channel then affect only that channel. The price: one large token makes the steps of a channel coarse for all tokens.
 
     step = fp16(absmax / levels / 2^shift) · 2^shift        q = round_half_even(x / step)        x ≈ q · step
 
@@ -32,14 +32,14 @@ class ChannelUniform(Levels):
     version = 1
 
     def __init__(self, name: str, codec_id: int, bits: int) -> None:
-        """`bits`: 8, 6, 5 or 4 a value."""
+        """`bits`: 8, 6, 5 or 4 per value."""
         self.name = name
         self.codec_id = codec_id
         self.bits = bits
 
     @property
     def levels(self) -> int:
-        """On either side of zero."""
+        """Number of levels on either side of zero."""
         return (1 << self.bits - 1) - 1
 
     def head_bytes(self, shape: Sequence[int]) -> int:

@@ -1,14 +1,14 @@
 """Codec: one tensor as one self-describing frame of bytes, and back.
 
-Peers that have never met exchange these frames, so `decode` is total: whatever the bytes are, it returns a tensor of
-the expected shape with finite values, or raises CodecError with a named reason. It allocates nothing before codec,
-shape, length and checksum agree.
+Peers that have never met exchange these frames, so `decode` is total: for any bytes, it returns a tensor of the
+expected shape with finite values, or raises CodecError with a named reason. It allocates nothing before codec, shape,
+length and checksum agree.
 
 A frame is a fixed 15-byte header (little-endian) and a payload:
 
     codec id u8 | codec version u8 | 16 · source dtype + ndim u8 | dims u64 | checksum u32
 
-Each of the n dims has 64 // n bits, the first one the lowest. How long the payload is, the transport says. The
+Each of the n dims has 64 // n bits, the first one the lowest. The transport gives the length of the payload. The
 checksum covers header and payload: the first four bytes of their BLAKE3, which is three times as fast as zlib's crc32.
 It finds accidents; authenticity is the transport's duty.
 """
@@ -38,7 +38,7 @@ _DIMS_BITS = 64
 
 
 class Reason(enum.Enum):
-    """Why a frame or tensor is refused: the key under which refusals are counted and shown."""
+    """The reason why a frame or tensor is refused: the key under which refusals are counted and shown."""
 
     TRUNCATED = "truncated"
     OVERSIZED = "oversized"
@@ -67,11 +67,11 @@ class CodecError(ValueError):
 class Codec(abc.ABC):
     """Base of all codecs: header, checks and checksum. Stateless and thread-safe.
 
-    A codec for gradients may lean on the forward frame of the same boundary and microbatch, whose bytes both ends hold:
-    `beside(frame)` is the codec to encode and decode that one gradient with.
+    A codec for gradients may use the forward frame of the same boundary and microbatch, whose bytes both ends hold:
+    `beside(frame)` is the codec for that one gradient.
 
-    Every codec is deterministic to the bit whatever the number of threads: a replayed frame equals the first one.
-    A subclass gives `name`, `codec_id`, `version` and the three methods below; it never sees an unchecked length.
+    Every codec is deterministic to the bit for any number of threads: a replayed frame equals the first one. A subclass
+    gives `name`, `codec_id`, `version` and the three methods below; it never sees an unchecked length.
     """
 
     name: str
@@ -81,12 +81,12 @@ class Codec(abc.ABC):
     version: int
     """On the wire; raised whenever the payload of equal input changes."""
     needs_forward: ClassVar[bool] = False
-    """Whether `encode` and `decode` work only on what `beside` returns."""
+    """Whether `encode` and `decode` work only on the result of `beside`."""
     needed_afterwards: ClassVar[bool] = False
-    """Whether a model trained with it on its activations answers clearly worse without it."""
+    """Whether a model trained with it on its activations performs clearly worse without it."""
 
     def beside(self, forward: Buffer) -> Codec:
-        """The codec for the gradient whose activation crossed in `forward`, an encoded frame that is kept, not copied.
+        """The codec for the gradient whose activation was sent in `forward`, an encoded frame that is kept, not copied.
 
         Nothing is read yet: a frame that does not fit is refused with WRONG_FORWARD when it is needed.
         """
@@ -102,10 +102,10 @@ class Codec(abc.ABC):
         return b"".join(self._encoded(tensor))
 
     def begin(self, tensor: torch.Tensor) -> Callable[[], Sequence[Buffer]]:
-        """Start to encode a tensor, as `encode`, on the device where it lies. Nothing waits for the device.
+        """Start to encode a tensor, as `encode`, on its device. Nothing waits for the device.
 
-        The result gives the frame in parts, which nobody changes, and raises CodecError. Call it once the device has
-        done what it was given until now.
+        The result returns the frame in parts, which must not be changed, and raises CodecError. Call it once the device
+        has done all work it was given until now.
         """
         if tensor.device.type == "cpu":
             parts = self._encoded(tensor)
@@ -140,7 +140,7 @@ class Codec(abc.ABC):
     def decode_on(self, device: torch.device, buffer: Buffer, shape: Sequence[int]) -> torch.Tensor:
         """As `decode`, fp32 on `device`, where its values are computed if the codec can. Nothing waits for the device.
 
-        On a device that is no CPU the frame must have passed `check`: its checksum is not taken again.
+        Except on the CPU, the frame must have passed `check`: its checksum is not verified again.
         """
         dims = tuple(shape)
         if device.type != "cpu" and 0 not in shape:
@@ -158,7 +158,7 @@ class Codec(abc.ABC):
             self.check_payload(payload, dims)
 
     def max_bytes(self, shape: Sequence[int]) -> int:
-        """The largest frame of a tensor of `shape`, header included: what a receiver must be ready for."""
+        """The largest frame of a tensor of `shape`, header included, which a receiver must be ready for."""
         return HEADER_BYTES + (self.payload_bytes(shape) if math.prod(shape) else 0)
 
     @abc.abstractmethod
@@ -174,14 +174,14 @@ class Codec(abc.ABC):
         """A fresh fp32 or bf16 tensor of `shape` from at most `payload_bytes(shape)` bytes. Raises CodecError."""
 
     def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
-        """Raise CodecError if `unpack` would. A codec that knows it from less than all values says so here."""
+        """Raise CodecError if `unpack` would. A codec that can check this without all values overrides it."""
         self.unpack(payload, shape)
 
     def pack_on_device(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The payload of a contiguous, non-empty fp32 tensor that lies on a device which is no CPU, computed there.
+        """The payload of a contiguous, non-empty fp32 tensor on a device other than the CPU, computed there.
 
-        uint8 (1 + payload,): first 0, or 1 where a value is not finite. Does not wait for the device. None: this codec
-        works on CPUs alone.
+        uint8 (1 + payload,): first 0, or 1 if a value is not finite. Does not wait for the device. None: this codec
+        works only on CPUs.
         """
         return None
 
@@ -190,7 +190,7 @@ class Codec(abc.ABC):
     ) -> torch.Tensor | None:
         """`unpack` of a payload that has passed `check_payload`, fp32 or bf16 on `device`. Does not wait for it.
 
-        None: this codec works on CPUs alone.
+        None: this codec works only on CPUs.
         """
         return None
 
@@ -213,7 +213,7 @@ class Codec(abc.ABC):
         return self._frame(tensor, self.pack(_plain(tensor)) if tensor.numel() else ())
 
     def _frame(self, tensor: torch.Tensor, payload: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Of a tensor and its payload, in parts."""
+        """The frame of a tensor and its payload, in parts."""
         fields = self._fields(tensor.shape, _DTYPES[tensor.dtype])
         return fields, _checksum(fields, *payload), *payload
 
@@ -224,7 +224,7 @@ class Codec(abc.ABC):
         return _FIELDS.pack(self.codec_id, self.version, dtype << 4 | len(shape), dims)
 
     def _checked(self, view: memoryview, shape: tuple[int, ...]) -> memoryview:
-        """The payload, once everything that can be known without looking into it holds."""
+        """The payload, after all checks that do not look into it."""
         if len(view) < HEADER_BYTES:
             raise CodecError(Reason.TRUNCATED, f"{len(view)} bytes, a header has {HEADER_BYTES}")
         codec_id, version, kind, dims = _FIELDS.unpack_from(view)
@@ -265,7 +265,7 @@ def _packed(shape: Sequence[int]) -> int | None:
 
 
 def _unpacked(dims: int, ndim: int) -> str:
-    """For people, of whatever a header says."""
+    """The dimensions in any header, for people."""
     if not 0 < ndim <= MAX_DIMS:
         return f"{ndim} dimensions"
     bits = _DIMS_BITS // ndim
@@ -273,18 +273,18 @@ def _unpacked(dims: int, ndim: int) -> str:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """What `pack` takes."""
+    """The tensor in the form that `pack` takes."""
     return tensor.detach().to(torch.float32).contiguous()
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in pinned memory, complete once its device has done what it was given until now."""
+    """A copy in pinned memory, complete once its device has done all work it was given until now."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
     return host.copy_(tensor, non_blocking=True)
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU tensor on `device`. Nothing waits for the device; the tensor may be given up at once."""
+    """A CPU tensor on `device`. Nothing waits for the device; the tensor may be released at once."""
     if device.type == "cpu":
         return tensor
     if device.type == "cuda":
@@ -293,7 +293,14 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def bytes_on(device: torch.device, payload: memoryview) -> torch.Tensor:
-    """A payload as uint8 on `device`. Nothing waits for the device."""
+    """A payload as uint8 on `device`. Nothing waits for the device.
+
+    What can be written to may lie in pinned memory already. Then its owner keeps it until the device has read it.
+    """
+    if device.type == "cuda" and not payload.readonly:
+        host = torch.frombuffer(payload, dtype=torch.uint8)
+        if host.is_pinned():
+            return host.to(device, non_blocking=True)
     host = torch.empty(len(payload), dtype=torch.uint8, pin_memory=device.type == "cuda")
     raw_bytes(host)[:] = payload
     return host.to(device, non_blocking=device.type == "cuda")

@@ -1,19 +1,19 @@
 """Codecs `delta` and `ef21`: only the change of an activation since an earlier one.
 
-`delta`: since the same samples were visited before (AQ-SGD, arXiv 2206.01299). `ef21`: since the same place in the step
-before, whatever samples stood there (EF21, as in arXiv 2401.07788: what a frame leaves out, a later one makes good).
+`delta`: since the last visit to the same samples (AQ-SGD, arXiv 2206.01299). `ef21`: since the same place in the step
+before, with any samples (EF21, as in arXiv 2401.07788: a later frame makes up for what one leaves out).
 
     first visit      x̂ = fp16(x)                   a key frame
     later visits     x̂ = fp16(m + Q⁻¹(Q(x − m)))   m: x̂ of the visit before, at both ends; Q: a codec without state
 
-The receiver computes with x̂, and so does the next visit's change: the error of one visit is corrected in the next, and
-as the model settles the changes shrink, and their error with them. Which visit is which, and that both ends hold the
-same m, is the protocol's business (swarm/protocol/lineage.py). Here are the two forms of a frame:
+The receiver computes with x̂, and the next visit's change is relative to it: the error of one visit is corrected in the
+next, and as the model converges the changes shrink, and their error with them. The protocol (swarm/protocol/lineage.py)
+tracks the visits and ensures that both ends hold the same m. Here are the two forms of a frame:
 
-    Delta            whole: fp16 values, ±65,504 at most. Of x a key frame; of x̂ lossless. Evaluation and generation
+    Delta            whole: fp16 values, ±65,504 at most. For x a key frame; for x̂ lossless. Evaluation and generation
     Delta.against    the change from m: the payload of Q
 
-Beyond fp16's range values saturate.
+Values beyond fp16's range saturate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Delta(Remembering):
         self.name = f"{family}:{change}"
 
     def against(self, base: Tensor) -> Change:
-        """The codec of a change. base: fp16, of the activation's shape, what a frame of the visit before decoded to."""
+        """The codec of a change. base: fp16, of the activation's shape, the decoded frame of the visit before."""
         return Change(self.name, self._quantiser, base)
 
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Delta(Remembering):
 
 
 class Change(Codec):
-    """A change from one base. `decode` gives the reconstruction x̂, in fp32, every value of which fp16 can hold."""
+    """A change from one base. `decode` gives the reconstruction x̂, in fp32, every value of which fits into fp16."""
 
     codec_id = 11
     version = 1

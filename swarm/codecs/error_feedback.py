@@ -1,9 +1,10 @@
-"""Codecs `ef` and `ef-mixed`: what one frame loses is added to the next (seed study: Rudakov et al., arXiv 2401.07788).
+"""Codecs `ef` and `ef-mixed`: the error of one frame is added to the next (seed study: Rudakov et al., arXiv
+2401.07788).
 
     ef          x̂ = C(x + e)                e ← x + e − x̂
     ef-mixed    x̂ = C(x) + C(e)             e ← x + e − x̂; of topk half of the kept values each
 
-The residual e is the sender's alone, one for each place of a microbatch in a step: the errors of different samples are
+Only the sender holds the residual e, one for each place of a microbatch in a step: the errors of different samples are
 mixed, as in the study. Any receiver can decode any frame.
 """
 
@@ -51,14 +52,14 @@ class ErrorFeedback(Remembering):
 
 
 class MixedErrorFeedback(ErrorFeedback):
-    """A frame is one of the values and one of the residual, each in its own right."""
+    """A frame contains two frames, one of the values and one of the residual."""
 
     family = "ef-mixed"
     codec_id = 12
     version = 1
 
     def __init__(self, inner: Codec, residual: Tensor | None = None) -> None:
-        """Raises ValueError, without a text, for codecs whose frames have no length of their own."""
+        """Raises ValueError, with an empty text, for codecs whose frames have no fixed length."""
         if isinstance(inner, Huffman):
             raise ValueError
         super().__init__(inner, residual)

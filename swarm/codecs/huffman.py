@@ -1,14 +1,14 @@
 """Codecs `huffman:CODEC`: the values of `CODEC`, bit for bit, in fewer bytes: frequent levels get short codes.
 
-Levels that are evenly spaced up to the largest magnitude of a channel are not equally frequent: of values that look
-Gaussian most lie near zero. Of 5 bits a value 4.25 are left, of 4 bits 3.2, of those of `log4` 3.6. Huffman codes are
-within 0.05 bits of the entropy here, and zlib has them: DEFLATE (RFC 1951) without its search for repetitions.
+Levels that are evenly spaced up to the largest magnitude of a channel are not equally frequent: most Gaussian values
+are near zero. 5 bits per value become 4.25, 4 bits 3.2, those of `log4` 3.6. Huffman codes are within 0.05 bits of the
+entropy here, and zlib has them: DEFLATE (RFC 1951) without its search for repetitions.
 
-What is lost is what CODEC loses, so a run with it has the digests of a run without. How large a frame is depends on its
-values; what is reckoned beforehand, as by `--dry-run`, is the largest: that of CODEC.
+The error is that of CODEC, so a run with it has the digests of a run without. The size of a frame depends on its
+values; estimates, such as those of `--dry-run`, use the largest: that of CODEC.
 
-Payload: head of CODEC | a raw deflate stream of its codes, a byte each. Where that would not be shorter, that of CODEC,
-which its length tells.
+Payload: head of CODEC | a raw deflate stream of its codes, a byte each. If that would not be shorter, the payload of
+CODEC; its length tells them apart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Huffman(Codec):
     family = "huffman"
 
     def __init__(self, inner: Codec) -> None:
-        """Raises ValueError, without a text, for a codec that does not write a level for each value."""
+        """Raises ValueError, with an empty text, for a codec that does not write a level for each value."""
         if not isinstance(inner, Levels):
             raise ValueError
         self._inner = inner

@@ -1,9 +1,9 @@
-"""Codec `int2`: 2 bits a value in blocks of 64; 2.25 bits with the scales. Each block takes the better of two rules.
+"""Codec `int2`: 2 bits per value in blocks of 64; 2.25 bits with the scales. Each block takes the better of two rules.
 
     absmax       levels −s, 0, s                        s = largest magnitude: right when few values are large
     Lloyd-Max    levels ±0.4528·s, ±1.51·s              s = root mean square: optimal for Gaussian values (Max, 1960)
 
-The rule with the smaller squared error is taken, absmax on a tie. The sign bit of the fp16 scale says which. To
+The rule with the smaller squared error is taken, absmax on a tie. The sign bit of the fp16 scale names the rule. To
 choose, magnitudes are rounded to 1/512 of the block's largest.
 
 Payload: shift i16 | ±scales fp16 × blocks | codes, bit 0 the outer level, bit 1 minus, whole blocks (blocks.py).
@@ -75,7 +75,7 @@ class Int2(Codec):
         return *Scales(shift, scales).parts, raw_bytes(packed)
 
     def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
-        _scales(payload, block_count(math.prod(shape)))  # whatever the codes are, they mean something
+        _scales(payload, block_count(math.prod(shape)))  # any code is valid
 
     def unpack(self, payload: memoryview, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)

@@ -1,6 +1,7 @@
-"""What `codec = "auto"` may choose from: codecs without state, gentlest first.
+"""The codecs that `codec = "auto"` may choose from: codecs without state, gentlest first.
 
-Why these: docs/codecs.md. `int2` and sparse codecs are not among them: they cost a model too much to be chosen unasked.
+docs/codecs.md gives the reasons. `int2` and sparse codecs are left out: they cost a model too much to be chosen
+automatically.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from swarm.manifest import AUTO, RunManifest
 
 FORWARD = ("none", "bf16", "int8", "int6", "int5", "int4")
 BACKWARD = ("none", "bf16", "int8", "int6", "log4")
-"""Evenly spaced levels below 6 bits are rougher on gradients than four bits of levels that halve, without bias."""
+"""Evenly spaced levels below 6 bits are worse for gradients than four bits of levels that halve, without bias."""
 START = "int8"
-"""Until the links are measured."""
+"""Used until the links are measured."""
 NARROW_FORWARD = ("none", "bf16", "int8-channel", "int6-channel", "int5-channel")
 NARROW_BACKWARD = ("none", "bf16", "int8-channel", "int6-channel", "log4-channel")
 NARROW_START = "int8-channel"
-"""Of a boundary narrower than the model: few coefficients a token, where scales a block are many bits a value."""
+"""For a boundary narrower than the model: with few coefficients per token, scales per block cost many bits."""
 
 
 def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What may cross in this run, of activations and of their gradients. A codec that the manifest names is alone.
+    """The codecs that this run may use for activations and for their gradients. A named codec is the only one.
 
     Raises UnknownCodec.
     """
@@ -37,7 +38,7 @@ def names(manifest: RunManifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def start(manifest: RunManifest) -> tuple[str, str]:
-    """What crosses until the links are measured."""
+    """The codecs used until the links are measured."""
     first = NARROW_START if _narrow(manifest) else START
     forward, backward = (first if name == AUTO else name for name in (manifest.codec.forward, manifest.codec.backward))
     return forward, backward

@@ -1,7 +1,6 @@
-"""Codecs that say of each value which of a few levels it is: scales, then one small code a value.
+"""Codecs that map each value to one of a few levels: scales, then one small code per value.
 
-They differ in what the levels are. Codes are written in equally many bits each (here), or by how rare they are
-(huffman.py).
+They differ in their levels. Codes are written in equally many bits each (here), or by frequency (huffman.py).
 
 Payload: head (scales) | codes in `bits` bits × values; below 8 bits whole blocks of 64 (blocks.py).
 """
@@ -31,7 +30,7 @@ class Levels(Codec):
 
     @abc.abstractmethod
     def codes(self, tensor: Tensor) -> tuple[Sequence[Buffer], Tensor]:
-        """The head, in parts, and a code for each value, uint8 (values,), in an order of the codec's own."""
+        """The head, in parts, and a code for each value, uint8 (values,), in an order of the codec's choice."""
 
     @abc.abstractmethod
     def restore(self, head: memoryview, codes: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -39,7 +38,7 @@ class Levels(Codec):
 
     @abc.abstractmethod
     def check_head(self, head: memoryview, shape: tuple[int, ...]) -> None:
-        """Raise CodecError if `restore` would, with whatever codes."""
+        """Raise CodecError if `restore` would, for any codes."""
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
         return self.head_bytes(shape) + self._code_bytes(math.prod(shape))

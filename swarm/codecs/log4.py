@@ -1,12 +1,11 @@
-"""Codec `log4`: 4 bits a value, levels that halve, stochastic rounding. For gradients: small values survive.
+"""Codec `log4`: 4 bits per value, levels that halve, stochastic rounding. For gradients: small values survive.
 
 Each row (last dimension: a token) has a scale s. The levels are 0 and ±s·2^−6 … ±s·2^0. A value between two levels
-becomes one of them at random, so that its expectation is the value itself: errors of many microbatches cancel.
-
-"At random" must not mean "otherwise next time": a replayed frame equals the first one bit for bit. So the noise is a
-hash of the position and of a digest of the whole tensor (its scales and an integer sum: no order matters). The hash
-is Chris Wellons' lowbias32 without its last shift. The rounding itself is an integer addition: a positive float's
-bits plus 23 random ones carry into the exponent with a probability of exactly the mantissa's fraction.
+becomes one of them at random, so that its expectation is the value itself: errors of many microbatches cancel. The
+choice must be reproducible: a replayed frame equals the first one bit for bit. So the noise is a hash of the position
+and of a digest of the whole tensor (its scales and an integer sum, independent of order). The hash is Chris Wellons'
+lowbias32 without its last shift. The rounding itself is an integer addition: a positive float's bits plus 23 random
+ones carry into the exponent with a probability of exactly the mantissa's fraction.
 
 Head: scales bf16 (rounded up) × rows. Codes: sign and level in 4 bits.
 """
@@ -95,7 +94,7 @@ def _rows(shape: Sequence[int]) -> tuple[int, int]:
 
 
 class _Work:
-    """Rounds rows of `width` values, at most `rows` at a time, in memory of its own."""
+    """Rounds rows of `width` values, at most `rows` at a time, in its own memory."""
 
     def __init__(self, rows: int, width: int) -> None:
         self._counter = np.arange(rows * width, dtype=np.uint32) * _GOLDEN
@@ -103,7 +102,7 @@ class _Work:
         self._ratios, self._small = torch.empty(rows, width), torch.empty(rows, width)
 
     def round(self, values: Tensor, scales: Tensor, first: np.uint32) -> Tensor:
-        """Sign and level of each value, uint8. values (rows, width) fp32; scales (rows, 1); first: of the counter."""
+        """Sign and level of each value, uint8. values (rows, width) fp32; scales (rows, 1); first: initial counter."""
         ratios = torch.div(values, scales, out=self._ratios[: len(values)]).abs_().clamp_(max=1.0)
         small = torch.lt(ratios, _LOWEST, out=self._small[: len(values)])
         ratios.add_(small, alpha=_LOWEST)  # between 0 and the lowest level: its fraction becomes the mantissa's

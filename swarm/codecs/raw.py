@@ -64,7 +64,7 @@ class BFloat16(Codec):
 
 
 def _flagged(values: torch.Tensor) -> torch.Tensor:
-    """What `pack_on_device` returns of values that are sent as they are."""
+    """The result of `pack_on_device` for values that are sent unchanged."""
     broken = ~torch.isfinite(values).all()
     return torch.cat((broken.view(1).to(torch.uint8), values.view(-1).view(torch.uint8)))
 

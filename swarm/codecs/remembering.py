@@ -1,4 +1,4 @@
-"""What codecs have in common that build on what an earlier visit to a microbatch left behind."""
+"""The base of codecs that build on an earlier visit to a microbatch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 class Remembering(Codec):
-    """By itself the codec of a visit that has nothing to build on: a key frame."""
+    """By itself, the codec of a visit without a base: a key frame."""
 
     @abc.abstractmethod
     def against(self, base: Tensor) -> Codec:
@@ -21,7 +21,7 @@ class Remembering(Codec):
 
     @abc.abstractmethod
     def left(self, base: Tensor | None, hidden: Tensor, crossed: Tensor) -> Tensor:
-        """What the next visit builds on, fp16. hidden: what was encoded; crossed: what it decodes to, both fp32."""
+        """The base for the next visit, fp16. hidden: the encoded tensor; crossed: its reconstruction, both fp32."""
 
 
 def to_float16(values: Tensor) -> Tensor:

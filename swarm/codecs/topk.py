@@ -1,13 +1,13 @@
-"""Codecs `topk`: only the K largest magnitudes of each sample, as bf16, and where they stood.
+"""Codecs `topk`: only the K largest magnitudes of each sample, as bf16, and their positions.
 
     topk:0.1               activations: a tenth of each sample's values (first dimension, the rest flattened)
     topk-shared            their gradients: the values at the positions that the activation kept, and no positions
-    topk-independent:0.1   positions of its own, in either direction; for study
+    topk-independent:0.1   independent positions, in either direction; for study
 
 Dropping activations makes the gradient of the dropped ones zero: the mask's Jacobian is the mask. So the shared mask
-sends exactly what is left of the gradient, while a mask of its own throws away most of that, and training diverges
-(Rudakov et al., arXiv 2401.07788). Both ends hold the forward frame, so the positions need not be sent again; the
-checksum of the positions is, and no gradient is ever put at the positions of another frame.
+sends exactly the remaining gradient, while an independent mask drops most of it, and training diverges (Rudakov et al.,
+arXiv 2401.07788). Both ends hold the forward frame, so the positions need not be sent again; the checksum of the
+positions is, and no gradient is ever put at the positions of another frame.
 
 Positions are a bitmap of each sample or ascending indices (u16, u32 above 65,536 values), whichever is smaller: that
 follows from the shape. Payload: positions | bf16 values in order of position. Shared: crc32 u32 | bf16 values.
@@ -31,7 +31,8 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class TopK(Codec):
-    """Kept values: relative error at most 2^-8, saturating as bf16. The others, none larger than a kept one: zero.
+    """Kept values: relative error at most 2^-8, saturating as bf16. All others, none larger than a kept one, become
+    zero.
 
     `fraction` of each sample is kept, at least one value; among equal magnitudes the first ones.
     """
@@ -76,7 +77,7 @@ class TopK(Codec):
         return _placed(self._mask(payload[:split], shape), _values(payload, split, rows * keep), shape)
 
     def positions(self, frame: Buffer, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-        """Where a frame of this codec keeps values, bool (samples, values in a sample), and the positions' crc32."""
+        """The positions that a frame of this codec keeps, bool (samples, values in a sample), and their crc32."""
         payload = self._checked(memoryview(frame).cast("B"), shape)[: self._position_bytes(shape)]
         return self._mask(payload, shape), zlib.crc32(payload)
 
@@ -107,7 +108,7 @@ class TopK(Codec):
 
 
 def fraction_of(text: str) -> float:
-    """As manifests write it. Raises ValueError, without a text, for what is no number."""
+    """The fraction in a manifest. Raises ValueError, with an empty text, if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -115,7 +116,7 @@ def fraction_of(text: str) -> float:
 
 
 class TopKIndependent(TopK):
-    """`topk` under the name that allows it in both directions: two masks that know nothing of each other."""
+    """`topk` under the name that allows it in both directions: two independent masks."""
 
     family = "topk-independent"
     codec_id = 8
@@ -181,7 +182,7 @@ class TopKShared(Codec):
 
 
 def _largest(flat: Tensor, keep: int) -> Tensor:
-    """Where the `keep` largest magnitudes of each row stand: bool, as `flat`. Of equal ones the first are taken."""
+    """The positions of the `keep` largest magnitudes of each row: bool, as `flat`. Of equal ones the first."""
     size = flat.abs().numpy()
     place = size.shape[1] - keep
     # The bits of floats that are not negative are ordered as the floats are, and integers are selected faster.

@@ -1,4 +1,4 @@
-"""Evenly spaced levels in blocks of 64 values: what `int8`, `int6`, `int5` and `int4` have in common.
+"""Evenly spaced levels in blocks of 64 values: the codecs `int8`, `int6`, `int5` and `int4`.
 
 In each block of the flattened tensor
 
@@ -39,14 +39,14 @@ class Uniform(Codec):
     version = 1
 
     def __init__(self, name: str, codec_id: int, bits: int) -> None:
-        """`bits`: 8, 6, 5 or 4 a value."""
+        """`bits`: 8, 6, 5 or 4 per value."""
         self.name = name
         self.codec_id = codec_id
         self.bits = bits
 
     @property
     def levels(self) -> int:
-        """On either side of zero."""
+        """Number of levels on either side of zero."""
         return (1 << self.bits - 1) - 1
 
     def payload_bytes(self, shape: Sequence[int]) -> int:
@@ -75,7 +75,7 @@ class Uniform(Codec):
         return *scales.parts, raw_bytes(packed)[: self._code_bytes(tensor.numel())]
 
     def check_payload(self, payload: memoryview, shape: tuple[int, ...]) -> None:
-        self._scales(payload, shape)  # whatever the codes are, they mean something
+        self._scales(payload, shape)  # any code is valid
 
     def pack_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         blocks = cut(tensor)

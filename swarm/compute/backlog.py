@@ -82,6 +82,11 @@ class Backlog(Generic[Task]):
     def _first(self, urgency: Urgency) -> tuple[Urgency, int, int, Task] | None:
         return min((entry for entry in self._heap if entry[0] is urgency), key=lambda entry: entry[1:3], default=None)
 
+    def waiting(self, urgency: Urgency) -> list[Task]:
+        """What is queued of this urgency now, in the order in which it will be done."""
+        with self._changed:
+            return [entry[3] for entry in sorted(e for e in self._heap if e[0] is urgency)]
+
     def drop(self, unwanted: Callable[[Task], bool]) -> None:
         with self._changed:
             self._heap = [entry for entry in self._heap if not unwanted(entry[3])]

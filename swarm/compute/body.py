@@ -44,8 +44,10 @@ _COLUMNS = struct.Struct("<I")
 
 
 _CPU = torch.device("cpu")
+_MUCH = 1 << 20
+"""Bytes."""
 
-Packing = Callable[[], bytes]
+Packing = Callable[[], Buffer]
 """Gives a body that a device is still packing; call it once the device has done what it was given. Raises
 codecs.CodecError."""
 
@@ -124,11 +126,11 @@ class BodyFormat:
         body = self._kind(kind)
         self._check_shape(body, *_two(ids.shape))
         self._check_range(ids)
-        return self._pack(body, ids, b"")
+        return bytes(self._pack(body, ids, b""))
 
     def pack_forward(
         self, boundary: int, kind: BodyKind, tokens: Tensor, hidden: Tensor, base: Tensor | None = None
-    ) -> bytes:
+    ) -> Buffer:
         """The body of boundary > 0. tokens as received; hidden (rows, T, width) fp32. Raises codecs.CodecError.
 
         `base` (rows, T, width) fp16: only the change from it is packed.
@@ -142,11 +144,11 @@ class BodyFormat:
         encoding = self._begin(self._changing(boundary, base), hidden)
         return lambda: self._pack(kind, tokens.numpy(), *encoding())
 
-    def pack_encoded(self, kind: BodyKind, tokens: Tensor, encoded: bytes) -> bytes:
+    def pack_encoded(self, kind: BodyKind, tokens: Tensor, encoded: bytes) -> Buffer:
         """The body of boundary > 0 whose activation is encoded already."""
         return self._pack(kind, tokens.numpy(), encoded)
 
-    def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> bytes:
+    def pack_backward(self, boundary: int, gradient: Tensor, forward: Buffer | None = None) -> Buffer:
         """gradient: (sequences, sequence_length, width) fp32. Raises codecs.CodecError."""
         return self.begin_backward(boundary, gradient, forward)()
 
@@ -315,10 +317,10 @@ class BodyFormat:
     def _kind(self, kind: PassKind) -> BodyKind:
         return BodyKind.PROMPT if kind is PassKind.GENERATE else BodyKind.BATCH
 
-    def _pack(self, kind: BodyKind, ids: np.ndarray | None, *encoded: Buffer) -> bytes:
+    def _pack(self, kind: BodyKind, ids: np.ndarray | None, *encoded: Buffer) -> Buffer:
         header = bytes((kind << 4 | self._ids.itemsize,))
         columns = _COLUMNS.pack(ids.shape[1]) if kind is BodyKind.PROMPT and ids is not None else b""
-        return b"".join((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), *encoded))
+        return _joined((header, columns, b"" if ids is None else ids.astype(self._ids).tobytes(), *encoded))
 
     def _gradient(self, buffer: Buffer) -> memoryview:
         """The encoded gradient in a body. Raises FrameError."""
@@ -359,6 +361,18 @@ class BodyFormat:
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._model.vocab_size:
             raise FrameError(f"token id {high if low >= 0 else low} outside vocab_size = {self._model.vocab_size}")
+
+
+def _joined(parts: Sequence[Buffer]) -> Buffer:
+    """One after another. Other threads go on while much is copied: `bytes.join` would let them wait."""
+    sizes = [memoryview(part).nbytes for part in parts]
+    if sum(sizes) < _MUCH:
+        return b"".join(parts)
+    whole, start = np.empty(sum(sizes), dtype=np.uint8), 0
+    for part, size in zip(parts, sizes, strict=True):
+        whole[start : start + size] = np.frombuffer(part, dtype=np.uint8) if size else 0
+        start += size
+    return whole.data.toreadonly()
 
 
 def _candidates(manifest: RunManifest) -> tuple[tuple[codecs.Codec, codecs.Codec], ...]:

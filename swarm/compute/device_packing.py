@@ -1,13 +1,15 @@
 """Packs, adds up and unpacks a stage's exact sums on the device that holds them: only packed bytes cross to the host.
 
-The host orders bucket by bucket, and each order alone would leave the device idle most of the time. So own sums are
-packed in groups of buckets, and the next group is begun before the bytes of the one asked for are awaited.
+The host orders bucket by bucket, and each order alone would leave the device idle most of the time. So up to GROUP
+buckets are done by the same few launches. What is ordered is done together with what is to be ordered next, which is
+kept until its turn comes. Sums that come are put aside until there are enough of them.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -22,16 +24,18 @@ from swarm.compute.kernels import checked
 if TYPE_CHECKING:
     from swarm.compute.fused_packing import Packed
 
-GROUP = 8
-"""Buckets that are packed at once."""
+GROUP = 32
+"""Buckets that are worked on at once, at most."""
 
 
 class Kernels(Protocol):
     """As swarm/compute/fused_packing.py."""
 
-    def pack(self, buckets: Sequence[Tensor], grid_bits: int) -> Packed: ...
+    def pack(self, numbers: Tensor, places: Sequence[slice], grid_bits: int) -> Packed: ...
 
-    def unpack(self, payload: Buffer, count: int, grid_bits: int, out: Tensor, *, add: bool = False) -> None: ...
+    def unpack(
+        self, payloads: Sequence[Buffer], places: Sequence[slice], grid_bits: int, out: Tensor, *, add: bool = False
+    ) -> None: ...
 
 
 @functools.cache
@@ -50,75 +54,161 @@ def agree(found: Kernels, device: torch.device) -> bool:
     """Whether packed bytes, and numbers read and added, are those of packing.py: every width, and not finite ones."""
     rng = np.random.default_rng(1)
     widths = np.arange(-1, packing.BLOCK * 2 - 1) % 54
-    buckets = []
+    buckets, places, end = [], [], 3
     for size in (len(widths) * packing.BLOCK, packing.BLOCK * 3 + 5, 1):
         top = np.left_shift(1, widths.repeat(packing.BLOCK)[:size] % 54)
         numbers = rng.integers(-top + 1, top)
         numbers[:: packing.BLOCK * 11] = NOT_FINITE
         buckets.append(numbers)
-    packed = found.pack([torch.from_numpy(numbers).to(device) for numbers in buckets], 30)
-    for index, numbers in enumerate(buckets):
-        payload = packing.pack(numbers, 30)
-        if packed.payload(index) != payload:
+        places.append(slice(end, end := end + size))
+        end += 2
+    whole = np.full(end, 7)
+    for numbers, where in zip(buckets, places, strict=True):
+        whole[where] = numbers
+    packed = found.pack(torch.from_numpy(whole).to(device), places, 30)
+    payloads = [packing.pack(numbers, 30) for numbers in buckets]
+    if any(packed.payload(index) != payload for index, payload in enumerate(payloads)):
+        return False
+    before = np.where(np.arange(len(whole)) % 7, 5, NOT_FINITE)
+    for add in (False, True):
+        expected = before.copy()
+        for numbers, where in zip(buckets, places, strict=True):
+            lost = (numbers == NOT_FINITE) | (before[where] == NOT_FINITE)
+            expected[where] = np.where(lost, NOT_FINITE, before[where] + numbers) if add else numbers
+        out = torch.from_numpy(before).to(device, copy=True)
+        found.unpack(payloads, places, 30, out, add=add)
+        if not np.array_equal(out.cpu().numpy(), expected):
             return False
-        before = np.where(np.arange(len(numbers)) % 7, 5, NOT_FINITE)
-        lost = (numbers == NOT_FINITE) | (before == NOT_FINITE)
-        for add, expected in ((False, numbers), (True, np.where(lost, NOT_FINITE, before + numbers))):
-            out = torch.from_numpy(before).to(device, copy=True)
-            found.unpack(payload, len(numbers), 30, out, add=add)
-            if not np.array_equal(out.cpu().numpy(), expected):
-                return False
-    return packed.peak == max(int(np.abs(numbers[numbers != NOT_FINITE]).max(initial=0)) for numbers in buckets)
+    return packed.peaks == [int(np.abs(each[each != NOT_FINITE]).max(initial=0)) for each in buckets]
+
+
+Order = tuple[int, Sequence[Buffer]]
+"""A bucket to be summed, and the others' parts of it, which are checked."""
 
 
 class DevicePacking:
-    """Of one stage. `numbers` gives a part of its own sums, on the device."""
+    """Of one stage. `numbers` gives a part of its own sums, on the device; `slices`: of all buckets."""
 
-    def __init__(self, found: Kernels, numbers: Callable[[slice], Tensor], grid_bits: int) -> None:
+    def __init__(
+        self, found: Kernels, numbers: Callable[[slice], Tensor], slices: Sequence[slice], grid_bits: int
+    ) -> None:
         self._kernels = found
         self._numbers = numbers
+        self._slices = slices
         self._grid_bits = grid_bits
         self._key: object = None
-        self._groups: dict[int, Packed] = {}
+        self._parts: list[_Group] = []
+        self._totals: _Group | None = None
+        self._aside: list[Order] = []
+        """Sums that are yet to be read."""
 
-    def part(self, key: object, bucket: int, slices: Sequence[slice]) -> memoryview:
-        """The payload of a bucket of own sums. slices: of all buckets. key: another one when the sums are others."""
-        if key != self._key:
-            self._key, self._groups = key, {}
-        group = bucket // GROUP
-        wanted = [each for each in (group, group + 1) if each * GROUP < len(slices)]
-        self._groups = {each: self._groups.get(each) or self._packed(each, slices) for each in wanted}
-        return self._groups[group].payload(bucket % GROUP)
+    def part(self, key: object, bucket: int, coming: Callable[[], Iterable[int]]) -> memoryview:
+        """The payload of a bucket of own sums. key: another one when the sums are others.
 
-    def drop(self) -> None:
-        """Give up what is held of own sums."""
-        self._key, self._groups = None, {}
+        coming: buckets that will be asked for next. The first of them are packed at once.
+        """
+        self._turn_to(key)
+        while self._parts and bucket not in self._parts[0].places:
+            del self._parts[0]
+        if len(self._parts) < 2:  # the device packs a group while the host waits for the one before
+            wanted = dict.fromkeys((bucket, *coming()))
+            wanted = {each: None for each in wanted if all(each not in group.places for group in self._parts)}
+            while wanted and len(self._parts) < 2:
+                self._parts.append(self._packed(list(wanted)[:GROUP]))
+                wanted = dict.fromkeys(list(wanted)[GROUP:])
+        return self._parts[0].payload(bucket)
 
-    def total(self, own: Tensor, parts: Sequence[Buffer], out: Tensor) -> memoryview:
-        """own + parts, in `out` on the device, and packed. The parts are checked. Raises SumOverflow."""
-        out.copy_(own)
-        for part in parts:
-            self._kernels.unpack(part, len(out), self._grid_bits, out, add=True)
-        packed = self._kernels.pack([out], self._grid_bits)
-        packed.begin()
-        if packed.peak >= 1 << 53:
-            peak = packed.peak * 2.0**-self._grid_bits
-            raise SumOverflow(too_large("the sum over replicas", peak, self._grid_bits, 53, None))
-        return packed.payload(0)
+    def is_begun(self, key: object, order: Order) -> bool:
+        """Whether a bucket has been added up, with these parts, while another one was in turn."""
+        bucket, parts = order
+        return key == self._key and self._totals is not None and self._totals.parts.get(bucket) is parts
 
-    def read(self, payload: Buffer, out: Tensor) -> None:
-        """A checked payload into `out`, on the device."""
-        self._kernels.unpack(payload, len(out), self._grid_bits, out)
+    def total(self, key: object, order: Order, coming: Callable[[], Iterable[Order]], out: Tensor) -> memoryview:
+        """Own sums of a bucket and all parts of it, at their place in `out` on the device, and packed.
+
+        key, coming: as in `part`. Raises SumOverflow.
+        """
+        bucket, parts = order
+        group = self._totals
+        if group is None or not self.is_begun(key, order):
+            self._turn_to(key)
+            orders = {bucket: parts}
+            for other, others in coming():
+                orders.setdefault(other, others)
+                if len(orders) == GROUP:
+                    break
+            group = self._totals = self._summed(orders, out)
+        payload, peak = group.payload(bucket), group.peak(bucket)
+        if peak >= 1 << 53:
+            raise SumOverflow(
+                too_large("the sum over replicas", peak * 2.0**-self._grid_bits, self._grid_bits, 53, None)
+            )
+        return payload
+
+    def read(self, bucket: int, payload: Buffer, out: Tensor) -> None:
+        """A checked payload to its bucket's place in `out`, on the device: at the latest by `settle`."""
+        self._aside.append((bucket, (payload,)))
+        if len(self._aside) >= GROUP:
+            self.settle(out)
+
+    def settle(self, out: Tensor) -> None:
+        """Read what is put aside."""
+        aside, self._aside = self._aside, []
+        if aside:
+            self._add(dict(aside), out, add=False)
+
+    def drop(self, *, parts: bool = True) -> None:
+        """Give up what is put aside and, where they are of no use any more, own parts too."""
+        self._totals, self._aside = None, []
+        if parts:
+            self._key, self._parts = None, []
 
     def written(self, numbers: Tensor, slices: Sequence[slice]) -> list[bytes]:
         """The payloads of a vector on the device, by bucket."""
         found: list[bytes] = []
         for start in range(0, len(slices), GROUP):
             some = slices[start : start + GROUP]
-            packed = self._kernels.pack([numbers[where] for where in some], self._grid_bits)
+            packed = self._kernels.pack(numbers, some, self._grid_bits)
             found += [bytes(packed.payload(index)) for index in range(len(some))]
         return found
 
-    def _packed(self, group: int, slices: Sequence[slice]) -> Packed:
-        some = slices[group * GROUP : (group + 1) * GROUP]
-        return self._kernels.pack([self._numbers(where) for where in some], self._grid_bits)
+    def _turn_to(self, key: object) -> None:
+        if key != self._key:
+            self._key, self._parts, self._totals = key, [], None
+
+    def _packed(self, buckets: Sequence[int]) -> _Group:
+        own = [self._numbers(self._slices[bucket]) for bucket in buckets]
+        ends = np.cumsum([0, *map(len, own)]).tolist()
+        numbers = own[0].contiguous() if len(own) == 1 else torch.cat(own)
+        places = [slice(start, stop) for start, stop in itertools.pairwise(ends)]
+        return _Group(buckets, self._kernels.pack(numbers, places, self._grid_bits), {})
+
+    def _summed(self, orders: dict[int, Sequence[Buffer]], out: Tensor) -> _Group:
+        for bucket in orders:
+            out[self._slices[bucket]] = self._numbers(self._slices[bucket])
+        for place in range(max(map(len, orders.values()))):
+            self._add({bucket: parts[place : place + 1] for bucket, parts in orders.items() if place < len(parts)}, out)
+        packed = self._kernels.pack(out, [self._slices[bucket] for bucket in orders], self._grid_bits)
+        return _Group(tuple(orders), packed, orders)
+
+    def _add(self, payloads: dict[int, Sequence[Buffer]], out: Tensor, *, add: bool = True) -> None:
+        """One payload of each bucket."""
+        given = [payload for (payload,) in payloads.values()]
+        self._kernels.unpack(given, [self._slices[bucket] for bucket in payloads], self._grid_bits, out, add=add)
+
+
+class _Group:
+    """Buckets that are packed at once."""
+
+    def __init__(self, buckets: Sequence[int], packed: Packed, parts: dict[int, Sequence[Buffer]]) -> None:
+        self.places = {bucket: place for place, bucket in enumerate(buckets)}
+        self.parts = parts
+        """What was added up."""
+        self._packed = packed
+
+    def payload(self, bucket: int) -> memoryview:
+        return self._packed.payload(self.places[bucket])
+
+    def peak(self, bucket: int) -> int:
+        """Once it has a payload."""
+        return self._packed.peaks[self.places[bucket]]

@@ -4,7 +4,8 @@ The driver submits actions from any thread; what comes of them is posted as inpu
 first, then backward, then forward, then the weights' gradients that a backward has left due. An exception is posted as
 ComputeFailed and the thread lives on.
 
-A GPU has two microbatches to work on: while it computes one, the thread packs and posts what came of the one before.
+A GPU has two microbatches to work on. Two more threads handle the bodies: one copies those that have come to where the
+device reads them, the other one joins those that go out, and posts in the compute thread's order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ import torch
 
 from swarm.buffer import Buffer
 from swarm.codecs import CodecError, Reason, UnknownCodec
+from swarm.compute.arrivals import Arrivals
 from swarm.compute.averaging import buckets_of
 from swarm.compute.backlog import Backlog, Urgency
 from swarm.compute.body import BodyFormat, FrameError
@@ -77,6 +79,9 @@ ComputeAction = (
 )
 
 _JOIN_TIMEOUT_S = 30.0
+_Task = Forward | Backward | Weights
+_Finish = Callable[[], Callable[[], PeerInput]]
+"""As stage.py has it."""
 _Value = TypeVar("_Value")
 _Action = TypeVar("_Action", Forward, Backward, Weights)
 _TIMED = (ForwardDone, BackwardDone, WeightsDone)
@@ -86,7 +91,7 @@ _log = logging.getLogger(__name__)
 class StageEngine:
     """Computes stage `stage` of the run. Holds nothing until `initialise` or `load_state`.
 
-    `post` is called from the compute thread. `graph_budget_bytes` bounds the autograd graphs kept between forward and
+    `post` is called from one thread, in order. `graph_budget_bytes` bounds the autograd graphs kept between forward and
     backward; 0 recomputes every forward. `turns`: those in which microbatches are computed; without, at any time.
     `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `precision` None: what is
     usual on the device. `compiled`: layers are compiled by torch before anything is computed. `splits`: backwards leave
@@ -137,6 +142,9 @@ class StageEngine:
         """Whether the device is given a microbatch before it has done the one before."""
         self._launched: _Launched | None = None
         """What the device is doing."""
+        self._arrivals = Arrivals(torch.device(device), f"arrivals-{stage}")
+        self._departures = ThreadPoolExecutor(1, f"departures-{stage}", torch.set_num_threads, (threads,))
+        """Joins bodies and posts, where the compute thread works ahead."""
         self._free_at = 0.0
         """When the device was done with what it was given last."""
         self.meter = Meter()
@@ -287,13 +295,17 @@ class StageEngine:
         match action:
             case Begin():
                 self._begin(action)
+                self._arrivals.begin(action.pass_id)
                 self._backlog.drop(lambda task: not isinstance(task, _Call) and self._stale(task))
             case Discard():
+                self._arrivals.discard(action)
                 self._backlog.drop(lambda task: _given_up(task, action))
             case CancelReduce():
                 self._backlog.drop(lambda task: _is_void(task, action.attempt))
         if self._stale(action):
             return
+        if self._ahead and isinstance(action, Forward | Backward):
+            self._arrivals.expect(action)
         match action:
             case Forward():
                 self._backlog.push(Urgency.FORWARD, action.microbatch, action)
@@ -310,10 +322,12 @@ class StageEngine:
             if isinstance(task, _Call):
                 task.future.cancel()
         self._holds.give_up()
+        self._arrivals.close()
         if self._turns is not None:
             self._turns.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_TIMEOUT_S)
+        self._departures.shutdown(wait=False)  # what is computed is still posted
 
     # ------------------------------------------------ for emulated and paced engines to replace
 
@@ -437,26 +451,51 @@ class StageEngine:
 
     def _finish(self, launched: _Launched) -> None:
         """Wait until the device has done it, and tell what came of it."""
-        done: PeerInput
         try:
             end = self._clock.wait(launched.end)
             begun = max(self._free_at, self._clock.passed(launched.begun))
-            answer = launched.finish()
-            done = replace(answer, seconds=end - begun) if isinstance(answer, _TIMED) else answer
+            complete = launched.finish()
             turned = 0.0 if launched.turned is None else self._clock.passed(launched.turned)
             self._free_at = end
             self.meter.add(*_metered(launched.task), begun, end, turned)
         except Exception as error:
             self._warn(launched.task, error)
-            done = failure(launched.task, error.with_traceback(None))
-        self._tell(done)
+            self._tell(failure(launched.task, error.with_traceback(None)))
+            return
+        task, seconds = launched.task, end - begun
+        self._depart(lambda: self._complete(task, complete, seconds))  # not `launched`, which holds gradients
 
     def _tell(self, done: PeerInput | None) -> None:
         if done is not None:
-            try:
-                self._post(done)
-            except Exception:
-                _log.exception("posting %s failed", type(done).__name__)
+            self._depart(lambda: self._posted(done))
+
+    def _depart(self, run: Callable[[], None]) -> None:
+        """In the order of the calls, in another thread where this one works ahead."""
+        if self._ahead:
+            self._departures.submit(run)
+        else:
+            run()
+
+    # ------------------------------------------------ the thread that posts
+
+    def _complete(self, task: _Task, complete: Callable[[], PeerInput], seconds: float) -> None:
+        """Tell what has come of a microbatch, once its body is joined."""
+        done: PeerInput
+        try:
+            answer = complete()
+            done = replace(answer, seconds=seconds) if isinstance(answer, _TIMED) else answer
+        except Exception as error:
+            self._warn(task, error)
+            done = failure(task, error.with_traceback(None))
+        self._posted(done)
+
+    def _posted(self, done: PeerInput) -> None:
+        try:
+            self._post(done)
+        except Exception:
+            _log.exception("posting %s failed", type(done).__name__)
+
+    # ------------------------------------------------ the compute thread, a task
 
     def _done(self, task: ComputeAction) -> PeerInput | _Launched | None:
         """What comes of it. Where there was no memory for it, it is done again with less, once in an engine's life."""
@@ -497,7 +536,7 @@ class StageEngine:
         _, microbatch = _subject(task)
         where = "" if microbatch is None else f" at microbatch {microbatch}"
         what = f"{type(task).__name__}{where}: {_first_line(error)}"
-        self._post(MemoryShort(what, before, now))
+        self._tell(MemoryShort(what, before, now))
         return first
 
     def _void(self, task: ComputeAction) -> bool:
@@ -545,15 +584,20 @@ class StageEngine:
                 stage.bases.settle(action)
         return None
 
-    def _launched_by(self, launch: Callable[[_Action], Callable[[], PeerInput]], action: _Action) -> _Launched | None:
+    def _launched_by(self, launch: Callable[[_Action, Buffer | None], _Finish], action: _Action) -> _Launched | None:
         """None where the thread has to wait for what it computes: it computes by itself, or at a pace."""
         if not self._ahead:
             return None
+        body = self._arrivals.of(action)
         stage, begun = self._held(), self._clock.mark()
         before = stage.turned
-        finish = launch(action)
+        finish = launch(action, body)
         turned = stage.turned if stage.turned is not before else None
-        return _Launched(action, finish, begun, self._clock.mark(), turned)
+        return _Launched(action, finish, begun, self._clock.mark(), turned, body)
+
+    def _coming_orders(self) -> list[EncodePart | SumBucket]:
+        """Those of a reduce that are queued."""
+        return [task for task in self._backlog.waiting(Urgency.REDUCE) if isinstance(task, EncodePart | SumBucket)]
 
     def _timed(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:
         start = time.perf_counter()
@@ -582,6 +626,7 @@ class StageEngine:
 
     def _warm(self, stage: Stage) -> Stage:
         """Ready to compute."""
+        stage.reduction.coming = self._coming_orders
         if self._compiled:
             stage.warm_up(self._manifest)
         return stage
@@ -605,12 +650,14 @@ class StageEngine:
 class _Launched:
     """A microbatch that the device computes; `finish` is for the time when it has passed `end`."""
 
-    task: Forward | Backward | Weights
-    finish: Callable[[], PeerInput]
+    task: _Task
+    finish: _Finish
     begun: Mark
     end: Mark
     turned: Mark | None
     """Where the last stage went from forward to backward, if it did."""
+    body: Buffer | None
+    """What the device reads meanwhile."""
 
 
 class _Call:

@@ -1,8 +1,11 @@
 """The packed bytes of packing.py, written and read by Triton kernels on a CUDA device: the same bytes.
 
-A bucket's blocks are sorted by width. Its tables say, for each block in that order: where it lies, its width, how many
-blocks have that width (`alike`), which is the first of them (`first`), and the place of their first byte (`start`).
-With these each column finds its eight numbers and its bytes by itself.
+Many buckets are packed, or read, by the same few launches. The blocks of each bucket are sorted by width. A group is
+all blocks of one width in one bucket: its tables say how many they are (`alike`), which is the first of them in that
+order (`first`), and the place of their first byte (`start`). With these each column finds its eight numbers and its
+bytes by itself (packing_kernels.py).
+
+Between buckets there are gaps, so that what follows the widths is aligned: whole words are read and written.
 
 Importing this needs Triton. `packing.check` must have passed what `unpack` is given.
 """
@@ -12,41 +15,46 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 import triton
-import triton.language as tl
+from numpy.typing import NDArray
 from torch import Tensor
 
 from swarm.buffer import Buffer
-from swarm.compute.host_copy import HostCopy, to_device
+from swarm.compute.host_copy import HostCopy, pinned, to_device
 from swarm.compute.packing import BLOCK
+from swarm.compute.packing_kernels import measure, pack_columns, unpack_columns
 
 _RAW = 64
+_WIDTHS = _RAW + 1
+_ALIGNED = 16
 _COLUMNS = 128
-"""Columns that one program packs."""
+"""Columns that one program packs, or reads: one for each thread of it."""
 _BLOCKS = 16
-"""Blocks that one program measures, or reads."""
+"""Blocks that one program measures."""
 
 
 class Packed:
     """The payloads of some buckets, which are on their way to the host."""
 
-    def __init__(self, everything: Tensor, ends: Tensor, peak: Tensor) -> None:
-        """everything: their bytes, and room after them. ends: (buckets,), where each ends. peak: (), of all numbers."""
+    def __init__(self, everything: Tensor, told: Tensor) -> None:
+        """everything: their bytes, and room after them. told: (3, buckets) where each begins and ends, its peak."""
         self._everything: Tensor | None = everything
-        self._told = HostCopy(torch.cat((ends, peak.reshape(1))))
+        self._told = HostCopy(told)
         self._bytes: HostCopy | None = None
+        self._starts: list[int] = []
         self._ends: list[int] = []
-        self.peak = 0
-        """Largest magnitude of the finite numbers, once `begin` was called."""
+        self.peaks: list[int] = []
+        """Largest magnitude of each bucket's finite numbers, once `begin` was called."""
 
     def begin(self) -> None:
         """Begin the copy of as many bytes as there are, which is known once they are packed."""
         if self._bytes is None:
             assert self._everything is not None
-            *self._ends, self.peak = self._told.wait().tolist()
+            self._starts, self._ends, self.peaks = self._told.wait().tolist()
             self._bytes = HostCopy(self._everything[: self._ends[-1]])
             self._everything = None
 
@@ -54,201 +62,145 @@ class Packed:
         """Of the bucket at that place among those given. Waits for the copy."""
         self.begin()
         assert self._bytes is not None
-        start = self._ends[index - 1] if index else 0
-        return self._bytes.wait().numpy().data[start : self._ends[index]].toreadonly()
+        return self._bytes.wait().numpy().data[self._starts[index] : self._ends[index]].toreadonly()
 
 
 @torch.no_grad()
-def pack(buckets: Sequence[Tensor], grid_bits: int) -> Packed:
-    """buckets: (count,) int64 each, in units of the grid, on one device. Starts kernels only."""
-    device = buckets[0].device
-    sizes = [-(-len(each) // BLOCK) for each in buckets]
-    padded = [torch.nn.functional.pad(each, (0, -len(each) % BLOCK)) if len(each) % BLOCK else each for each in buckets]
-    numbers = padded[0].contiguous() if len(padded) == 1 else torch.cat(padded)
-    total = len(numbers) // BLOCK
-    known = _known(tuple(sizes), device)
-    if not total:
-        return Packed(
-            torch.empty(0, dtype=torch.uint8, device=device), known.headers, torch.zeros_like(known.headers[0])
-        )
+def pack(numbers: Tensor, places: Sequence[slice], grid_bits: int) -> Packed:
+    """numbers: (count,) int64 on a device, in units of the grid. places: of buckets in it. Starts kernels only."""
+    device = numbers.device
+    known = _known(tuple(each.stop - each.start for each in places), device)
+    total = len(known.buckets)
+    where = _placed(places, known, device)
     widths = torch.empty(total, dtype=torch.int64, device=device)
-    counted = torch.zeros(len(known.costs) + 1, dtype=torch.int64, device=device)  # by bucket and width; the peak
-    with torch.cuda.device_of(numbers):
-        grid = (triton.cdiv(total, _BLOCKS),)
-        _measure[grid](numbers, widths, counted, known.groups, total, len(known.costs), BLOCKS=_BLOCKS)
-    alike, peak = counted[:-1], counted[-1:]
-    group = known.groups + widths  # of one width in one bucket
-    order = torch.argsort(group, stable=True)
-    first = alike.cumsum(0) - alike
-    spent = alike * known.costs
-    start = spent.cumsum(0) - spent + known.headers_of_groups
-    of_bucket = spent.view(len(sizes), -1).sum(1)
-    ends = of_bucket.cumsum(0) + known.headers
+    counted = torch.zeros(len(places) * (_WIDTHS + 1), dtype=torch.int64, device=device)
+    alike, peaks = counted[: len(places) * _WIDTHS], counted[len(places) * _WIDTHS :]
+    if total:
+        with torch.cuda.device_of(numbers):
+            grid = (triton.cdiv(total, _BLOCKS),)
+            measure[grid](numbers, widths, alike, peaks, known.buckets, where, total, len(places), BLOCKS=_BLOCKS)
+    first, spent, of_bucket = _sizes(alike, known)
+    data = (aligned := _aligned(of_bucket)).cumsum(0) - aligned + known.headers
+    start = spent.cumsum(0) - spent + _by_group(data - of_bucket.cumsum(0) + of_bucket)
+    group, order = torch.sort(known.buckets * _WIDTHS + widths, stable=True)
 
-    everything = torch.empty(total * (1 + 8 * BLOCK), dtype=torch.uint8, device=device)
-    everything[(ends - of_bucket)[known.buckets] + known.before_data] = widths.to(torch.uint8)
-    group = group[order]
-    tables = torch.stack((order, widths[order], alike[group], first[group], start[group]))
-    with torch.cuda.device_of(numbers):
+    room = total * 8 * BLOCK + known.room
+    everything = torch.empty(room, dtype=torch.uint8, device=device)
+    if total:
+        everything[data[known.buckets] + known.before_data] = widths.to(torch.uint8)
+        with torch.cuda.device_of(numbers):
+            grid = (triton.cdiv(8 * total, _COLUMNS),)
+            tables = torch.stack((alike, first, start))
+            pack_columns[grid](
+                numbers, everything, everything.view(torch.int64), order, group, tables,
+                known.buckets, where, total, len(alike), len(places), 2.0**-grid_bits, COLUMNS=_COLUMNS,
+            )  # fmt: skip
+    return Packed(everything, torch.stack((data - known.blocks, data + of_bucket, peaks)))
+
+
+@torch.no_grad()
+def unpack(
+    payloads: Sequence[Buffer], places: Sequence[slice], grid_bits: int, out: Tensor, *, add: bool = False
+) -> None:
+    """Each payload to its place in `out`, (count,) int64 on a device, or added there: NOT_FINITE stays.
+
+    Starts kernels only.
+    """
+    device = out.device
+    known = _known(tuple(each.stop - each.start for each in places), device)
+    total = len(known.buckets)
+    if not total:
+        return
+    sizes = np.array([memoryview(payload).nbytes for payload in payloads])
+    of_data = sizes - known.blocks_here
+    aligned = _aligned(of_data)
+    data = np.cumsum(aligned) - aligned + known.headers_here
+    host = pinned((int(data[-1] + aligned[-1]),), torch.uint8, device)
+    here = host.numpy()
+    for payload, size, begin in zip(payloads, sizes, data - known.blocks_here, strict=True):
+        here[begin : begin + size] = np.frombuffer(payload, dtype=np.uint8)
+    everything = host.to(device, non_blocking=True)
+    told = to_device(np.stack((data, np.cumsum(of_data) - of_data)), device)
+
+    widths = everything[told[0][known.buckets] + known.before_data]
+    group, order = torch.sort(known.buckets * _WIDTHS + widths, stable=True)
+    alike = torch.searchsorted(group, known.bounds).diff()
+    first, spent, _ = _sizes(alike, known)
+    start = spent.cumsum(0) - spent + _by_group(told[0] - told[1])
+    tables, where = torch.stack((alike, first, start)), _placed(places, known, device)
+    with torch.cuda.device_of(out):
         grid = (triton.cdiv(8 * total, _COLUMNS),)
-        _pack[grid](numbers, everything, tables, total, 2.0**-grid_bits, COLUMNS=_COLUMNS)
-    return Packed(everything, ends, peak)
+        unpack_columns[grid](
+            everything, everything.view(torch.int64), out, order, group, tables,
+            known.buckets, where, total, len(alike), len(places), 2.0**grid_bits, ADD=add, COLUMNS=_COLUMNS,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Known:
-    """What follows from the sizes of buckets alone, on the device: int64."""
+    """What follows from the buckets' sizes alone: int64."""
 
     buckets: Tensor
     """(blocks,) which bucket each block is in."""
-    groups: Tensor
-    """(blocks,) the number of its bucket's first group: a group is all blocks of one width in one bucket."""
     before_data: Tensor
     """(blocks,) where its width stands, from the first byte of its bucket's data: below 0."""
     costs: Tensor
     """(groups,) bytes of a block."""
+    bounds: Tensor
+    """(groups + 1,) the number of each, and one more."""
+    blocks: Tensor
+    """(buckets,) how many."""
     headers: Tensor
-    """(buckets,) bytes of widths, up to the end of each bucket's."""
-    headers_of_groups: Tensor
+    """(buckets,) bytes of widths with their gaps, up to the end of each bucket's."""
+    sizes: Tensor
+    """(2, buckets) its numbers, its first block."""
+    blocks_here: NDArray[np.int64]
+    """`blocks` on the host, as the following."""
+    headers_here: NDArray[np.int64]
+    room: int
+    """Bytes that all widths and gaps take at most."""
 
 
 @functools.lru_cache(maxsize=16)
-def _known(sizes: tuple[int, ...], device: torch.device) -> _Known:
-    """sizes: the buckets' numbers of blocks."""
-    lengths = np.array(sizes, dtype=np.int64)
-    buckets, headers = np.repeat(np.arange(len(sizes)), lengths), np.cumsum(lengths)
-    found = (
-        buckets,
-        buckets * (_RAW + 1),
-        np.arange(len(buckets)) - headers[buckets],
-        np.tile(np.arange(_RAW + 1) * (BLOCK // 8), len(sizes)),
-        headers,
-        np.repeat(headers, _RAW + 1),
+def _known(counts: tuple[int, ...], device: torch.device) -> _Known:
+    """counts: the buckets' numbers."""
+    numbers = np.array(counts, dtype=np.int64)
+    blocks = -(-numbers // BLOCK)
+    ends, headers = np.cumsum(blocks), np.cumsum(_aligned(blocks))
+    buckets = np.repeat(np.arange(len(counts)), blocks)
+    return _Known(
+        buckets=to_device(buckets, device),
+        before_data=to_device(np.arange(len(buckets)) - ends[buckets], device),
+        costs=to_device(np.tile(np.arange(_WIDTHS) * (BLOCK // 8), len(counts)), device),
+        bounds=to_device(np.arange(_WIDTHS * len(counts) + 1), device),
+        blocks=to_device(blocks, device),
+        headers=to_device(headers, device),
+        sizes=to_device(np.stack((numbers, ends - blocks)), device),
+        blocks_here=blocks,
+        headers_here=headers,
+        room=int(headers[-1]) + _ALIGNED * len(counts),
     )
-    return _Known(*(to_device(each, device) for each in found))
 
 
-@torch.no_grad()
-def unpack(payload: Buffer, count: int, grid_bits: int, out: Tensor, *, add: bool = False) -> None:
-    """Into `out`, (count,) int64 on a device, or added to it: NOT_FINITE stays. Starts kernels only."""
-    everything = np.frombuffer(payload, dtype=np.uint8)
-    total = -(-count // BLOCK)
-    if not total:
-        return
-    widths = everything[:total]
-    order = np.argsort(widths, kind="stable")
-    sorted_widths = widths[order].astype(np.int64)
-    alike = np.bincount(widths, minlength=_RAW + 1)
-    spent = alike * (BLOCK // 8) * np.arange(_RAW + 1)
-    first, start = np.cumsum(alike) - alike, np.cumsum(spent) - spent + total
-    tables = np.stack(
-        (order, sorted_widths, alike[sorted_widths], first[sorted_widths], start[sorted_widths]), dtype=np.int64
-    )
-    data, there = to_device(everything, out.device), to_device(tables, out.device)
-    with torch.cuda.device_of(out):
-        grid = (triton.cdiv(total, _BLOCKS),)
-        _unpack[grid](data, out, there, total, count, 2.0**grid_bits, ADD=add, BLOCKS=_BLOCKS)
+def _placed(places: Sequence[slice], known: _Known, device: torch.device) -> Tensor:
+    """(3, buckets): where each begins, its numbers, its first block."""
+    starts = to_device(np.array([each.start for each in places], dtype=np.int64), device)
+    return torch.cat((starts.unsqueeze(0), known.sizes))
 
 
-@triton.jit
-def _measure(numbers, widths, counted, groups, total, peak, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
-    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    valid = block < total
-    place = block[:, None] * 64 + tl.arange(0, 64)[None, :]
-    value = tl.load(numbers + place, mask=place < total * 64, other=0)
-    widest = tl.max((value << 1) ^ (value >> 63), axis=1)
-    width = tl.zeros((BLOCKS,), dtype=tl.int64)
-    for bit in tl.static_range(54):
-        width += (widest >= (1 << bit)).to(tl.int64)
-    width = tl.where(width > 53, 64, width)
-    tl.store(widths + block, width, mask=valid)
-    group = tl.load(groups + block, mask=valid, other=0)
-    tl.atomic_add(counted + group + width, tl.full((BLOCKS,), 1, dtype=tl.int64), mask=valid)
-    magnitude = tl.where(value == -4611686018427387904, 0, tl.where(value < 0, -value, value))
-    tl.atomic_max(counted + peak, tl.max(tl.max(magnitude, axis=1), axis=0))
+def _sizes(alike: Tensor, known: _Known) -> tuple[Tensor, Tensor, Tensor]:
+    """Of groups of so many blocks: the first block of each, its bytes, and those of all data of a bucket."""
+    spent = alike * known.costs
+    return alike.cumsum(0) - alike, spent, spent.view(-1, _WIDTHS).sum(1)
 
 
-@triton.jit
-def _place(width, alike, column, byte):  # type: ignore[no-untyped-def]
-    """Of a byte of a column, after the first byte of all columns of that width."""
-    whole = (width >> 3) << 3
-    rest = byte - whole
-    in_4 = ((width & 4) > 0) & (rest < 4)
-    after_4 = whole + (width & 4)
-    in_2 = ((width & 2) > 0) & (byte < after_4 + 2)
-    after_2 = whole + (width & 6)
-    plane = tl.where(rest < 0, (byte >> 3) << 3, tl.where(in_4, whole, tl.where(in_2, after_4, after_2)))
-    size = tl.where(rest < 0, 8, tl.where(in_4, 4, tl.where(in_2, 2, 1)))
-    place = plane * alike * 8 + column * size + (byte - plane)
-    return tl.where(width == 64, column * 64 + byte, place)
+def _by_group(of_bucket: Tensor) -> Tensor:
+    return of_bucket.unsqueeze(1).expand(-1, _WIDTHS).reshape(-1)
 
 
-@triton.jit
-def _pack(numbers, everything, tables, total, unit, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    here = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    valid = here < total * 8
-    block = here // 8
-    width = tl.load(tables + total + block, mask=valid, other=0)
-    alike = tl.load(tables + 2 * total + block, mask=valid, other=1)
-    first = tl.load(tables + 3 * total + block, mask=valid, other=0)
-    start = tl.load(tables + 4 * total + block, mask=valid, other=0)
-    column = here - first * 8
-    raw = width == 64
-    for word in range(8):  # unrolled it would take long to compile
-        bits = tl.zeros((COLUMNS,), dtype=tl.uint64)
-        for row in tl.static_range(8):
-            shift = row * width - 64 * word
-            touches = valid & (width > 0) & (shift < 64) & (shift + width > 0)
-            number = tl.where(raw, column * 8 + row, row * alike * 8 + column)
-            source = tl.load(tables + first + number // 64, mask=touches, other=0)
-            value = tl.load(numbers + source * 64 + number % 64, mask=touches, other=0)
-            folded = ((value << 1) ^ (value >> 63)).to(tl.uint64)
-            plain = (value.to(tl.float64) * unit).to(tl.uint64, bitcast=True)
-            lost = tl.full((COLUMNS,), 0x7FF8000000000000, dtype=tl.uint64)
-            folded = tl.where(raw, tl.where(value == -4611686018427387904, lost, plain), folded)
-            up = tl.minimum(tl.maximum(shift, 0), 63).to(tl.uint64)
-            down = tl.minimum(tl.maximum(-shift, 0), 63).to(tl.uint64)
-            shifted = tl.where(shift >= 0, folded << up, folded >> down)
-            bits = bits | tl.where(touches, shifted, tl.zeros((COLUMNS,), dtype=tl.uint64))
-        for each in tl.static_range(8):
-            byte = tl.zeros((COLUMNS,), dtype=tl.int64) + (word * 8 + each)
-            there = start + _place(width, alike, column, byte)
-            tl.store(everything + there, (bits >> (8 * each)).to(tl.uint8), mask=valid & (byte < width))
+_Sizes = TypeVar("_Sizes", Tensor, "NDArray[np.int64]")
 
 
-@triton.jit
-def _unpack(everything, out, tables, total, count, scale, ADD: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
-    here = tl.program_id(0).to(tl.int64) * (BLOCKS * 64) + tl.arange(0, BLOCKS * 64)
-    block = here // 64
-    valid = block < total
-    source = tl.load(tables + block, mask=valid, other=0)
-    width = tl.load(tables + total + block, mask=valid, other=0)
-    alike = tl.load(tables + 2 * total + block, mask=valid, other=1)
-    first = tl.load(tables + 3 * total + block, mask=valid, other=0)
-    start = tl.load(tables + 4 * total + block, mask=valid, other=0)
-    raw = width == 64
-    number = (block - first) * 64 + here % 64
-    column = tl.where(raw, number // 8, number % (alike * 8))
-    begin = tl.where(raw, (number % 8) * 64, number // (alike * 8) * width)
-    bits = tl.zeros((BLOCKS * 64,), dtype=tl.uint64)
-    for each in tl.static_range(8):
-        byte = (begin >> 3) + each
-        there = start + _place(width, alike, column, byte)
-        found = tl.load(everything + there, mask=valid & (byte * 8 < begin + width), other=0)
-        bits = bits | (found.to(tl.uint64) << (8 * each))
-    bits = bits >> (begin & 7).to(tl.uint64)
-    one = tl.full((BLOCKS * 64,), 1, dtype=tl.uint64)
-    bits = tl.where(raw, bits, bits & ((one << tl.minimum(width, 63).to(tl.uint64)) - one))
-    half = (bits >> 1).to(tl.int64)
-    value = half ^ -((bits & 1).to(tl.int64))
-    exponent = (bits >> 52) & 0x7FF
-    plain = bits.to(tl.float64, bitcast=True)
-    whole = (tl.where(raw & (exponent < 0x7FF), plain, 0.0) * scale).to(tl.int64)
-    lost = tl.full((BLOCKS * 64,), -4611686018427387904, dtype=tl.int64)
-    value = tl.where(raw, tl.where(exponent == 0x7FF, lost, whole), value)
-    place = source * 64 + here % 64
-    inside = valid & (place < count)
-    if ADD:
-        before = tl.load(out + place, mask=inside, other=0)
-        value = tl.where((before == lost) | (value == lost), lost, before + value)
-    tl.store(out + place, value, mask=inside)
+def _aligned(sizes: _Sizes) -> _Sizes:
+    """Rounded up."""
+    return (sizes + (_ALIGNED - 1)) // _ALIGNED * _ALIGNED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,14 @@ class HostCopy:
         return self._values
 
 
+def pinned(shape: Sequence[int], kind: torch.dtype, device: torch.device) -> Tensor:
+    """Undefined memory of the host, which `device` can copy from by itself."""
+    return torch.empty(tuple(shape), dtype=kind, pin_memory=device.type == "cuda")
+
+
 def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     """A copy of an array on `device`. For CUDA it goes by way of pinned memory, so that the host need not wait."""
     kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
-    host = torch.empty(values.shape, dtype=kind, pin_memory=device.type == "cuda")
+    host = pinned(values.shape, kind, device)
     host.numpy()[...] = values
     return host.to(device, non_blocking=True)

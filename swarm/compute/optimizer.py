@@ -113,7 +113,7 @@ class StageOptimizer:
             for (name, parameter), part in zip(self._parameters.items(), self._layout.slices, strict=True):
                 state = (parameter.detach(), self._moments["exp_avg"][name], self._moments["exp_avg_sq"][name])
                 p, first, second = there = [self._where(tensor) for tensor in state]
-                step(p, reduced[part], first, second, decaying if _decays(name, parameter) else others, scale * unit)
+                step(p, reduced[part], first, second, decaying if decays(name, parameter) else others, scale * unit)
                 if is_projector(name):
                     p.copy_(retract(p))
                 for tensor, computed in zip(state, there, strict=True):
@@ -179,7 +179,8 @@ class StageOptimizer:
         return {f"{kind}/{name}": tensor for kind in KINDS for name, tensor in tables[kind].items()}
 
 
-def _decays(name: str, parameter: Tensor) -> bool:
+def decays(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay pulls at a parameter: at matrices that are neither embeddings nor projectors."""
     return parameter.ndim >= 2 and "embed" not in name and not is_projector(name)
 
 

@@ -94,7 +94,7 @@ def check(payload: Buffer, count: int, grid_bits: int) -> None:
     Reads only what is stored as fp64, so it costs little. All else is at most 2^(52 - grid_bits).
     """
     widths, data = _split(payload, count)
-    if not np.any(widths == _RAW):
+    if widths.max(initial=0) < _RAW:
         return
     numbers = data[len(data) - 8 * BLOCK * np.count_nonzero(widths == _RAW) :].view(np.float64)  # the widest come last
     if widths[-1] == _RAW:
@@ -113,9 +113,8 @@ def _split(payload: Buffer, count: int) -> tuple[Bytes, Bytes]:
     if len(everything) < blocks:
         raise PackingError(f"{len(everything)} bytes, expected at least {blocks}")
     widths, data = everything[:blocks], everything[blocks:]
-    unknown = (widths > _WIDEST) & (widths != _RAW)
-    if unknown.any():
-        raise PackingError(f"{len(everything)} bytes with a block of {int(widths[unknown][0])} bits a number")
+    if widths.max(initial=0) > _WIDEST and len(unknown := widths[(widths > _WIDEST) & (widths != _RAW)]):
+        raise PackingError(f"{len(everything)} bytes with a block of {int(unknown[0])} bits a number")
     wanted = BLOCK // 8 * int(widths.sum(dtype=np.int64))
     if len(data) != wanted:
         raise PackingError(f"{blocks + len(data)} bytes, expected {blocks + wanted} by its widths")

@@ -7,9 +7,10 @@ numbers, whose size follows from the bucket. What numbers the reduced vector is 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from swarm.compute import device_packing, packing
 from swarm.compute.body import FrameError
-from swarm.compute.device_packing import DevicePacking
+from swarm.compute.device_packing import DevicePacking, Order
 from swarm.compute.digest import Hashing, reduced_digest
 from swarm.compute.norm import kernel, squared_norm
 from swarm.compute.sums import Accumulator, Layout
@@ -128,8 +129,12 @@ class Reduction:
         self._dtype = reduced_dtype(sums)
         packed = sums.mode == "exact" and not sums.compresses
         found = device_packing.kernels(accumulator.device) if packed else None
-        self._device = None if found is None else DevicePacking(found, accumulator.numbers, sums.grid_bits)
+        self._device = (
+            None if found is None else DevicePacking(found, accumulator.numbers, buckets.slices, sums.grid_bits)
+        )
         """None: the CPU reduces, wherever the sums are."""
+        self.coming: Callable[[], Sequence[EncodePart | SumBucket]] = tuple
+        """Orders that are to follow the one in hand, as far as they are known: a device begins with them at once."""
         where = "cpu" if self._device is None else accumulator.device
         kernel(torch.device(where))  # compiled now, not in the first step
         self._reduced = torch.zeros(accumulator.layout.length, dtype=self._dtype, device=where)
@@ -143,7 +148,15 @@ class Reduction:
     def part(self, action: EncodePart) -> memoryview:
         """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
         if self._device is not None:
-            return self._device.part((action.attempt, self._accumulator.revision), action.bucket, self._buckets.slices)
+            return self._device.part(
+                self._key(action.attempt),
+                action.bucket,
+                lambda: (
+                    each.bucket
+                    for each in self.coming()
+                    if isinstance(each, EncodePart) and each.attempt == action.attempt
+                ),
+            )
         return self._buckets.write(self._accumulator.numbers(self._buckets.slice(action.bucket)).cpu())
 
     def sum(self, action: SumBucket) -> memoryview:
@@ -152,24 +165,47 @@ class Reduction:
         Raises FrameError, SumOverflow.
         """
         where = self._buckets.slice(action.bucket)
+        if self._device is not None and action.parts:
+            return self._sum_on_device(action)
         own = self._accumulator.numbers(where).to(self._reduced.device)
-        if self._device is not None:
-            for part in action.parts:
-                self._buckets.check(action.bucket, part)
         self._take(action.attempt, action.bucket)
         if not action.parts:
             self._reduced[where] = self._own(own)
             self._summed.add(action.bucket)
             return memoryview(b"")
-        if self._device is not None:
-            payload = self._device.total(own, action.parts, self._reduced[where])  # type: ignore[arg-type]
-            self._summed.add(action.bucket)
-            return payload
         parts = (self._buckets.read(action.bucket, part) for part in action.parts)  # each is read once it is added
         total = combine(own, parts, self._sums, out=self._reduced[where])
         self._summed.add(action.bucket)
         # with "fp32" a view is written, and the next attempt may change it while it is still being sent
         return self._buckets.write(total if self._accumulator.exact else total.clone())
+
+    def _sum_on_device(self, action: SumBucket) -> memoryview:
+        """And of what is coming, as far as its parts can be used: what is wrong with the others is told in its turn."""
+        assert self._device is not None
+        key, order = self._key(action.attempt), (action.bucket, action.parts)
+        if not self._device.is_begun(key, order):  # type: ignore[arg-type]
+            self._checked(action)
+        self._take(action.attempt, action.bucket)
+
+        def coming() -> Iterator[Order]:
+            for each in self.coming():
+                if isinstance(each, SumBucket) and each.attempt == action.attempt and each.parts:
+                    with contextlib.suppress(FrameError):
+                        yield self._checked(each)
+
+        payload = self._device.total(key, order, coming, self._reduced)  # type: ignore[arg-type]
+        self._summed.add(action.bucket)
+        return payload
+
+    def _checked(self, action: SumBucket) -> Order:
+        """Raises FrameError."""
+        for part in action.parts:
+            self._buckets.check(action.bucket, part)
+        return action.bucket, action.parts  # type: ignore[return-value]
+
+    def _key(self, attempt: Attempt) -> object:
+        """Another one when own sums may be others."""
+        return attempt, self._accumulator.revision
 
     def store(self, attempt: Attempt, bucket: int, payload: object) -> None:
         """Raises FrameError."""
@@ -178,7 +214,7 @@ class Reduction:
         elif self._device is not None:
             self._buckets.check(bucket, payload)
             self._take(attempt, bucket)
-            self._device.read(payload, self._reduced[self._buckets.slice(bucket)])  # type: ignore[arg-type]
+            self._device.read(bucket, payload, self._reduced)  # type: ignore[arg-type]
         else:
             values = self._read(bucket, payload)
             self._take(attempt, bucket)
@@ -209,6 +245,8 @@ class Reduction:
         missing = self._buckets.count - len(self._stored)
         if attempt != self._attempt or missing:
             raise ValueError(f"the reduced sums of attempt {attempt} are not here: holding {self._attempt}, {missing=}")
+        if self._device is not None:
+            self._device.settle(self._reduced)
         return self._reduced
 
     @property
@@ -233,7 +271,7 @@ class Reduction:
                 self._reduced[self._whole.slice(bucket)] = self._whole.read(bucket, payload)
                 continue
             self._whole.check(bucket, payload)
-            self._device.read(payload, self._reduced[self._whole.slice(bucket)])  # type: ignore[arg-type]
+            self._device.read(bucket, payload, self._reduced)  # type: ignore[arg-type]
         self._attempt = attempt
         self._digest = None
         self._stored = set(range(self._buckets.count))
@@ -260,8 +298,8 @@ class Reduction:
         """What lies in the reduced buffer is of this attempt."""
         self._digest = None
         if attempt != self._attempt:
-            if self._device is not None and attempt is None:
-                self._device.drop()
+            if self._device is not None:
+                self._device.drop(parts=attempt is None)
             self._attempt = attempt
             self._stored.clear()
             self._summed.clear()

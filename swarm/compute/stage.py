@@ -3,8 +3,9 @@
 A forward keeps its autograd graph while the budget lasts. Beyond it only the received body is kept and the forward is
 computed again in backward. Both run the same operations in the same grad mode, so the results are the same bits.
 
-A GPU is given work without waiting for it: `launch_forward` and `launch_backward` return what is to be called once the
-device has done all that. `forward` and `backward` wait.
+A GPU is given work without waiting for it. `launch_forward`, `launch_backward` and `launch_weights` return what the
+compute thread calls once the device has done all that. It settles the sums, and returns what any thread may call: that
+joins the body and gives what to tell. `forward`, `backward` and `weights` wait.
 """
 
 from __future__ import annotations
@@ -169,18 +170,18 @@ class Stage:
 
     def forward(self, action: Forward) -> ForwardDone | BackwardDone | ResultDone:
         """Compute a microbatch. Raises FrameError, codecs.CodecError, SumOverflow, LookupError."""
-        return self._waited(self.launch_forward(action))
+        return self._waited(self.launch_forward(action))()
 
     def backward(self, action: Backward) -> BackwardDone:
         """Add a forwarded microbatch to the sums, or leave its weights' gradients due.
 
         Raises FrameError, codecs.CodecError, SumOverflow, LookupError.
         """
-        return self._waited(self.launch_backward(action))
+        return self._waited(self.launch_backward(action))()
 
     def weights(self, action: Weights) -> WeightsDone:
         """Add the weights' gradients that the backward of a microbatch left due. Raises SumOverflow, LookupError."""
-        return self._waited(self.launch_weights(action))
+        return self._waited(self.launch_weights(action))()
 
     def warm_up(self, manifest: RunManifest) -> None:
         """Compute a microbatch for nothing: layers are compiled when they are first needed, which takes a while."""
@@ -191,11 +192,17 @@ class Stage:
         graph = self._run(body)
         torch.autograd.grad(graph.output.sum(), list(self._weights.leaves.values()), allow_unused=True)
 
-    def launch_forward(self, action: Forward) -> Callable[[], ForwardDone | BackwardDone | ResultDone]:
-        """`forward`, of which the device may do its part later. Both this and the result raise what `forward` does."""
-        body = self._unpacked(action)
+    def launch_forward(
+        self, action: Forward, copy: Buffer | None = None
+    ) -> Callable[[], Callable[[], ForwardDone | BackwardDone | ResultDone]]:
+        """`forward`, of which the device may do its part later. This and both results raise what `forward` does.
+
+        copy: of the body, in memory that the device reads by itself. It stays there until the device has done all that.
+        """
+        body = self._unpacked(action, copy)
         if action.kind is not PassKind.TRAIN:
-            return self._forward_only(action, body)
+            done = self._forward_only(action, body)
+            return lambda: done
         if self._format.remembers and body.hidden is not None:
             received = body.hidden.cpu()
             half = received.half() if self._format.mutual else None
@@ -208,37 +215,41 @@ class Stage:
         sent = self._sent(action, body, graph.output.detach())
         kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
 
-        def finish() -> ForwardDone:
-            done = sent()
-            if self._format.needs_forward:
-                self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
-            return replace(done, kept=kept)
+        def complete() -> ForwardDone:
+            return replace(sent(), kept=kept)
+
+        def finish() -> Callable[[], ForwardDone]:
+            if not self._format.needs_forward:
+                return complete
+            done = complete()
+            self.sent[action.microbatch] = done.payload  # type: ignore[assignment]
+            return lambda: done
 
         return finish
 
-    def launch_backward(self, action: Backward) -> Callable[[], BackwardDone]:
-        """`backward`, of which the device may do its part later."""
+    def launch_backward(self, action: Backward, copy: Buffer | None = None) -> Callable[[], Callable[[], BackwardDone]]:
+        """`backward`, of which the device may do its part later. copy: as in `launch_forward`."""
         kept = self._graphs.get(action.microbatch)
         if kept is None:
             raise LookupError(f"backward of microbatch {action.microbatch}, which is not forwarded here")
         graph = kept.graph or self._run(self._unpacked(kept.order))
         kept.graph = None  # it is used up, whatever comes of it
         sent = self.sent.get(action.microbatch)
-        payload: Buffer = action.payload  # type: ignore[assignment]
+        payload: Buffer = action.payload if copy is None else copy  # type: ignore[assignment]
         gradient = self._format.unpack_backward(self._index + 1, payload, sent, self._device)
         finish = self._accumulate(action, graph, gradient, None)
         self._graphs.pop(action.microbatch)
         self.sent.pop(action.microbatch, None)
         return finish
 
-    def launch_weights(self, action: Weights) -> Callable[[], WeightsDone]:
-        """`weights`, of which the device may do its part later."""
+    def launch_weights(self, action: Weights, copy: Buffer | None = None) -> Callable[[], Callable[[], WeightsDone]]:
+        """`weights`, of which the device may do its part later. There is no body, so no copy of one."""
         added = self._add(self._due.of(action.microbatch), action)
         self._due.drop(action.microbatch)
 
-        def finish() -> WeightsDone:
+        def finish() -> Callable[[], WeightsDone]:
             added()
-            return WeightsDone(action.pass_id, action.microbatch)
+            return lambda: WeightsDone(action.pass_id, action.microbatch)
 
         return finish
 
@@ -253,9 +264,9 @@ class Stage:
         self._weights.refresh()
         return AppliedStep(action.decision.step, self.optimizer.chain)
 
-    def _unpacked(self, action: Forward) -> ForwardBody:
+    def _unpacked(self, action: Forward, copy: Buffer | None = None) -> ForwardBody:
         base = self.bases.of(action.decode_with)
-        payload: Buffer = action.payload  # type: ignore[assignment]
+        payload: Buffer = action.payload if copy is None else copy  # type: ignore[assignment]
         return self._format.unpack_forward(self._index, payload, action.kind, base, self._device)
 
     def _sent(self, action: Forward, body: ForwardBody, hidden: Tensor) -> Callable[[], ForwardDone]:
@@ -312,7 +323,7 @@ class Stage:
             loss = to_host(self._module.loss_sum(output, to_device(body.labels.contiguous(), self._device)))
             return lambda: ResultDone(action.pass_id, action.microbatch, loss.item())
 
-    def _train_last(self, action: Forward, body: ForwardBody) -> Callable[[], BackwardDone]:
+    def _train_last(self, action: Forward, body: ForwardBody) -> Callable[[], Callable[[], BackwardDone]]:
         labels = to_device(body.labels.contiguous(), self._device)
         graph = self._run(body, lambda x, tokens: self._module.train_loss(x, tokens, labels))
         self.turned = self._clock.mark()
@@ -320,7 +331,7 @@ class Stage:
 
     def _accumulate(
         self, action: Forward | Backward, graph: Graph, gradient: Tensor | None, loss: Tensor | None
-    ) -> Callable[[], BackwardDone]:
+    ) -> Callable[[], Callable[[], BackwardDone]]:
         sources = () if graph.source is None else (graph.source,)
         of, split = (*sources, *self._weights.leaves.values()), self._split
         scale, kept = self._precision.gradient_scale, list[Kept]()
@@ -343,11 +354,21 @@ class Stage:
         self._received.pop(action.microbatch, None)
         crossed = self.bases.staged_digest(_named(action, End.RECEIVED))
 
-        def finish() -> BackwardDone:
-            payload = None if packing is None else packing()
-            if added is not None:
-                added()
-            return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
+        def finish() -> Callable[[], BackwardDone]:
+            refused: Exception | None = None
+            try:
+                if added is not None:
+                    added()
+            except Exception as error:
+                refused = error.with_traceback(None)
+
+            def complete() -> BackwardDone:
+                payload = None if packing is None else packing()  # what cannot be sent is told first
+                if refused is not None:
+                    raise refused
+                return BackwardDone(action.pass_id, action.microbatch, payload, received=crossed, weights_due=waits)
+
+            return complete
 
         return finish
 

@@ -99,8 +99,8 @@ class Accumulator:
         self._void = [False] * len(self._sums)
         """Tensors that a gradient was not finite of."""
         self._loss = LossSum(sums)
-        self._awaited: list[int] = []
-        """Tensors whose gradients the device has, since `end`."""
+        self._awaited: dict[int, Tensor] = {}
+        """Gradients that the device is to add at the next `end`, by their tensor."""
         self._here = self.device.type == "cpu"
         count = min(_BLOCK, max((0, *layout.sizes))) if self.exact and self._here else 0
         self._scratch = torch.empty(count), torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.int64)
@@ -119,7 +119,7 @@ class Accumulator:
         self._bounds = [0] * len(self._bounds)
         self._void = [False] * len(self._void)
         self._loss.zero()
-        self._awaited = []
+        self._awaited = {}
         self._peaks.zero_()
         self._room = self._rooms()
 
@@ -143,7 +143,7 @@ class Accumulator:
 
     @torch.no_grad()
     def add_one(self, index: int, gradient: Tensor, *, step: int | None = None) -> None:
-        """Add the gradient of one tensor: fp32, bf16 or fp16. An accelerator only starts, and `end` must follow.
+        """Add the gradient of one tensor: fp32, bf16 or fp16. An accelerator adds it, with the others, at `end`.
 
         Raises SumOverflow, on a CPU.
         """
@@ -155,10 +155,7 @@ class Accumulator:
             self._add_here(index, flat, step)
         else:
             assert index not in self._awaited, "one gradient of a tensor at a time"
-            self._awaited.append(index)
-            where, most = slice(index, index + 1), self._most
-            add = adding.adder(self.device)
-            add(self._sums[index], flat, self._peaks[where], self._room[where], self._scale, most)
+            self._awaited[index] = flat
 
     def add_loss(self, loss: float, *, step: int | None = None) -> None:
         """Raises SumOverflow."""
@@ -172,9 +169,11 @@ class Accumulator:
     @torch.no_grad()
     def end(self, step: int | None = None) -> Added:
         """All gradients of a microbatch are given. Begins one copy to the host, which tells what became of them."""
-        awaited, self._awaited = self._awaited, []
+        awaited, self._awaited = self._awaited, {}
         if not awaited:
             return Added(self, (), None, step)
+        given = [adding.Given(index, self._sums[index], gradient) for index, gradient in awaited.items()]
+        adding.adder(self.device)(given, self._peaks, self._room, self._scale, self._most)
         fits = adding.fits(self._peaks, self._room, self._scale, self._most)
         self._room -= torch.where(fits, adding.units(self._peaks, self._scale), 0.0).to(torch.int64)
         told = HostCopy(torch.stack((self._peaks, fits.float())))

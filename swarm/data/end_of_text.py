@@ -1,9 +1,9 @@
-"""Which token ends a text: as a model's own files say it, written into its tokenizer.json.
+"""The token that ends a text, taken from a model's own files and written into its tokenizer.json.
 
-A tokenizer.json has a list of special tokens but does not say what each is for; config.json, generation_config.json and
-tokenizer_config.json beside it do. Names are no guide: a Llama may have `</s>`, `<|endoftext|>` and `<|im_end|>` at
-once, or end its texts with a token that no other model has. What was found is kept as `"end_of_text": true` at that
-token of tokenizer.json, which other programs ignore: one file then says all, wherever it is copied to.
+A tokenizer.json lists special tokens without their purpose; config.json, generation_config.json and
+tokenizer_config.json beside it give it. Names are no guide: a Llama may have `</s>`, `<|endoftext|>` and `<|im_end|>`
+at once, or end its texts with a token that no other model has. The result is kept as `"end_of_text": true` at that
+token of tokenizer.json, which other programs ignore. So one file contains everything, wherever it is copied to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def marked(tree: dict[str, Any]) -> int | None:
 
 
 def mark(raw: bytes, number: int) -> bytes:
-    """A tokenizer.json that says which of its special tokens ends a text."""
+    """A tokenizer.json that marks the special token that ends a text."""
     tree = json.loads(raw)
     if marked(tree) == number:
         return raw
@@ -48,7 +48,7 @@ def mark(raw: bytes, number: int) -> bytes:
 
 
 def unmarked(raw: bytes) -> bytes:
-    """For programs that know nothing of the mark; the files they read beside it say the same."""
+    """Without the mark, for programs that do not know it; the files beside it say the same."""
     tree = json.loads(raw)
     if marked(tree) is None:
         return raw
@@ -58,15 +58,15 @@ def unmarked(raw: bytes) -> bytes:
 
 
 def told_beside(path: Path, raw: bytes) -> EndOfText | None:
-    """What the files beside a tokenizer.json say; None if they say nothing. Raises CorpusError."""
+    """The end of text according to the files beside a tokenizer.json; None if they do not say. Raises CorpusError."""
     return told_in(path.parent, raw, str(path))
 
 
 def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
-    """What the files of a model's folder say of its tokenizer.json, in the order in which they are believed.
+    """The end of text according to a model folder's files, in their order of precedence.
 
-    A number that is none of its special tokens is passed over: configurations are full of defaults that nobody set.
-    Raises CorpusError if something is told and nothing of it can be.
+    A number that is not a special token is ignored: configurations are full of unused defaults. Raises CorpusError if
+    files name a token, but none is a special token.
     """
     known = _specials(raw, origin)
     named = _name(_read(folder / _BY_NAME).get("eos_token"))
@@ -85,7 +85,7 @@ def told_in(folder: Path, raw: bytes, origin: str) -> EndOfText | None:
         return EndOfText(known[by_name], by_name, _BY_NAME)
     unfit += [f"{_BY_NAME}: eos_token = {named!r}"] if named is not None else []
     if named is not None:
-        raise CorpusError(f"{' and '.join(unfit)}, which is no special token of {origin}: name the right tokenizer")
+        raise CorpusError(f"{' and '.join(unfit)}, which is not a special token of {origin}: name the right tokenizer")
     return None
 
 
@@ -110,7 +110,7 @@ def _tree(raw: bytes, origin: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{origin} is not a tokenizer.json: {error}") from None
     if not isinstance(tree, dict):
-        raise CorpusError(f"{origin} is not a tokenizer.json: it is no JSON object")
+        raise CorpusError(f"{origin} is not a tokenizer.json: it is not a JSON object")
     return tree
 
 

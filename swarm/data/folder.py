@@ -1,7 +1,7 @@
-"""The folder of a prepared corpus: shards, a tokenizer where there is one, and `corpus.json`, all of it by hash.
+"""The folder of a prepared corpus: shards, a tokenizer for text, and `corpus.json`, which has the hash of each.
 
-Everything is written to a side folder first and `corpus.json` last, so that a run that is killed leaves no
-corpus.json, or the one that was there.
+All files are written to a side folder first and `corpus.json` last, so that a killed process leaves either no
+corpus.json or the former one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIDE_FOLDER = ".preparing"
 
 
 def read_corpus(directory: Path) -> DataSection:
-    """The description `prepare` left in `directory`. Raises CorpusError. `CorpusReader` checks the files it names."""
+    """The description that `prepare` left in `directory`. Raises CorpusError. `CorpusReader` checks its files."""
     path = directory / CORPUS_FILE
     try:
         return DataSection.model_validate(json.loads(path.read_bytes()))
@@ -41,7 +41,7 @@ def read_corpus(directory: Path) -> DataSection:
 def open_side_folder(out_dir: Path, name: str, force: bool) -> Path:
     """A fresh folder inside `out_dir`, to write the corpus `name` to. Raises CorpusError, OSError.
 
-    A corpus of another name that is there is refused now, before there is any work: unless `force`.
+    An existing corpus of another name is refused now, before any work, unless `force`.
     """
     if out_dir.exists() and not out_dir.is_dir():
         raise CorpusError(f"{out_dir} is a file: name a folder to write the corpus to")
@@ -63,7 +63,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _held(out_dir: Path) -> DataSection | None:
-    """The corpus that is there, if it can be used."""
+    """The existing corpus, if it can be used."""
     with contextlib.suppress(CorpusError):
         return read_corpus(out_dir)
     return None

@@ -1,7 +1,7 @@
-"""What a file of text is: told by its name and by its first bytes, and read as that or refused with what to do.
+"""The kind of a text file: recognised by its name and its first bytes. Other files are refused with advice.
 
-Whatever is not plain text would train a model on its syntax: JSON keys and URLs, tags, the bytes of an archive. So a
-name says what a file should be, and the content must not say otherwise.
+A file that is not plain text would train a model on its syntax: JSON keys and URLs, tags, the bytes of an archive. So
+the name says what a file should be, and the content must not contradict it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {
     ".lzma": lzma.open,
 }
 READ = (*TEXT, *JSON_LINES, *JSON, *TABLES, *PARQUET)
-"""Kinds that are read, by their suffix; also with one of PACKED after it, but for Parquet."""
+"""Kinds that are read, by their suffix; all but Parquet also with a suffix of PACKED after it."""
 
 _TAGS = "its tags would be trained on: take the text out first, such as with `pandoc -t plain`"
 _ZSTANDARD = "it is compressed with Zstandard: `zstd -d FILE` unpacks it"
@@ -76,7 +76,7 @@ REFUSED = {
     ".db": "it is a database: write the texts as JSON lines first",
     ".npy": "it holds numbers: `prepare` takes texts",
     ".npz": "it holds numbers: `prepare` takes texts",
-    ".bin": "it holds bytes that are no text",
+    ".bin": "it holds bytes that are not text",
     ".pkl": "it is a pickle, which can run code and is never opened",
     ".pickle": "it is a pickle, which can run code and is never opened",
     ".pt": "it holds weights: `swarm-peer import` takes models",
@@ -88,7 +88,7 @@ REFUSED = {
 _INCIDENTAL = frozenset(
     (".yaml", ".yml", ".toml", ".db", ".npy", ".npz", ".bin", ".pkl", ".pickle", ".pt", ".safetensors", ".gguf")
 )
-"""Of REFUSED, those that lie beside texts in many folders, and are passed over there."""
+"""Of REFUSED, those that lie beside texts in many folders, and are ignored there."""
 
 _MAGIC = (
     (b"\x28\xb5\x2f\xfd", REFUSED[".zst"]),
@@ -122,7 +122,7 @@ _MARKUP = ("<!doctype html", "<html", "<?xml", "<mediawiki", "<svg")
 
 
 def kind_of(path: Path) -> str:
-    """The suffix of READ of what is in `path`, packed or not; ".txt" for a name that says nothing.
+    """The suffix in READ of the content of `path`, packed or not; ".txt" for an unknown suffix.
 
     Raises CorpusError naming the file and what to do.
     """
@@ -132,8 +132,8 @@ def kind_of(path: Path) -> str:
     found = next((suffix for magic, suffix in _PACKED_MAGIC if start.startswith(magic)), None)
     if (found is not None) != (packed is not None):
         if found is not None:
-            raise CorpusError(f"{path} is compressed, its name does not say so: rename it to {path.name}{found}")
-        raise CorpusError(f"{path} is not compressed, its name says so: rename it to {path.stem}")
+            raise CorpusError(f"{path} is compressed, but its name does not say so: rename it to {path.name}{found}")
+        raise CorpusError(f"{path} is not compressed, but its name says so: rename it to {path.stem}")
     if packed is not None:
         with opened(path) as inner:
             start = inner.read(_LOOK)
@@ -149,7 +149,7 @@ def kind_of(path: Path) -> str:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether a file of a folder is one to read, or one that must be refused rather than passed over."""
+    """Whether a file of a folder is to be read, or must be refused rather than ignored."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     last = suffixes[-1] if suffixes else ""
     return last in PACKED or last in READ or (last in REFUSED and last not in _INCIDENTAL)
@@ -157,7 +157,7 @@ def is_taken(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked where its name says that they are packed. Raises CorpusError for a damaged one."""
+    """The bytes of a file, unpacked if its name says that they are packed. Raises CorpusError for a damaged one."""
     unpack = PACKED.get(path.suffix.lower())
     file = path.open("rb") if unpack is None else unpack(path, "rb")
     try:
@@ -172,7 +172,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _by_name(path: Path) -> tuple[str | None, str]:
-    """(suffix of how it is packed, suffix of what it is)."""
+    """(suffix of the packing, suffix of the content)."""
     suffix = path.suffix.lower()
     packed = suffix if suffix in PACKED else None
     kind = Path(path.stem).suffix.lower() if packed else suffix
@@ -190,7 +190,7 @@ def _refuse_foreign(path: Path, start: bytes) -> None:
     if start[_TAR_AT : _TAR_AT + 5] == b"ustar":
         raise CorpusError(f"{path}: {REFUSED['.tar']}")
     if b"\0" in start:
-        raise CorpusError(f"{path}: it holds bytes of zero, so it is no text (or UTF-16, which `iconv` converts)")
+        raise CorpusError(f"{path}: it holds bytes of zero, so it is not text (or UTF-16, which `iconv` converts)")
 
 
 def _refuse_markup_and_json(path: Path, start: str) -> None:
@@ -212,7 +212,7 @@ def _is_object(line: str) -> bool:
 
 
 def _is_json(path: Path, head: str) -> bool:
-    """Of a file whose first bytes look like it; a large one is told by how it begins."""
+    """Whether a file whose first bytes look like JSON is JSON; a large one is judged by its beginning."""
     if len(head.encode("utf-8", errors="replace")) < _LOOK - 4:
         try:
             return isinstance(json.loads(head), dict | list)
@@ -222,5 +222,5 @@ def _is_json(path: Path, head: str) -> bool:
 
 
 def text_of(file: IO[bytes]) -> io.TextIOWrapper:
-    """For readers that want text, in UTF-8 with or without its mark; raises UnicodeDecodeError as it is read."""
+    """For readers that need text, in UTF-8 with or without its mark; raises UnicodeDecodeError as it is read."""
     return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")

@@ -1,4 +1,4 @@
-"""The order of samples: a seeded permutation of 0 … n−1 that needs no table, and of steps whose samples stay together.
+"""The order of samples: a seeded permutation of 0 … n−1 without a table, and of steps whose samples stay together.
 
 A balanced Feistel network over the next even power of two, walked along its cycle until it lands below n (fewer than
 four steps on average). The round function is BLAKE2b, so the order is the same on every machine and library release.
@@ -56,9 +56,9 @@ class Permutation:
 
 
 class EveryStep:
-    """Each step visits the places that the step before visited, whatever samples stand there.
+    """Each step visits the places that the step before visited, whatever samples are there.
 
-    `mutual`: both ends of a boundary build on that visit; else the sender alone does.
+    `mutual`: whether both ends of a boundary build on that visit; else only the sender does.
     """
 
     def __init__(self, mutual: bool) -> None:
@@ -72,11 +72,11 @@ class EveryStep:
 
 
 class StepOrder:
-    """The order of a run whose epochs shuffle steps, not samples: what one step trains on stays together for good.
+    """The order of a run whose epochs shuffle steps, not samples: the samples of one step stay together for good.
 
-    Samples are shuffled once and dealt into `blocks` step-blocks; each epoch visits every block once, in an order of
-    its own (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the
-    step that visited its block before. A function of (seed, blocks, step) alone.
+    Samples are shuffled once and dealt into `blocks` step-blocks; each epoch visits every block once, in its own order
+    (the first as they were dealt). So microbatch m of a step holds the same samples as microbatch m of the step that
+    visited its block before. A function of (seed, blocks, step) alone.
     """
 
     mutual = True

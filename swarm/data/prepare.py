@@ -1,6 +1,6 @@
-"""Prepare: text → a tokenizer, token shards and `corpus.json`, the corpus by hash.
+"""Prepare: text → a tokenizer, token shards and `corpus.json`, which describes the corpus by hash.
 
-Same input, same bytes.
+The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ SHARD_TOKENS = 1 << 27
 """Default limit of a shard: 256 MiB of uint16."""
 
 TRAINING_CHARACTERS = 1 << 28
-"""The tokenizer is trained on the first so many characters of the training split."""
+"""The tokenizer is trained on this many characters at the start of the training split."""
 
 _BATCH_CHARACTERS = 1 << 20
 _LOOKED_AT_CHARACTERS = 1 << 20
 
 Progress = Callable[[str, int, int | None], None]
-"""(what is being done, documents done, documents in all if known)"""
+"""(activity, documents done, total number of documents if known)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a person must see to catch nonsense before machines are trained on it."""
+    """What a person must see to notice nonsense before machines are trained on it."""
 
     documents: int
     unknown: float
-    """Share of the ids that stand for what the tokenizer has no token for."""
+    """Fraction of the ids that stand for text without a token."""
     lost: float
-    """Share of the characters that do not come back when ids are made text again; of the first documents."""
+    """Fraction of the characters of the first documents that are lost when ids are decoded again."""
     first_line: str
-    """That will be trained on, as the model sees it."""
+    """The first training text, as the model sees it."""
 
 
 def prepare(
@@ -59,8 +59,8 @@ def prepare(
     on_progress: Progress = lambda what, done, total: None,
     on_sight: Callable[[Sight], None] = lambda sight: None,
 ) -> DataSection:
-    """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use, `end` the
-    token that ends a text, if the files beside it do not say.
+    """Turn `source` into a corpus in `out_dir` and describe it. `tokenizer`: a tokenizer.json to use. `end`: the token
+    that ends a text, if the files beside it do not say.
 
     A document goes to the held-out split if its hash falls below `heldout_fraction`: equal documents never end up on
     both sides. Another corpus in `out_dir` is replaced only with `force`. Raises CorpusError, OSError.

@@ -1,4 +1,4 @@
-"""The reader: which ids make microbatch `m` of step `t`, a pure function of the manifest and the step.
+"""The reader: the ids of microbatch `m` of step `t`, a pure function of the manifest and the step.
 
 The training tokens are one stream, cut into windows of `sequence_length` tokens; a sample is a window and the token
 after it (the last label). Images lie one after another, each a row of pixels and its class: such a row is a window.
@@ -114,7 +114,7 @@ def step_order(manifest: RunManifest) -> StepOrder | None:
 
 
 def visits(manifest: RunManifest) -> StepOrder | EveryStep | None:
-    """Which step left what activations are changes since; None where they are changes since nothing."""
+    """The step to whose activations a step's changes refer; None if the codec does not build on earlier visits."""
     match manifest.codec.remembers:
         case "samples":
             return step_order(manifest)

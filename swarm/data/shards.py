@@ -29,7 +29,7 @@ def disk_dtype(dtype: Dtype) -> np.dtype[np.unsignedinteger]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of writing say that they are about `path`: the disk is full, and what is on it?"""
+    """Name `path` in errors of writing, for example when the disk is full."""
     try:
         yield
     except OSError as error:
@@ -77,7 +77,7 @@ class ShardWriter:
     def abandon(self) -> None:
         """Close the open file; what was written does not count."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # closing writes what is left, to a disk that may be full
+            with contextlib.suppress(OSError):  # closing writes the rest, to a disk that may be full
                 self._file.close()
             self._file = None
 
@@ -105,7 +105,7 @@ def map_shard(folder: Path, shard: Shard, dtype: Dtype) -> np.ndarray:
 
 
 def check_file(path: Path, sha256: str, nbytes: int | None = None) -> None:
-    """Raises CorpusError naming the file, what was expected and what was found."""
+    """Raises CorpusError naming the file, the expected and the found value."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The held-out split: which documents or images are kept for evaluation, and how well counting alone predicts them."""
+"""The held-out split: the documents or images for evaluation, and how well token counts alone predict them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def is_heldout(content: bytes, fraction: float) -> bool:
 
 
 def unigram_entropy(heldout: np.ndarray, training: np.ndarray) -> float:
-    """Nats a value of the held-out counts, (V,), under the add-one frequencies of the training counts, (V,).
+    """Nats per value of the held-out counts, (V,), under the add-one frequencies of the training counts, (V,).
 
-    Rounded, because the last bit of a logarithm differs between machines and this is hashed.
+    Rounded, because the last bit of a logarithm differs between machines and the value is hashed.
     """
     logs = np.log((training + 1) / (training.sum() + len(training)))
     return round(float(-(heldout * logs).sum() / heldout.sum()), 6)

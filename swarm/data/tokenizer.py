@@ -22,7 +22,7 @@ END_OF_TEXT = "<|endoftext|>"
 _KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
 _BYTES = 256
 _MAX_TOKENS = 1 << 24
-"""Of a tokenizer: as many as a model may have (model.vocab_size)."""
+"""Largest number of tokens of a tokenizer, as of a model (model.vocab_size)."""
 
 
 class Tokenizer:
@@ -45,7 +45,7 @@ class Tokenizer:
         ends = [name for name in _KNOWN_ENDS if name in vocabulary]
         if end is None and not ends:
             raise CorpusError(
-                f"{origin} has no end-of-text token that is known: put the model's config.json beside it, or name the "
+                f"{origin} has no known end-of-text token: put the model's config.json beside it, or name the "
                 "token with --end-of-text"
             )
         if (highest := max(vocabulary.values())) >= _MAX_TOKENS:
@@ -57,10 +57,10 @@ class Tokenizer:
         self.vocab_size = highest + 1
         self.end_of_text = vocabulary[ends[0]] if end is None else end
         self.guesses = () if end is not None or len(ends) < 2 else tuple(ends)
-        """Names that may be the end of text, where nothing says which of them it is."""
+        """Tokens that may end a text, if nothing says which of them does."""
         unknown = json.loads(raw)["model"].get("unk_token")
         self.unknown = vocabulary.get(unknown) if isinstance(unknown, str) else None
-        """The id for what it has no token for; None if there is none."""
+        """The id for text without a token; None if there is none."""
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -69,9 +69,9 @@ class Tokenizer:
 
     @classmethod
     def of_model(cls, path: Path, end: str | None = None) -> Tokenizer:
-        """A model's tokenizer.json; which token ends a text is taken from the files beside it, or is `end`.
+        """A model's tokenizer.json; the token that ends a text comes from the files beside it, or is `end`.
 
-        Raises OSError, CorpusError: also where nothing says which of several it is.
+        Raises OSError, CorpusError: also if nothing says which of several tokens it is.
         """
         raw = path.read_bytes()
         if end is not None:
@@ -109,7 +109,7 @@ class Tokenizer:
         return cls(inner.to_str().encode("utf-8"), "the trained tokenizer")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, without special tokens. Raises CorpusError for a text that has none."""
+        """Token ids of each text, without special tokens. Raises CorpusError for a text that cannot be encoded."""
         try:
             return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
         except BaseException as error:
@@ -123,5 +123,5 @@ class Tokenizer:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Whether the tokenizers library may have raised it: bare Exception, and when it panics not even that."""
+    """Whether the tokenizers library may have raised it: bare Exception, or PanicException on a panic."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -1,6 +1,6 @@
 """Events: every fact worth knowing, as small frozen records in one append-only log per process.
 
-The dashboard, the CLI, metrics, tests and a bug report are views of that log, live or replayed. Kinds lie in modules by
+The dashboard, the CLI, metrics, tests and bug reports are views of that log, live or replayed. Kinds are in modules by
 subject; `from swarm.events import PeerLost` finds each.
 """
 

@@ -39,9 +39,7 @@ class PeerExpelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class StateDrifted(Event):
-    """Replicas computed a step with different states. It is done again, and the peers in `reload` load the state
-    anew.
-    """
+    """Replicas computed a step with different states. The peers in `reload` load the state anew; the step repeats."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -49,7 +47,7 @@ class StateDrifted(Event):
     stage: int
     believed: list[str]
     reload: list[str]
-    """They load the state of the others."""
+    """Peers that load the state of the others."""
     reason: str
 
     def sentence(self) -> str:
@@ -60,14 +58,14 @@ class StateDrifted(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsDiffer(Event):
-    """Replicas have saved different states of one version. `copies`: who saved what, by digest."""
+    """Replicas have saved different states of one version. `copies`: the replicas that saved each state, by digest."""
 
     severity: ClassVar[Severity] = "warning"
 
     version: int
     stage: int
     copies: dict[str, list[str]]
-    """{digest: whose}"""
+    """{digest: replicas}"""
 
     def sentence(self) -> str:
         copies = "; ".join(f"{digest[:16]} of {', '.join(whose)}" for digest, whose in self.copies.items())

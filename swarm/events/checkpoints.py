@@ -92,14 +92,14 @@ class Gathered(Event):
     resumed: int
     """Pieces that were here from before."""
     index_s: float
-    """Until it was known what there is to fetch."""
+    """Seconds until the index was known."""
     pieces_s: float
     by_donor: dict[str, int]
-    """Bytes of it."""
+    """Bytes from each donor."""
     received: int
-    """Bytes that came over the line for it: a state's pieces are packed on their way."""
+    """Bytes transferred for it: a state's pieces are packed for the transfer."""
     refetched: int
-    """Pieces that came otherwise than they are."""
+    """Pieces that arrived with a wrong hash."""
 
     def sentence(self) -> str:
         seconds = self.index_s + self.pieces_s
@@ -120,7 +120,7 @@ class PieceRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class CatchUpForecast(Event):
-    """Whether a newcomer can catch up: the time its link needs for a step's sums, against the time of a step.
+    """Whether a newcomer can catch up: the time its link needs for a step's sums, compared with the time of a step.
 
     Both sides log it, where link and step are measured.
     """
@@ -130,7 +130,7 @@ class CatchUpForecast(Event):
     nbytes: int
     """Of the sums of a step."""
     sums_s: float
-    """Seconds in which they come, with all of its link."""
+    """Seconds to transfer the sums over the whole link."""
     step_s: float
     can: bool
 

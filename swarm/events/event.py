@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from swarm.events.wording import printable
 
 Severity = Literal["info", "warning"]
-"""`warning`: something that a person looking after a run wants to know."""
+"""`warning`: an event that needs the attention of the person who looks after the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Event:
         return type(self).__name__
 
     def sentence(self) -> str:
-        """What happened, in words. May hold text of peers as they sent it: people are shown `describe()`."""
+        """The event in words. It may hold raw text of peers: show people `describe()` instead."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """The sentence as one printable line, whoever sent a part of it."""
+        """The sentence as one printable line, whatever text peers contributed."""
         return printable(self.sentence())
 
 
 def kinds() -> dict[str, type[Event]]:
-    """All kinds of events, by name. By name, since a dataclass with slots leaves its twin without slots behind."""
+    """All kinds of events, by name, since a dataclass with slots leaves a second class without slots behind."""
     return {cls.__name__: cls for cls in Event.__subclasses__()}
 
 

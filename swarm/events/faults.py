@@ -1,4 +1,4 @@
-"""Faults: who is out of a pass, what is done again, and what that costs."""
+"""Faults: peers that leave a pass, work that is done again, and its cost."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class RolledBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class StageDoubted(Event):
-    """The replicas of one stage report that nothing finite comes of it, and no other stage confirms it.
+    """The replicas of one stage report a non-finite result of their stage, and no other stage confirms it.
 
     The peers in `reload` load their state anew. The peers in `left_out` have done so before: other peers take their
     place.
@@ -124,7 +124,7 @@ class StageDoubted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunDiverged(Event):
-    """Steps are skipped one after the other, or parameters are not finite.
+    """Several steps in a row are skipped, or parameters are not finite.
 
     The run goes back to `version` with `rate` times the scheduled learning rate. Without a `rate` it stops.
     """
@@ -132,12 +132,12 @@ class RunDiverged(Event):
     severity: ClassVar[Severity] = "warning"
 
     step: int
-    """The last that is decided."""
+    """The last decided step."""
     reason: str
     version: int
-    """The newest checkpoint that has proved its worth: the history goes back to it. 0: to the beginning."""
+    """The newest checkpoint that is known to be sound: the history goes back to it. 0: to the beginning."""
     rate: float | None
-    """What the learning rate's schedule is multiplied by from there on. None: the run stops."""
+    """Factor of the learning rate's schedule from there on. None: the run stops."""
 
     def sentence(self) -> str:
         where = f"version {self.version}, the newest checkpoint that is good"
@@ -160,7 +160,7 @@ class OutOfMemory(Event):
     actor: str
     what: str
     before: int
-    """Graphs that it kept between forward and backward."""
+    """Number of graphs that it kept between forward and backward."""
     now: int
     leaves: bool
 
@@ -173,9 +173,10 @@ class OutOfMemory(Event):
 
 @dataclass(frozen=True, slots=True)
 class FaultCosted(Event):
-    """What a disturbed step or evaluation cost: seconds above the usual, tokens, microbatches done again.
+    """The cost of a disturbed step or evaluation: seconds above the usual, tokens, microbatches done again.
 
-    Of an evaluation (`pass_id` with a `+`), `step` is the last decided one and `usual_s` what evaluations take.
+    For an evaluation (`pass_id` with a `+`), `step` is the last decided one and `usual_s` the usual time of
+    evaluations.
     """
 
     severity: ClassVar[Severity] = "warning"
@@ -183,18 +184,18 @@ class FaultCosted(Event):
     pass_id: str
     step: int
     actors: list[str]
-    """Who was lost, fenced or too slow in it."""
+    """Actors that were lost, fenced or too slow in it."""
     microbatches: int
-    """Done again, over all stages."""
+    """Microbatches done again, over all stages."""
     seconds: float
-    """That the step, with its aborted attempts, took more than is usual; not negative."""
+    """Seconds that the step took above the usual, with its aborted attempts; not negative."""
     usual_s: float
-    """Median of the undisturbed steps before, at most eight; 0 if there was none."""
+    """Median seconds of the last undisturbed steps, at most eight; 0 if there was none."""
     tokens: int
-    """That the swarm would have trained in those seconds."""
+    """Tokens that the swarm would have trained in those seconds."""
     reason: str
     reasons: list[str] = field(default_factory=list)
-    """Why, for each of the first of `actors`."""
+    """The reason for each of the first of `actors`."""
 
     def sentence(self) -> str:
         again = f"{self.microbatches} microbatches done again"

@@ -1,4 +1,4 @@
-"""The group of coordinators: who leads, and what followers record."""
+"""The group of coordinators: which one leads, and what followers record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LeadershipTaken(Event):
     actor: str
     ballot: int
     reached: int
-    """Members it has heard of lately, itself included."""
+    """Number of members heard lately, itself included."""
     members: int
 
     def sentence(self) -> str:
@@ -25,7 +25,7 @@ class LeadershipTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeadershipLost(Event):
-    """This coordinator leads no more. What it had not decided, it will not decide."""
+    """This coordinator does not lead any more. Its undecided steps are not decided by it."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -34,12 +34,12 @@ class LeadershipLost(Event):
     reason: str
 
     def sentence(self) -> str:
-        return f"this coordinator leads no more: {self.reason}"
+        return f"this coordinator no longer leads: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderFollowed(Event):
-    """Another coordinator leads. In a peer's log: it speaks for the group now."""
+    """Another coordinator leads. In a peer's log: its orders count now."""
 
     leader: str
     ballot: int
@@ -67,7 +67,7 @@ class MajorityMissing(Event):
 class DecisionRecorded(Event):
     """A coordinator that does not lead has the decision on its disk.
 
-    It repeats what StepDecided says, since the log of a leader that dies may be lost with its end.
+    It repeats StepDecided, since the log of a leader that dies may be lost with its last lines.
     """
 
     term: int

@@ -35,7 +35,7 @@ class EventLog:
     def append(self, event: Event) -> None:
         """Raises OSError naming the log when it cannot be written; it then ends with the event before.
 
-        A listener that fails does not end what the log is of: its first failure is told on stderr.
+        A listener that fails does not end the process: its first failure is printed to stderr.
         """
         at = self._clock()
         if self._file is not None:
@@ -52,7 +52,7 @@ class EventLog:
             self._file = None
 
     def _tell(self, listener: EventListener) -> None:
-        """Called while its exception is handled."""
+        """Print a listener's exception. Called while the exception is handled."""
         if listener in self._failed:
             return
         self._failed.append(listener)
@@ -60,7 +60,7 @@ class EventLog:
             traceback.print_exc()
 
     def _write(self, line: bytes) -> None:
-        """One write call, as a rule: another reader sees whole lines, save after a crash."""
+        """Write a line, usually with one call: another reader sees whole lines, except after a crash."""
         assert self._file is not None
         written = 0
         try:

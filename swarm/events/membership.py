@@ -1,4 +1,4 @@
-"""Membership: who comes, goes and moves, and who serves which stage."""
+"""Membership: peers that come, go and move, and the peers that serve each stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.events.wording import stage_name
 
 @dataclass(frozen=True, slots=True)
 class PeerSeen(Event):
-    """A peer speaks to this coordinator for the first time. It is a member until PeerLost or PeerGone."""
+    """A peer contacts this coordinator for the first time. It is a member until PeerLost or PeerGone."""
 
     actor: str
 
@@ -21,7 +21,7 @@ class PeerSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerDescribed(Event):
-    """What a peer says of its machine, when it joins and when that changes. The texts are the peer's own."""
+    """A peer's description of its machine, when it joins and when that changes. The texts are the peer's own."""
 
     actor: str
     machine: dict[str, str | float]
@@ -55,9 +55,9 @@ class PeerMoved(Event):
     source: int
     stage: int
     gain: float
-    """Microbatches that the swarm does more, as long as the arrangement is expected to last."""
+    """Microbatches that the swarm gains, for the expected life of the arrangement."""
     cost: float
-    """Microbatches that it does less while the peer downloads its new stage."""
+    """Microbatches that the swarm loses while the peer downloads its new stage."""
     reason: str
 
     def sentence(self) -> str:
@@ -127,9 +127,9 @@ class DuplicateIdentity(Event):
     severity: ClassVar[Severity] = "warning"
 
     older: str
-    """It has to leave."""
+    """The process that must leave."""
     newer: str | None
-    """None: the older one does not know it."""
+    """None: the older process does not know it."""
 
     def sentence(self) -> str:
         return (
@@ -141,15 +141,15 @@ class DuplicateIdentity(Event):
 
 @dataclass(frozen=True, slots=True)
 class ManyReplicas(Event):
-    """The planned number of replicas is too high: in more than one reduce in ten a replica dies, and it restarts.
+    """The planned number of replicas is too high: in more than one reduction in ten a replica dies, and it restarts.
 
-    The plan is kept; this is said once.
+    The plan is kept; the event is logged once.
     """
 
     planned: int
     advised: int
     reduce_s: float
-    """What a reduce takes."""
+    """Seconds of a reduction."""
     departures_per_hour: float
     """Of one peer."""
 
@@ -187,7 +187,7 @@ class SeatTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class SeatLeft(Event):
-    """A hosted peer has ended. The other peers of this process go on."""
+    """A hosted peer has ended. The other peers of this process continue."""
 
     seat: int
     reason: str
@@ -198,17 +198,17 @@ class SeatLeft(Event):
 
 @dataclass(frozen=True, slots=True)
 class TableChanged(Event):
-    """Who serves a stage, and with which weights. Logged when it differs from what was logged last."""
+    """The peers that serve a stage, and their weights. Logged when they differ from the last logged ones."""
 
     pass_id: str
     stage: int
     number: int
-    """Of the table (StageTable.number)."""
+    """Number of the table (StageTable.number)."""
     roster: list[str]
     weights: list[float]
     """By roster member: its relative speed, by which microbatches are divided. Four significant digits."""
     rates: list[float]
-    """By roster member: microbatches a second in this stage as the planner reckons. Three significant digits."""
+    """By roster member: the planner's microbatches/s in this stage. Three significant digits."""
     reason: str
 
     def sentence(self) -> str:
@@ -240,10 +240,10 @@ class PlannerLooked(Event):
     slowest: int
     """The stage that limits the swarm."""
     rates: list[float]
-    """By stage, microbatches a second."""
+    """By stage, microbatches/s."""
     reason: str
     actor: str = ""
-    """Who is to move; empty: nobody."""
+    """The peer that is to move; empty: none."""
     source: int = -1
     stage: int = -1
     gain: float = 0.0

@@ -38,7 +38,7 @@ class StreamBroken(Event):
 
 @dataclass(frozen=True, slots=True)
 class MessagesDropped(Event):
-    """Messages to an actor that could not be reached were dropped. What matters is asked for again."""
+    """Messages to an actor that could not be reached were dropped. Important ones are asked for again."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -83,12 +83,12 @@ class SwarmSplit(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClockDiffers(Event):
-    """This machine's clock differs from that of the nodes it entered by. In the DHT it uses theirs."""
+    """This machine's clock differs from the clock of the nodes it entered by. In the DHT it uses theirs."""
 
     severity: ClassVar[Severity] = "warning"
 
     ahead_s: float
-    """How far theirs is ahead."""
+    """Seconds by which theirs is ahead."""
 
     def sentence(self) -> str:
         way = "slow" if self.ahead_s > 0 else "fast"
@@ -97,7 +97,7 @@ class ClockDiffers(Event):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAway(Event):
-    """A peer cannot reach the coordinator. It keeps its state and dials on, and leaves in `leaves_in_s` (0: now)."""
+    """A peer cannot reach the coordinator. It keeps its state, keeps dialling, and leaves in `leaves_in_s` (0: now)."""
 
     severity: ClassVar[Severity] = "warning"
 
@@ -109,7 +109,7 @@ class CoordinatorAway(Event):
         away = f"the coordinator has been unreachable for {self.seconds:.0f} s ({self.reason})"
         if not self.leaves_in_s:
             return f"{away}: this peer leaves"
-        return f"{away}: this peer keeps its state and dials on; it leaves in {self.leaves_in_s:.0f} s"
+        return f"{away}: this peer keeps its state and keeps dialling; it leaves in {self.leaves_in_s:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class CoordinatorBack(Event):
     """The coordinator can be reached again."""
 
     seconds: float
-    """How long it was away."""
+    """Seconds for which it was away."""
 
     def sentence(self) -> str:
         return f"the coordinator is back after {self.seconds:.0f} s"

@@ -29,7 +29,7 @@ class PassProgress(Event):
 
     pass_id: str
     stages: list[list[int]]
-    """By stage: microbatches accumulated, forwarded, in all."""
+    """By stage: microbatches accumulated, forwarded, in total."""
     peers: list[list[list[int]]] = field(default_factory=list)
     """By stage and roster member: accumulated, forwarded, assigned. Empty in a swarm of more than 256 peers."""
 
@@ -62,7 +62,7 @@ class MicrobatchAccumulated(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReduceStarted(Event):
-    """The all-reduce of a stage begins, or continues under a new table with what can be kept.
+    """The reduction of a stage begins, or continues under a new table with the parts that remain valid.
 
     `microbatches`: those in this peer's sums.
     """
@@ -98,7 +98,7 @@ class StagePrepared(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepDecided(Event):
-    """The step's decision is on disk. From here on the step stands, whoever dies."""
+    """The step's decision is on disk. From here on the step stands, whichever actor dies."""
 
     term: int
     step: int
@@ -108,16 +108,15 @@ class StepDecided(Event):
     tokens: int
     outcomes: list[str]
     without: list[str]
-    """Actors that died after the others were prepared: decided without them."""
+    """Actors that died after the others were prepared: the step was decided without them."""
     key_frames: list[str] = field(default_factory=list)
-    """By boundary 1, 2, …, hex: bit m is set when microbatch m crossed as a key frame. Empty where the codec has none.
-    """
+    """By boundary 1, 2, …, hex: bit m is set if microbatch m crossed as a key frame. Empty if the codec has none."""
     leader: str = ""
-    """Who decided it, in a run with a group of coordinators."""
+    """The coordinator that decided it, in a run with a group of coordinators."""
     assignments: list[list[int]] = field(default_factory=list)
-    """By stage and microbatch, who added it: an index into the roster last told of that stage (TableChanged)."""
+    """By stage and microbatch, the replica that added it: an index into the stage's last TableChanged roster."""
     rate: float = 1.0
-    """What the organiser multiplied the learning rate's schedule by."""
+    """The organiser's factor of the learning rate's schedule."""
 
     def sentence(self) -> str:
         return step_line(self, None)
@@ -173,7 +172,7 @@ class StepMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeerWorked(Event):
-    """What a peer did in one pass, as it measured it: one message a step and peer."""
+    """A peer's work in one pass, as it measured it: one message per step and peer."""
 
     actor: str
     stage: int
@@ -189,12 +188,12 @@ class PeerWorked(Event):
     Kinds as in `seconds`. Neighbours of one kind are merged. Empty on slow links and in large swarms.
     """
     usage: dict[str, float] = field(default_factory=dict)
-    """cpu (cores in use), resident, gpu_memory (bytes), temperature (°C), power (W): what can be read."""
+    """cpu (cores in use), resident, gpu_memory (bytes), temperature (°C), power (W): those that can be read."""
     links: list[dict[str, str | float | dict[str, int]]] = field(default_factory=list)
     """At most 32 of {other, rate (bytes/s), rtt_s, via, sent: {kind: bytes since the last report}}.
 
-    Kinds: forward, backward, sums, state, control. Keys that are not known are missing. `rate` is that to the other, as
-    the other measures it: a peer's own log has none.
+    Kinds: forward, backward, sums, state, control. Unknown keys are missing. `rate` is the rate to the other actor, as
+    that actor measures it: a peer's own log has none.
     """
 
     def sentence(self) -> str:
@@ -210,7 +209,7 @@ class Evaluated(Event):
     loss: float
     """Nats per target."""
     targets: int
-    """Tokens, or images, that were predicted."""
+    """Number of predicted tokens or images."""
 
     def sentence(self) -> str:
         return f"held-out loss {self.loss:.4f} at version {self.version} ({self.targets:,} predictions)"
@@ -218,18 +217,18 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDropped(Event):
-    """An evaluation or sample took too long or failed. It is given up, and training goes on."""
+    """An evaluation or sample took too long or failed. It is given up, and training continues."""
 
     severity: ClassVar[Severity] = "warning"
 
     version: int
     reason: str
     who: list[str]
-    """Who had something to do in it at the end, and finished nothing."""
+    """Actors that had work in it at the end, and finished nothing."""
 
     def sentence(self) -> str:
         late = f"; {', '.join(self.who)} had unfinished work" if self.who else ""
-        return f"the evaluation of version {self.version} is given up and training goes on: {self.reason}{late}"
+        return f"the evaluation of version {self.version} is given up and training continues: {self.reason}{late}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,7 @@ class Sampled(Event):
 
 
 def step_line(decided: StepDecided, measured: StepMeasured | None, steps: int | None = None) -> str:
-    """The line of a step. `steps`: how many the run has; steps count from 1 here, as people do."""
+    """The line of a step. `steps`: number of steps in the run. Steps count from 1 here, for people."""
     of = f"/{steps}" if steps is not None else ""
     parts = [f"step {decided.step + 1}{of}", f"loss {decided.loss:.4f}", f"norm {decided.gradient_norm:.3g}"]
     if decided.key_frames:

@@ -1,4 +1,4 @@
-"""The run as a whole: its processes, its state, what the organiser orders, what it costs its machines."""
+"""The run as a whole: its processes, its state, the organiser's commands, and the resources it uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ProcessStarted(Event):
     run: str
     version: str
     max_rate: int | None = None
-    """Bytes a second that it sends at most."""
+    """Bytes/s that it sends at most."""
 
     def sentence(self) -> str:
         limit = "" if self.max_rate is None else f", sends at most {rate(self.max_rate)}"
@@ -37,14 +37,14 @@ class ProcessStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class MachineMeasured(Event):
-    """What a peer measured of its own machine before it joined. The link is the one to the coordinator.
+    """A peer's measurements of its own machine before it joined. The link is the one to the coordinator.
 
-    Seconds are of one microbatch through one layer; sizes in bytes, rates in bytes a second.
+    Seconds are for one microbatch through one layer; sizes in bytes, rates in bytes/s.
     """
 
     device: str
     capacity: float
-    """Microbatches a second, forward and backward, through the whole model."""
+    """Microbatches/s, forward and backward, through the whole model."""
     forward_s: float | None
     """None: the capacity was given, not measured."""
     backward_s: float | None
@@ -52,7 +52,7 @@ class MachineMeasured(Event):
     uplink: float | None
     downlink: float | None
     kept: bool
-    """The speed was measured in an earlier start."""
+    """Whether the speed was measured in an earlier start."""
 
     def sentence(self) -> str:
         layer = ""
@@ -122,20 +122,20 @@ class RunFinished(Event):
 class RecordOutdated(Event):
     """The decision record is an older copy of itself: peers have heard of later terms than it knows.
 
-    `term` is the record's last term, `next_term` the one that is taken now.
+    `term` is the record's last term, `next_term` the term from now on.
     """
 
     severity: ClassVar[Severity] = "warning"
 
     term: int
-    """The record's."""
+    """The record's last term."""
     next_term: int
-    """The one that is taken now, above theirs."""
+    """The term from now on, above the peers' terms."""
 
     def sentence(self) -> str:
         return (
             f"the decision record ends with term {self.term}, but peers have heard of later ones: it is an older copy. "
-            f"What was decided since is done again. The run goes on in term {self.next_term}"
+            f"Steps decided since are done again. The run continues in term {self.next_term}"
         )
 
 
@@ -178,7 +178,7 @@ class TrafficMeasured(Event):
     """Bytes by channel since the process started."""
     received: dict[str, int]
     links: dict[str, int] = field(default_factory=dict)
-    """Bytes a second that came in from other actors when large frames did, the median of the last ones."""
+    """Bytes/s received from other actors while large frames arrived, the median of the last ones."""
 
     def sentence(self) -> str:
         links = ", ".join(f"{amount(bytes_per_s)}/s from {sender}" for sender, bytes_per_s in self.links.items())
@@ -188,7 +188,7 @@ class TrafficMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesMeasured(Event):
-    """What a peer has used of its machine so far. Logged when its state is loaded and after each step."""
+    """A peer's use of its machine so far. Logged when its state is loaded and after each step."""
 
     version: int
     cpu_seconds: float
@@ -198,9 +198,9 @@ class ResourcesMeasured(Event):
     resident_bytes: int
     peak_resident_bytes: int
     peak_retained_bytes: int
-    """Most encoded frames kept for one pass, memory and disk together."""
+    """Most encoded frames kept for one pass, memory and disk together, in bytes."""
     tasks: int = 0
-    """Of its event loop."""
+    """Number of tasks in its event loop."""
 
     def sentence(self) -> str:
         cpu = f"{self.cpu_seconds:.1f} s of CPU, daemon {self.daemon_cpu_seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""Wording: numbers, lists and foreign texts as people read them. Shared by events, commands and reports."""
+"""Wording: numbers, lists and foreign texts for people. Shared by events, commands and reports."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
-    """`text` in one line, with U+FFFD for all that is no letter, sign or space.
+    """`text` in one line, with U+FFFD for every character that is not printable.
 
-    Terminals obey some of that (titles, colours, the order of reading), and halves of characters cannot be printed.
+    Terminals act on some of them (titles, colours, text direction), and halves of characters cannot be printed.
     """
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
@@ -19,7 +19,7 @@ def replicas(counts: Sequence[int]) -> str:
 
 
 def amount(nbytes: float) -> str:
-    """Bytes as people read them: 1.5 MB."""
+    """Bytes for people: 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(nbytes) < 1000:
             return f"{nbytes:.0f} {unit}" if unit == "B" or abs(nbytes) >= 100 else f"{nbytes:.1f} {unit}"
@@ -28,7 +28,7 @@ def amount(nbytes: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """A link speed as providers write it: 20 Mbit/s."""
+    """A link rate in the unit of providers: 20 Mbit/s."""
     return f"{amount(8 * bytes_per_s)[:-1]}bit/s"
 
 

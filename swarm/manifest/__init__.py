@@ -1,8 +1,8 @@
 """The manifest: the one description of a run that every peer, checkpoint and connection agrees on.
 
-A run is a file. `RunFile` is what an organiser writes (RUN.toml); `RunFile.resolve` adds the hashes of the prepared
-corpus and yields a `RunManifest`: frozen, complete, hashed (`RunManifest.hash`) and signed with the organiser's Ed25519
-key (`SignedManifest`). Everything a step computes is a function of the manifest and the step number alone.
+A run is a file. `RunFile` is the organiser's file (RUN.toml); `RunFile.resolve` adds the hashes of the prepared corpus
+and yields a `RunManifest`: frozen, complete, hashed (`RunManifest.hash`) and signed with the organiser's Ed25519 key
+(`SignedManifest`). The result of a step is a function of the manifest and the step number alone.
 
 Unknown keys are errors that name the nearest known key.
 """

@@ -27,7 +27,7 @@ class DataSection(Section):
     """Empty for images."""
     vocab_size: Count
     pixels: int = Field(default=0, ge=0)
-    """Of an image; its class follows them in the row of ids. 0 for text."""
+    """Pixels of an image; its class follows them in the row of ids. 0 for text."""
     classes: int = Field(default=0, ge=0)
     dtype: Literal["uint16", "uint32"] = "uint16"
     train: tuple[Shard, ...]
@@ -35,7 +35,7 @@ class DataSection(Section):
     unigram_entropy: float = Field(gt=0)
     """Entropy of the held-out tokens under the training split's unigram counts (add-one), nats per token.
 
-    Of images: that of their classes, nats per image.
+    For images: that of their classes, nats per image.
     """
     bytes_per_token: float = Field(default=0.0, ge=0)
     """UTF-8 bytes of held-out text per held-out token: turns nats per token into bits per byte. 0 for images."""
@@ -51,9 +51,9 @@ class DataSection(Section):
 
 
 class InitialSection(Section):
-    """Where version 0 comes from: imported parameters by hash (`swarm-peer import`), or nothing but run.seed."""
+    """The source of version 0: imported parameters by hash (`swarm-peer import`), or run.seed alone."""
 
     sha256: MaybeSha256 = ""
-    """Of all parameters by name (swarm/state/initial.py), whatever the cuts. Empty: initialised from run.seed."""
+    """Hash of all parameters by name (swarm/state/initial.py), whatever the cuts. Empty: initialised from run.seed."""
     digests: tuple[Sha256, ...] = ()
-    """State digest of version 0 by stage, so that whoever takes one up can check it. Empty with an empty `sha256`."""
+    """State digest of version 0 by stage, so that a peer that loads it can check it. Empty with an empty `sha256`."""

@@ -1,4 +1,4 @@
-"""[model]: what is trained and where it is cut."""
+"""[model]: the model to train, and its cuts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import Field, model_validator
 from swarm.manifest.section import Positive, Section
 
 _SUBSPACE = "U = the first k channels; F = uniform lanes of splitmix64; version 1"
-"""How swarm/models/subspace.py makes U and F. Changes whenever they would come out otherwise."""
+"""How swarm/models/subspace.py makes U and F. Changes whenever their values would change."""
 
 _BOUNDARY = "F = uniform lanes of splitmix64 from 0; retraction by Newton-Schulz on multiples of 2^-24; version 1"
-"""What swarm/models/boundary.py does that no parameter tells. Changes whenever it would come out otherwise."""
+"""The behaviour of swarm/models/boundary.py that no parameter shows. Changes whenever its results would change."""
 
 
 CHANNELS_OF_NORM = 8
-"""That a norm of a classifier takes together; all of them where there are fewer than two such groups."""
+"""Number of channels in one norm of a classifier; all channels if there are fewer than two such groups."""
 
 _LLAMA_KEYS = (
     "heads",
@@ -41,11 +41,11 @@ _LLAMA_KEYS = (
 
 
 class ModelSection(Section):
-    """The model and where it is cut: a decoder language model in the Llama shape, or a residual image classifier."""
+    """The model and its cuts: a decoder language model in the Llama shape, or a residual image classifier."""
 
     kind: Literal["llama", "resnet"] = "llama"
     vocab_size: Positive = Field(default=4096, le=1 << 24)
-    """Different ids: tokens, or levels of a pixel."""
+    """Number of different ids: tokens, or levels of a pixel."""
     dim: Positive = Field(default=192, le=1 << 17)
     layers: Positive = Field(default=8, le=1 << 12)
     heads: Positive = Field(default=6, le=1 << 12)
@@ -62,18 +62,18 @@ class ModelSection(Section):
     subspace_dim: int = Field(default=0, ge=0)
     subspace_seed: int = Field(default=0, ge=0, lt=2**63)
     tail_layers: int = Field(default=0, ge=0)
-    """Last layers that write to the whole residual: nothing of them crosses a boundary."""
+    """Number of last layers that write to the whole residual: none of their outputs crosses a boundary."""
     boundary: Literal["none", "bottleneck", "maxout", "projector"] = "none"
-    """What narrows a dense residual at every cut (docs/boundaries.md)."""
+    """The module that narrows a dense residual at every cut (docs/boundaries.md)."""
     boundary_dim: int = Field(default=0, ge=0)
     anchor: Literal["auto", "frozen", "none"] = "auto"
-    """The frozen anchor F[t] under the embedding; "auto": of a subspace, a bottleneck, a projector."""
+    """The frozen anchor F[t] under the embedding; "auto": for a subspace, a bottleneck or a projector."""
     receiver_hidden: int = Field(default=0, ge=0, le=1 << 20)
-    """Width of the MLP with which every stage but the first refines what it received; 0: none."""
+    """Width of the MLP with which every stage but the first refines its input; 0: none."""
     token_table_dim: int = Field(default=0, ge=0)
-    """Rank of the trained token table that every stage but the first adds to what it received; 0: none."""
+    """Rank of the trained token table that every stage but the first adds to its input; 0: none."""
     classes: int = Field(default=0, ge=0, le=1 << 16)
-    """Of an image classifier."""
+    """Number of classes of an image classifier."""
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
@@ -136,7 +136,7 @@ class ModelSection(Section):
         if not 0 < self.subspace_dim < self.dim:
             raise ValueError(
                 f"model.subspace_dim = {self.subspace_dim} must be from 1 to model.dim − 1 = {self.dim - 1}: "
-                "so many coefficients of a token cross each boundary"
+                "this many coefficients of a token cross each boundary"
             )
         last = len(self.layer_range(self.stages - 1))
         if self.tail_layers > last:
@@ -168,7 +168,7 @@ class ModelSection(Section):
         if not 0 < self.boundary_dim < self.dim:
             raise ValueError(
                 f"model.boundary_dim = {self.boundary_dim} must be from 1 to model.dim − 1 = {self.dim - 1}: "
-                "so many values of a token cross each boundary"
+                "this many values of a token cross each boundary"
             )
         if self.boundary == "maxout" and self.dim % self.boundary_dim:
             raise ValueError(
@@ -217,12 +217,12 @@ class ModelSection(Section):
 
     @property
     def idle_keys(self) -> tuple[str, ...]:
-        """Keys that mean nothing for this kind of model."""
+        """Keys without a meaning for this kind of model."""
         return () if self.kind == "llama" else _LLAMA_KEYS
 
     @property
     def norm_groups(self) -> int:
-        """Of a classifier: the groups of channels in each of its norms."""
+        """For a classifier: the number of channel groups in each of its norms."""
         return max(1, self.dim // CHANNELS_OF_NORM)
 
     @property
@@ -236,17 +236,17 @@ class ModelSection(Section):
 
     @property
     def residual_width(self) -> int:
-        """Values of a token that run along the residual: its activation, or its coefficients in the subspace."""
+        """Values per token in the residual: its activation, or its coefficients in the subspace."""
         return self.subspace_dim if self.residual == "subspace" else self.dim
 
     @property
     def boundary_width(self) -> int:
-        """Values of a token that cross a boundary: the residual's, or what its sender makes of them."""
+        """Values per token that cross a boundary: the residual's, or those of its sender."""
         return self.residual_width if self.boundary == "none" else self.boundary_dim
 
     @property
     def anchored(self) -> bool:
-        """Whether the embedding stands on a frozen anchor F[t], which every stage adds by itself."""
+        """Whether the embedding is relative to a frozen anchor F[t], which every stage adds by itself."""
         return self._usually_anchored if self.anchor == "auto" else self.anchor == "frozen"
 
     @property
@@ -255,7 +255,7 @@ class ModelSection(Section):
 
     @property
     def acts_at_cuts(self) -> tuple[str, ...]:
-        """Keys that make a stage act on what it sends or has received: a plain Llama has no place for it."""
+        """Keys that make a stage change its output or input at a cut, which a plain Llama does not do."""
         found = () if self.boundary == "none" else (f'model.boundary = "{self.boundary}"',)
         numbers = {"receiver_hidden": self.receiver_hidden, "token_table_dim": self.token_table_dim}
         return (*found, *(f"model.{key} = {value}" for key, value in numbers.items() if value))
@@ -267,10 +267,11 @@ class ModelSection(Section):
 
     @property
     def subspace_id(self) -> str:
-        """SHA-256, hex, of all that fixes what crosses a boundary and is not trained. Empty for a plain dense model.
+        """SHA-256, hex, of everything untrained that determines the frames at a boundary. Empty for a plain dense
+        model.
 
-        In a subspace that fixes U and F: construction, seed, k, d, V. With a boundary: construction, kind, k, d, V.
-        An anchor where there usually is none, or none where there usually is one, is named too.
+        In a subspace that is U and F: construction, seed, k, d, V. With a boundary: construction, kind, k, d, V. An
+        anchor that differs from the default is named too.
         """
         what: tuple[object, ...]
         if self.residual == "subspace":

@@ -39,7 +39,7 @@ class RunFile(Tables):
     def resolve(self, corpus: DataSection, digests: tuple[str, ...] = ()) -> RunManifest:
         """The manifest of this run over a prepared corpus. Raises ManifestError.
 
-        `digests`: of version 0 by stage, when `initial` names imported parameters.
+        `digests`: state digests of version 0 by stage, if `initial` names imported parameters.
         """
         tables = {name: getattr(self, name) for name in Tables.model_fields}
         try:
@@ -61,7 +61,7 @@ def load_run_file(path: Path, overrides: Iterable[str] = ()) -> RunFile:
 
 
 def read_run_tree(tree: dict[str, Any], where: str, overrides: Iterable[str] = ()) -> RunFile:
-    """The run file of nested tables, which `overrides` change. `where`: what errors call it. Raises ManifestError."""
+    """The run file of nested tables, which `overrides` change. `where`: its name in errors. Raises ManifestError."""
     apply_overrides(tree, overrides)
     _reject_unknown_keys(tree, RunFile, where)
     try:

@@ -33,7 +33,7 @@ class RunManifest(Tables):
         if self.subspace_id != self.model.subspace_id:
             raise ValueError(
                 f"subspace_id = {self.subspace_id[:16] or 'none'}, but this release makes "
-                f"{self.model.subspace_id[:16] or 'none'} of the model's keys: coefficients would mean something else "
+                f"{self.model.subspace_id[:16] or 'none'} of the model's keys: coefficients would differ in meaning "
                 "on the two sides of a boundary; install the release the organiser names"
             )
         return self
@@ -90,7 +90,7 @@ class RunManifest(Tables):
         return self.samples(sum(shard.tokens for shard in self.data.train))
 
     def samples(self, tokens: int) -> int:
-        """How many samples a split of so many tokens holds."""
+        """Number of samples in a split of this number of tokens."""
         return (tokens + self.sample_stride - self.batch.sequence_length - 1) // self.sample_stride
 
     @property

@@ -1,4 +1,4 @@
-"""What all tables of a manifest share: frozen, strict about keys, and errors that a person can act on."""
+"""Shared by all tables of a manifest: frozen, strict about keys, and errors that a person can act on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Section(BaseModel):
     def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and kind in (int, float):
-            raise ValueError(f"{str(value).lower()} is no number")
+            raise ValueError(f"{str(value).lower()} is not a number")
         return value
 
 

@@ -43,7 +43,7 @@ class SignedManifest(Section):
 
 
 def key_fingerprint(public_key: bytes) -> str:
-    """What people compare: 16 hex digits of SHA-256 over the raw Ed25519 public key, in groups of four."""
+    """The fingerprint that people compare: 16 hex digits of SHA-256 over the raw public key, in groups of four."""
     digest = hashlib.sha256(public_key).hexdigest()[:16]
     return "-".join(digest[i : i + 4] for i in range(0, 16, 4))
 

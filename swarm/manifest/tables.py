@@ -1,4 +1,4 @@
-"""The other tables of a run, and what must fit together among them."""
+"""The other tables of a run, and the checks between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchSection(Section):
 
     @property
     def ids_per_microbatch(self) -> int:
-        """With the labels. They ride along with activations: the last stage needs its labels, a subspace its anchor."""
+        """Including the labels. They travel with activations, for the last stage's labels or a subspace's anchor."""
         return self.tokens_per_microbatch + self.sequences
 
     @property
@@ -48,11 +48,11 @@ class OptimizerSection(Section):
 
 
 AUTO = "auto"
-"""In place of a codec's name: chosen as the run goes."""
+"""In place of a codec's name: chosen during the run."""
 
 
 class CodecSection(Section):
-    """What crosses a boundary: `forward` activations, `backward` their gradients (names: docs/codecs.md)."""
+    """The codecs at the boundaries: `forward` for activations, `backward` for gradients (names: docs/codecs.md)."""
 
     forward: str = "int8"
     backward: str = "int8"
@@ -64,13 +64,13 @@ class CodecSection(Section):
 
     @property
     def remembers(self) -> Literal["", "samples", "places"]:
-        """What activations build on: their samples' last visit, or that of their place in the step before."""
+        """The base of activations: their samples' last visit, or the same place in the step before."""
         family = self.forward.partition(":")[0]
         return "samples" if family == "delta" else "places" if family in ("ef21", "ef", "ef-mixed") else ""
 
     @property
     def mutual(self) -> bool:
-        """Whether both ends remember, or the sender alone."""
+        """Whether both ends keep the base, or the sender alone."""
         return self.forward.partition(":")[0] in ("delta", "ef21")
 
 
@@ -80,7 +80,7 @@ class SumSection(Section):
     mode: Literal["exact", "fp32"] = "exact"
     grid_bits: int = Field(default=30, ge=8, le=48)
     averaging: str = "none"
-    """In what replicas exchange sums: a codec, or powersgd:RANK (docs/averaging.md); "none": nothing is lost."""
+    """The format in which replicas exchange sums: a codec, or powersgd:RANK (docs/averaging.md); "none": lossless."""
 
     @model_validator(mode="after")
     def _rank_fits(self) -> Self:
@@ -94,7 +94,7 @@ class SumSection(Section):
 
     @property
     def rank(self) -> int:
-        """Of powersgd; 0 for any other."""
+        """Rank of powersgd; 0 for any other."""
         family, _, rank = self.averaging.partition(":")
         return int(rank) if family == "powersgd" else 0
 
@@ -116,7 +116,7 @@ class CheckpointSection(Section):
 
 
 class DivergenceSection(Section):
-    """When a run counts as diverged, and what is done then (docs/faults.md)."""
+    """When a run counts as diverged, and the reaction (docs/faults.md)."""
 
     skips: Count = 3
     action: Literal["stop", "go_back"] = "stop"
@@ -132,7 +132,7 @@ class EvaluationSection(Section):
 
 
 class SwarmSection(Section):
-    """How many peers a stage wants before step 0 opens; at `max_replicas` (0: as many as are of use) more stand by."""
+    """Peers that a stage wants before step 0 opens; beyond `max_replicas` (0: as many as are useful) peers stand by."""
 
     replicas: Positive = Field(default=2, le=65_535)
     max_replicas: int = Field(default=0, ge=0, le=65_535, description="0: as many as are of use")
@@ -140,7 +140,7 @@ class SwarmSection(Section):
         default=600.0,
         gt=0,
         le=1e9,
-        description="then start with what is there, and peers take on stages that nobody holds",
+        description="then start with the peers that are there, which also take on stages without a peer",
     )
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class SwarmSection(Section):
 
 
 class AuditSection(Section):
-    """How often a step is computed twice, by other peers, to see that it comes out the same (docs/trust.md)."""
+    """How often a step is computed twice, by other peers, to check that the results are equal (docs/trust.md)."""
 
     every: int = Field(default=0, ge=0, lt=1 << 31, description="0: never")
     tolerance: float = Field(default=0.01, ge=0, lt=1)
@@ -167,7 +167,7 @@ MAX_COORDINATORS = 7
 
 
 class CoordinatorSection(Section):
-    """Whose machines may coordinate. Without a group it is the one machine that hosts the run."""
+    """The machines that may coordinate. Without a group it is the one machine that hosts the run."""
 
     group: tuple[PeerIdText, ...] = ()
 
@@ -179,7 +179,7 @@ class CoordinatorSection(Section):
         if count and (count % 2 == 0 or count > MAX_COORDINATORS):
             raise ValueError(
                 f"coordinator.group has {count} members: take an odd number up to {MAX_COORDINATORS}, such as 3, since "
-                "a majority decides, and one more than an odd number survives no more deaths"
+                "a majority decides, and an even number survives no more deaths than the odd number below it"
             )
         return self
 
@@ -216,13 +216,13 @@ class Tables(Section):
         if self.model.shares_embedding and self.sums.compresses:
             raise ValueError(
                 f'sums.averaging = "{self.sums.averaging}" compresses what each stage adds up by itself, but with '
-                "model.tie_embeddings = true the first and the last stage add up the embedding together: set "
+                "model.tie_embeddings = true the first and the last stage sum the embedding together: set "
                 'sums.averaging = "none", or model.tie_embeddings = false (of an imported model: import --untie)'
             )
         if self.model.kind == "resnet":
             if math.isqrt(self.batch.sequence_length) ** 2 != self.batch.sequence_length:
                 raise ValueError(
-                    f"batch.sequence_length = {self.batch.sequence_length} is no square: "
+                    f"batch.sequence_length = {self.batch.sequence_length} is not a square: "
                     'model.kind = "resnet" takes square images, such as 64 for 8 × 8 pixels'
                 )
             if self.evaluation.every and self.evaluation.sample_tokens:
@@ -240,12 +240,12 @@ class Tables(Section):
             what = codec if self.codec.remembers else averaging
             raise ValueError(
                 f"audit.every = {self.audit.every} compares a step with the same step computed by other peers, and "
-                f"with {what} it comes out otherwise by itself: set audit.every = 0, or take another one"
+                f"with {what} the result differs by itself: set audit.every = 0, or choose another one"
             )
         if self.audit.every and not self.audit.tolerance and self.sums.mode != "exact":
             raise ValueError(
                 f'audit.tolerance = 0 lets no bit differ, and with sums.mode = "{self.sums.mode}" the last bits depend '
-                'on who adds: set audit.tolerance = 0.01, or sums.mode = "exact"'
+                'on the adding peer: set audit.tolerance = 0.01, or sums.mode = "exact"'
             )
         largest_loss = self.batch.tokens_per_step * math.log(self.model.vocab_size + 1)
         if self.sums.mode == "exact" and 4 * largest_loss > 2.0 ** (53 - self.sums.grid_bits):
@@ -258,7 +258,7 @@ class Tables(Section):
 
     @property
     def targets_per_microbatch(self) -> int:
-        """What the loss of a microbatch is summed over: its tokens, or its images."""
+        """Number of targets in the loss of a microbatch: its tokens, or its images."""
         return self.batch.sequences if self.model.kind == "resnet" else self.batch.tokens_per_microbatch
 
     @property

@@ -1,24 +1,24 @@
-"""What stands at a cut: a sender in the stage before, a receiver in the stage after, all trained.
+"""The modules at a cut: a sender in the stage before, a receiver in the stage after, all trained.
 
-What narrows the residual there:
+These narrow the residual there:
 
-* `bottleneck` (SWARM, arXiv 2301.11913, and the anchor of Protocol Models, arXiv 2506.01260): the sender makes
-  z = D(x − F[t]), the receiver x' = Up·z + F[t]. D starts as Uᵀ and Up as U, the first k channels.
+* `bottleneck` (SWARM, arXiv 2301.11913, and the anchor of Protocol Models, arXiv 2506.01260): the sender makes z = D(x
+  − F[t]), the receiver x' = Up·z + F[t]. D starts as Uᵀ and Up as U, the first k channels.
 * `projector` (MAPL, arXiv 2606.05484): the same, with D and Up kept orthonormal by a retraction after each optimizer
   step (retraction.py).
 * `maxout` (SWARM): z is the normed maximum of each group of d/k channels of the normed residual, x' = Up·z.
 
-What the stage after may do to that, or to a residual that crossed whole, so that a control can have it too:
+The stage after may change the received residual, narrowed or not (so that a control run can have it too):
 
-* a token table: x' ← x' + B·A[t], of low rank (MAPL's factorised anchors are such). In a subspace it is added to the
-  anchor that this stage reads with: the coefficients, and so what crosses, stay as they are.
+* a token table: x' ← x' + B·A[t], of low rank (such as MAPL's factorised anchors). In a subspace it is added to the
+  anchor that this stage reads with: the coefficients, and so the frames, stay unchanged.
 * a refinement: x' ← x' + W·silu(V·norm(x')). In a subspace it writes coefficients, as every other writer does.
 
 Both begin by adding nothing.
 
-F is the frozen token anchor of subspace.py, generated at every stage; the embedding stands on it too, so that what
-a boundary has to carry is what the layers found out. All of these are ordinary parameters of their stages.
-They are named by the first layer behind their cut, so a name means the same cut wherever the others are.
+F is the frozen token anchor of subspace.py, generated at every stage. The embedding is relative to it too, so a
+boundary only carries what the layers computed. All of these are ordinary parameters of their stages. They are named by
+the first layer behind their cut, so a name means the same cut wherever the others are.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def is_projector(name: str) -> bool:
 
 
 def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) -> Tensor | None:
-    """Initial value of a matrix that must not start at random: the first k channels, or nothing. None for all others.
+    """Initial value of a matrix that must not start at random: the first k channels, or zeros. None for all others.
 
-    Where a boundary narrows and no anchor is behind it, a token table alone tells tokens apart: it starts at random.
+    At a narrow boundary without an anchor behind it, only a token table tells tokens apart, so it starts at random.
     """
     _, _, rest = name.partition("model.boundaries.")
     part, _, _ = rest.partition(".")
@@ -58,7 +58,7 @@ def initial_boundary_value(name: str, shape: torch.Size, model: ModelSection) ->
 
 
 class Boundaries(nn.Module):
-    """What the stage with `layers` has at its cuts; nothing at its outer ends, nor where no key asks for it."""
+    """The boundary modules of the stage with `layers`; none at its outer ends, nor without a key that asks for them."""
 
     def __init__(self, model: ModelSection, layers: range) -> None:
         super().__init__()
@@ -72,7 +72,8 @@ class Boundaries(nn.Module):
         self.refinements = nn.ModuleDict({cut: _Refinement(model) for cut in entered if model.receiver_hidden})
 
     def before(self, x: Tensor, frozen: Tensor | None, tokens: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What enters the stage's layers of what came over the cut, and in a subspace the anchor they read it with.
+        """The input of the stage's layers from the received residual, and in a subspace the anchor that they read it
+        with.
 
         x: (batch, time, model.boundary_width) → (batch, time, model.residual_width). `frozen`: the tokens' anchor.
         """
@@ -89,7 +90,7 @@ class Boundaries(nn.Module):
         return x, anchored
 
     def after(self, x: Tensor, frozen: Tensor | None) -> Tensor:
-        """What leaves over the cut behind the stage: (batch, time, model.boundary_width)."""
+        """The output over the cut behind the stage: (batch, time, model.boundary_width)."""
         for sender in self.senders.values():
             x = sender(x, frozen)
         return x
@@ -169,7 +170,7 @@ class _Refinement(nn.Module):
 
 
 def _product(x: Tensor, matrix: Tensor) -> Tensor:
-    """x·matrixᵀ in fp32 under autocast too: what is lost here is lost to every stage behind."""
+    """x·matrixᵀ in fp32 under autocast too: precision lost here is lost to every later stage."""
     plain = contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
     with plain:
         return F.linear(x, matrix)

@@ -1,8 +1,8 @@
 """Cross entropy of a large vocabulary without all logits in memory at once.
 
-Of 8,192 tokens and 128,000 ids logits alone are 4.2 GB in fp32, and their gradient as much. Here they are made for some
-tokens at a time, and so are their gradients, which need nothing but the logits: (softmax − one-hot)·Wᵀ for what comes
-in, its product with that for the weight. Where all logits fit, they are made at once, as torch does it.
+For 8,192 tokens and 128,000 ids the logits alone are 4.2 GB in fp32, and their gradient as much. Here both are made for
+some tokens at a time. The gradients only need the logits: (softmax − one-hot)·Wᵀ for the input, and its product with
+the input for the weight. If all logits fit, they are made at once, as in torch.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 AT_ONCE = 1 << 25
-"""Logits, at most: 128 MiB in fp32. Part of the definition: sums of the weight's gradient are made by it."""
+"""Largest number of logits at once: 128 MiB in fp32. It is part of the definition, since it splits sums."""
 
 
 def summed_cross_entropy(x: Tensor, project: Callable[[Tensor], Tensor], weight: Tensor, labels: Tensor) -> Tensor:
     """Σ −log softmax(x·weightᵀ)[label], fp32, nats. x (B, T, dim), weight (V, dim), labels (B, T) int64.
 
-    `project` makes that product, where it is made at once.
-
-    Products are in autocast's precision where that is on; all else is fp32.
+    `project` makes that product, if it is made at once. Products are in autocast's precision if autocast is on; all
+    else is fp32.
     """
     tokens = x.flatten(0, 1)
     if len(tokens) * len(weight) <= AT_ONCE:

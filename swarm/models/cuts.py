@@ -23,7 +23,7 @@ class Costs:
 
 
 def propose_cuts(model: ModelSection, stages: int, costs: Costs) -> tuple[int, ...]:
-    """First layers of stages 1 … stages−1 such that the dearest stage is as cheap as can be, the others even."""
+    """First layers of stages 1 … stages−1 that make the most expensive stage as cheap as possible, the others even."""
     if not 1 <= stages <= model.layers:
         raise ValueError(
             f"cannot cut model.layers = {model.layers} into {stages} stages: ask for 1 to {model.layers} stages"
@@ -43,10 +43,10 @@ def stage_costs(model: ModelSection, costs: Costs) -> tuple[float, ...]:
 
 
 def measure_costs(model: ModelSection, sequences: int, sequence_length: int, repeats: int = 3) -> Costs:
-    """Seconds on this machine's CPU, with torch's present number of threads; the least of `repeats` runs each.
+    """Seconds on this machine's CPU, with torch's current number of threads; the minimum of `repeats` runs each.
 
-    Times the three stages of a three-layer model: embedding + layer, layer, layer + head. What stands at the cuts is
-    left out: it costs every stage but the first the same.
+    Times the three stages of a three-layer model: embedding + layer, layer, layer + head. The modules at the cuts are
+    left out: they cost every stage but the first the same.
     """
     shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
     plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
@@ -56,12 +56,12 @@ def measure_costs(model: ModelSection, sequences: int, sequence_length: int, rep
 
 
 def flop_costs(model: ModelSection, sequence_length: int) -> Costs:
-    """FLOP per token or pixel, forward and backward, when nothing can be measured."""
+    """FLOP per token or pixel, forward and backward, if nothing can be measured."""
     if model.kind == "resnet":
         return Costs(embed=6.0 * 9 * model.dim, layer=6.0 * 2 * 9 * model.dim**2, head=0.0)
     head_dim = model.dim // model.heads
     weights = model.dim * (head_dim * (model.heads + 2 * model.kv_heads) + 2 * model.ffn_dim)
-    weights += model.residual_width * (head_dim * model.heads + model.ffn_dim)  # what writes to the residual
+    weights += model.residual_width * (head_dim * model.heads + model.ffn_dim)  # matrices that write to the residual
     attention = 2 * model.heads * head_dim * sequence_length / 2  # scores and values, causal half
     return Costs(
         embed=2.0 * model.dim,  # two adds a channel

@@ -1,8 +1,8 @@
-"""Initial values that are a function of the run's seed and a tensor's name, wherever the model is cut.
+"""Initial values as a function of the run's seed and a tensor's name alone, independent of the cuts.
 
-And on whatever machine: value i is the sum of twelve signed 16-bit lanes s, those of outputs number 3i + 1 … 3i + 3 of
-splitmix64, as (2·Σs + 12)·2^-17. That is near to normal, has mean 0 and variance 1, never exceeds 6, and is exact in
-fp32, so no instruction set decides a bit.
+They are the same on every machine: value i is the sum of twelve signed 16-bit lanes s, those of outputs number 3i + 1 …
+3i + 3 of splitmix64, as (2·Σs + 12)·2^-17. That is nearly normal, has mean 0 and variance 1, never exceeds 6, and is
+exact in fp32, so no instruction set changes a bit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 from swarm.models.splitmix import splitmix
 
 _WORDS = 3
-"""Of a value: twelve lanes."""
+"""Words per value: twelve lanes."""
 _BLOCK = 1 << 14
-"""Values that are made at once: what is made on the way fits into a cache."""
+"""Number of values made at once, so that intermediate results fit into a cache."""
 
 
 def seeded_normal(name: str, shape: torch.Size, seed: int) -> Tensor:

@@ -20,7 +20,7 @@ from swarm.models.stage_module import StageModule
 class ModelKind:
     stage: Callable[[ModelSection, int], StageModule]
     initial_value: Callable[[str, torch.Size, ModelSection, int], Tensor]
-    """A function of (name, shape, model, seed) alone, whatever the cuts."""
+    """A function of (name, shape, model, seed) alone, independent of the cuts."""
 
 
 KINDS = {
@@ -51,10 +51,10 @@ def build_stage(
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """torch's own initial values are not drawn: ours come later.
+    """Skips torch's own initial values, since ours come later.
 
-    On the meta device drawing them, or moving from it, imports torch's compiler: two seconds of a core and 40 MB, just
-    when a standby has been called and its stage waits for it.
+    On the meta device, drawing them, or moving from it, imports torch's compiler: two seconds of a core and 40 MB, at
+    the moment when a standby has been called and its stage waits for it.
     """
 
     def __torch_function__(

@@ -1,11 +1,10 @@
 """A decoder language model in the Llama shape, cut into stages.
 
-RMSNorm, rotary positions (rotate-half convention), grouped-query attention, SwiGLU, no biases, no dropout.
-A tied head is the embedding, under its name: with several stages the last one holds a copy.
-What runs along the residual is the activation or, with model.residual = "subspace", its coefficients (subspace.py).
-At the cuts model.boundary may narrow it (boundary.py).
-Parameter names are those of the whole model in the Hugging Face Llama layout, whatever the cuts: an export is a copy,
-and a tensor's initial value is a function of (seed, name) alone.
+RMSNorm, rotary positions (rotate-half convention), grouped-query attention, SwiGLU, no biases, no dropout. A tied head
+is the embedding, under its name: with several stages the last one holds a copy. The residual carries the activation or,
+with model.residual = "subspace", its coefficients (subspace.py). At the cuts model.boundary may narrow it
+(boundary.py). Parameter names are those of the whole model in the Hugging Face Llama layout, whatever the cuts: an
+export is a copy, and a tensor's initial value is a function of (seed, name) alone.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from swarm.models.stage_module import StageModule
 from swarm.models.subspace import RESIDUAL_WRITERS, anchor, constrained, lift
 
 _INIT_STD = 0.02
-# Beside an anchor of unit variance. Writers at 0.02, 0.04, 0.08 ended at 4.95, 4.92, 4.90 nats
-# (docs/subspace.md's comparison, k = 16): what is written must be heard.
+# Relative to an anchor of unit variance, the writers must be large enough to matter. Writers at 0.02, 0.04, 0.08 ended
+# at 4.95, 4.92, 4.90 nats (docs/subspace.md's comparison, k = 16).
 _COEFFICIENT_STD = 0.5
 _WRITER_STD = 0.08
 
 
 def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) -> Tensor:
-    """Initial fp32 CPU value of a tensor: ones for norms, else normal; what writes to the residual is scaled down.
+    """Initial fp32 CPU value of a tensor: ones for norms, else normal; writers to the residual are scaled down.
 
-    A writer of k rows gets entries √(d/k) times larger, so that what it writes is as long as if it had all d.
+    A writer of k rows gets entries √(d/k) times larger, so that its output has the same length as with all d rows.
     """
     if (value := initial_boundary_value(name, shape, model)) is not None:
         return value
@@ -79,11 +78,12 @@ class LlamaStage(StageModule):
         self.register_buffer("_sin", torch.empty(model.context, self._head_dim), persistent=False)
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """From what crosses the boundary before this stage to what crosses the one after it; from the last, logits.
+        """From the input over the boundary before this stage to the output over the one after it; logits in the last
+        stage.
 
         `x` is token ids (B, T) int64 at stage 0, else fp32 (B, T, model.boundary_width): the activation, its
-        coefficients in the subspace, or what a sender made of it. A model with an anchor or token tables needs
-        `tokens`, the ids, above stage 0 too. Logits are (B, T, V).
+        coefficients in the subspace, or the output of a sender. A model with an anchor or token tables needs `tokens`,
+        the ids, above stage 0 too. Logits are (B, T, V).
         """
         out = self._through(x, tokens)
         return self._logits(out) if self.last else out
@@ -95,7 +95,7 @@ class LlamaStage(StageModule):
         return self.model.layers.values()
 
     def _through(self, x: Tensor, tokens: Tensor | None) -> Tensor:
-        """As `forward`; from the last stage what logits are made of, (B, T, dim)."""
+        """As `forward`; in the last stage the input of the logits, (B, T, dim)."""
         residual = self.model.embed_tokens(x) if self.first else x  # (batch, time, residual or boundary width)
         tokens = x if self.first else tokens
         frozen = self._anchor(tokens)
@@ -147,7 +147,7 @@ class LlamaStage(StageModule):
 
 
 class _Trunk(nn.Module):
-    """Holds what a stage has of these: `embed_tokens` the first one, `norm` the last."""
+    """Holds those of these that the stage has: `embed_tokens` in the first one, `norm` in the last."""
 
     embed_tokens: Embedding
     layers: nn.ModuleDict

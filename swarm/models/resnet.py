@@ -1,8 +1,8 @@
 """A residual image classifier, cut into stages: convolutions of 3 × 3 at one resolution, pre-activation blocks.
 
 An image is a square of ids, each the level of a pixel, row by row; the id after the last pixel is its class. So images
-travel as text does, and a boundary carries the activations (B, pixels, channels). Norms are over groups of channels of
-one image: what a microbatch computes must not depend on how many images share it.
+have the format of text, and a boundary carries the activations (B, pixels, channels). Norms are over groups of channels
+of one image: the result of a microbatch must not depend on how many images share it.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class ResNetStage(StageModule):
 
 
 def initial_value(name: str, shape: torch.Size, model: ModelSection, seed: int) -> Tensor:
-    """Initial fp32 CPU value of a tensor: norms as identity, else normal by the inputs of a value (He et al. 2015)."""
+    """Initial fp32 CPU value of a tensor: norms as identity, else normal, scaled by the fan-in (He et al. 2015)."""
     if name.endswith("norm.weight"):
         return torch.ones(shape)
     if name.endswith("norm.bias"):
         return torch.zeros(shape)
     std = math.sqrt(2 / math.prod(shape[1:]))
-    if name.endswith("second.weight"):  # what writes to the residual: the deeper the model, the less each block
+    if name.endswith("second.weight"):  # a writer to the residual: the deeper the model, the less each block
         std /= math.sqrt(model.layers)
     return seeded_normal(name, shape, seed) * std
 
 
 class _Trunk(nn.Module):
-    """Holds what a stage has of these: `stem` the first one, `norm` the last."""
+    """Holds those of these that the stage has: `stem` in the first one, `norm` in the last."""
 
     stem: nn.Conv2d
     layers: nn.ModuleDict

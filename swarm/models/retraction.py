@@ -1,10 +1,10 @@
 """The retraction of a learned projector: back to orthonormal after an optimizer step, to the same bits everywhere.
 
 The nearest matrix with orthonormal columns is the polar factor. Newton-Schulz, X ← X(3I − XᵀX)/2, finds it with plain
-matrix products. Those would round differently on another BLAS, thread count or device; here nothing in them rounds.
-All entries are multiples of 2^-24, so products are multiples of 2^-48, and in fp64 sums below 2^5 of those are exact in
-any order: no column is longer than √2.5 when the rounds begin. What rounds is the step back to multiples of 2^-24,
-element by element, and IEEE 754 fixes that.
+matrix products. Those would round differently on another BLAS, thread count or device; here no product rounds. All
+entries are multiples of 2^-24, so products are multiples of 2^-48, and in fp64 sums below 2^5 of those are exact in any
+order: no column is longer than √2.5 when the rounds begin. Only the step back to multiples of 2^-24 rounds, element by
+element, and IEEE 754 fixes that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RankError(ArithmeticError):
 def retract(weight: Tensor) -> Tensor:
     """The nearest matrix with orthonormal columns (rows, when wide): fp32 in, fp32 out, a new tensor.
 
-    |XᵀX − I| ends below 2^-20 everywhere. What is orthonormal already comes back as it is, rounded to multiples of
+    |XᵀX − I| ends below 2^-20 everywhere. An orthonormal matrix is returned unchanged, but rounded to multiples of
     2^-24. Raises RankError.
     """
     if weight.shape[0] < weight.shape[1]:

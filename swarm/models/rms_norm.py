@@ -1,4 +1,4 @@
-"""RMSNorm with a gain, as Llama has it: in fp32, whatever the caller computes in."""
+"""RMSNorm with a gain, as in Llama: always in fp32, whatever precision the caller uses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Layers whose backward can be split: the gradient of the input at once, that of the weight later (zero bubble).
+"""Layers with a split backward: the gradient of the input at once, that of the weight later (zero bubble).
 
-The stage before waits for the gradient of the input; nobody waits for a weight's until the step is reduced (Qi et al.,
-"Zero Bubble Pipeline Parallelism", 2024). A layer keeps its input and the gradient of its output in the `Backward` of
-its stage, so the weight's gradient is one product later, and no second pass through the graph. The same operations run
-either way: gradients are the same bits, whole or split, and those of `F.linear` and `F.embedding`.
+The stage before waits for the gradient of the input, but no peer waits for a weight's gradient until the step is
+reduced (Qi et al., "Zero Bubble Pipeline Parallelism", 2024). A layer keeps its input and the gradient of its output in
+the `Backward` of its stage. So the weight's gradient is one product later, without a second pass through the graph. The
+same operations run either way: gradients are the same bits, whole or split, and those of `F.linear` and
+`F.embedding`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """What the gradient of a weight is computed from, of one use in one microbatch."""
+    """The inputs for the gradient of a weight, from one use in one microbatch."""
 
     weight: Tensor
     read: Tensor
-    """Of a product: its input (rows, in). Of an embedding: the ids (...) int64."""
+    """For a product: its input (rows, in). For an embedding: the ids (...) int64."""
     gradient: Tensor
-    """Of the output: (rows, out)."""
+    """Gradient of the output: (rows, out)."""
 
     def computed(self) -> Tensor:
         """The gradient of the weight, in its shape and type."""
@@ -36,13 +37,13 @@ class Kept:
 
 
 class SplitBackward:
-    """Of one stage: where its layers leave what the weights' gradients are computed from, while `splitting`."""
+    """Collects, for one stage, the inputs of the weight gradients from its layers, while `splitting`."""
 
     def __init__(self) -> None:
         self._kept: list[Kept] | None = None
 
     def attach(self, module: nn.Module) -> None:
-        """From now on the layers of `module` that can be split leave it here."""
+        """From now on the splittable layers of `module` leave these inputs here."""
         for layer in module.modules():
             if isinstance(layer, Linear | Embedding):
                 layer.split_backward = self
@@ -57,7 +58,7 @@ class SplitBackward:
             self._kept = None
 
     def keep(self, weight: Tensor, read: Tensor, gradient: Tensor) -> bool:
-        """Whether this backward is split. The thread may be one of autograd's own."""
+        """Keep the inputs and return True if this backward is split. The thread may be one of autograd's own."""
         if self._kept is None:
             return False
         self._kept.append(Kept(weight, read.detach(), gradient.detach()))  # the graph behind them is not kept

@@ -1,16 +1,15 @@
-"""The subspace of a model that is made to be cut (Protocol Models, arXiv 2506.01260): where the residual lives.
+"""The subspace of a model that is made to be cut (Protocol Models, arXiv 2506.01260): the residual stays in it.
 
-Every matrix that writes to the residual is W = U·Z, and the embedding is F[t] + U·E_z[t]. By induction the residual
-of token t is x = F[t] + U·z with k coefficients z, at every layer but those of the tail. So the model carries z, not
-x: it reads x = `lift(z, anchor)`, writes Z·y, and what crosses a boundary is z itself. Cut or not, it computes the
-same bits; on the way back autograd gives Uᵀg.
+Every matrix that writes to the residual is W = U·Z, and the embedding is F[t] + U·E_z[t]. By induction the residual of
+token t is x = F[t] + U·z with k coefficients z, at every layer but those of the tail. So the model carries z, not x: it
+reads x = `lift(z, anchor)`, writes Z·y, and the frames over a boundary are z itself. Cut or not, it computes the same
+bits; in the backward autograd gives Uᵀg. U = [I_k; 0], the first k channels. Any orthonormal U gives the same family of
+functions up to a rotation that the next matrix absorbs, but this one needs no memory and no multiplication, and loses
+no bit.
 
-U = [I_k; 0], the first k channels. Any orthonormal U gives the same family of functions up to a rotation that the
-next matrix absorbs, but this one needs no memory and no multiplication, and loses no bit.
-
-The anchor F is nowhere stored. Row t is generated: with q = ⌈d/4⌉, its channels 4c … 4c+3 are the four signed 16-bit
-lanes s, lowest first, of output number t·q + c of splitmix64 started at `model.subspace_seed`, each as
-(2s + 1)·111·2^-22. That is uniform with variance 1.003, and exact in fp32, on any machine.
+The anchor F is not stored. Row t is generated: with q = ⌈d/4⌉, its channels 4c … 4c+3 are the four signed 16-bit lanes
+s, lowest first, of output number t·q + c of splitmix64 started at `model.subspace_seed`, each as (2s + 1)·111·2^-22.
+That is uniform with variance 1.003, and exact in fp32, on any machine.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def anchor(tokens: Tensor, model: ModelSection) -> Tensor:
 
 
 def lift(residual: Tensor, anchored: Tensor | None) -> Tensor:
-    """x (…, dim) from coefficients (…, k) and their tokens' anchor (…, dim); x itself where there is no anchor."""
+    """x (…, dim) from coefficients (…, k) and their tokens' anchor (…, dim); x itself if there is no anchor."""
     if anchored is None:
         return residual
     width = residual.shape[-1]
@@ -53,9 +52,9 @@ def constrained(model: ModelSection, layer: int) -> bool:
 
 
 def fold(parameters: Mapping[str, Tensor], model: ModelSection) -> dict[str, Tensor]:
-    """The same function as a plain dense model: W = U·Z, embedding = F + E_z·Uᵀ; of an anchored dense one F + E.
+    """The same function as a plain dense model: W = U·Z, embedding = F + E_z·Uᵀ; for an anchored dense one F + E.
 
-    Nothing may act at the cuts (ModelSection.acts_at_cuts). A plain model's parameters pass through.
+    The model must not act at its cuts (ModelSection.acts_at_cuts). A plain model's parameters pass through.
     """
     return {name: _folded(name, value, model) for name, value in parameters.items()}
 

@@ -1,8 +1,8 @@
-"""Multiaddresses: the text people paste, the bytes libp2p wants.
+"""Multiaddresses: text for people, bytes for libp2p.
 
 hivemind's encoder writes a `/p2p/` component as a CIDv1, which the Go daemon refuses ("length greater than remaining
-number of bytes in buffer"). It wants the bare multihash, so we encode the few components that addresses here are made
-of ourselves.
+number of bytes in buffer"). The daemon needs the bare multihash, so this file encodes the few components that addresses
+use here.
 """
 
 from __future__ import annotations

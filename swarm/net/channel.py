@@ -1,8 +1,9 @@
 """One direction of one channel: the stream that carries messages of a kind to an actor, reopened when it breaks.
 
-A message is encoded when its turn comes and written chunk by chunk as the other side takes it. The queue holds
-references: to payloads that are kept anyway, so that a slow receiver costs little; a spilled one is read back before it
-is queued, and is in memory until it has left. What is asked for again while it waits here is not queued twice.
+A message is encoded when its turn comes, and written chunk by chunk as the other side takes it. The queue holds
+references to payloads that are kept anyway, so a slow receiver costs little. A spilled payload is read back before it
+is queued, and stays in memory until it is sent. A message that is requested again while it waits here is not queued
+twice.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ WEIGHTS: dict[Channel, float | None] = {
     Channel.REDUCE: 3.0,
     Channel.BULK: 1.0,
 }
-"""How a limited uplink is shared (see uplink.py). A gradient frees a slot two hops on; state is in nobody's way."""
+"""The weights of a limited uplink (see uplink.py). A gradient frees a slot two hops on; state goes last."""
 
 
 def lanes_of(uplink: Uplink | None) -> dict[Channel, Lane]:
-    """Where each channel's pieces wait for their turn. Without an `uplink` they leave as fast as the line is."""
+    """The lane in which each channel's pieces wait for their turn. Without an `uplink` they are not limited."""
     if uplink is not None:
         return {channel: uplink.lane(weight) for channel, weight in WEIGHTS.items()}
     courtesy = Courtesy()
@@ -57,7 +58,7 @@ def channel_of(message: m.Message) -> Channel:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What an outgoing channel tells its link. Called in the channel's task."""
+    """Callbacks from an outgoing channel to its link. Called in the channel's task."""
 
     opened: Callable[[Channel], None]
     broke: Callable[[Channel, str], None]
@@ -66,7 +67,7 @@ class Reports:
     unsendable: Callable[[m.Message, WireError], None]
     sent: Callable[[Channel, int], None]
     failed: Callable[[Channel, BaseException], None]
-    """Its task ended by an error that nobody expects; what was queued is lost."""
+    """The task ended with an unexpected error; queued messages are lost."""
 
 
 class Outgoing:
@@ -97,7 +98,7 @@ class Outgoing:
         self._task.add_done_callback(self._ended)
 
     def send(self, message: m.Message) -> None:
-        """Queue a message, unless the same frame or part is on its way out: who waits for long asks again."""
+        """Queue a message, unless the same frame or part is already queued: a peer that waits for long asks again."""
         if (what := _identity(message)) is not None:
             if what in self._leaving:
                 return
@@ -107,16 +108,16 @@ class Outgoing:
 
     @property
     def waiting(self) -> int:
-        """Messages that are queued."""
+        """Number of queued messages."""
         return len(self._queue)
 
     def is_sending(self, message: m.Message) -> bool:
-        """Whether this frame or part is on its way out, and nothing but its turn is waited for."""
+        """Whether this frame or part is queued or being written, and only waits for its turn."""
         flowing = self._stream is not None and not self._stream.held_up
         return flowing and _identity(message) in self._leaving
 
     def withdraw(self, void: Callable[[m.Message], bool]) -> None:
-        """Drop what is queued and void."""
+        """Drop the queued messages that are void."""
         kept = []
         for message in self._queue:
             if void(message):
@@ -127,14 +128,14 @@ class Outgoing:
         self._queue.extend(kept)
 
     def clear(self) -> tuple[m.Message, ...]:
-        """Drop what is queued; returns it."""
+        """Drop the queued messages, and return them."""
         queued = tuple(self._queue)
         self._queue.clear()
         self._leaving.clear()
         return queued
 
     def retry(self) -> None:
-        """The other side is there (it just reached us): dial now rather than after the delay."""
+        """The other side has just reached us: dial now rather than after the delay."""
         self._retry.set()
 
     def close(self) -> None:
@@ -155,8 +156,8 @@ class Outgoing:
         while True:
             if self._channel is not Channel.CONTROL and not failed:
                 await self._wait_for_work()
-            failed = True  # until it opens: the link takes no work for it meanwhile that could wake us
-            self._retry.clear()  # from here on: who reaches us while this dial is under way is dialled again at once
+            failed = True  # until it opens, the link gives it no work that could wake it
+            self._retry.clear()  # from here on, an actor that reaches us during this dial is dialled again at once
             try:
                 stream = await self._open_stream(self._channel)
             except Refused as error:
@@ -191,9 +192,9 @@ class Outgoing:
         )
 
     async def _carry(self, stream: Stream) -> str:
-        """Write what is queued until the stream ends; returns why it did."""
+        """Write queued messages until the stream ends; returns why it ended."""
         encoder = Encoder(self._me, self._actor)
-        # nothing is expected on the return half: reading it is how the end of the other process is noticed at once
+        # nothing is expected on the return half: reading it detects the end of the other process at once
         ended = asyncio.create_task(stream.wait_ended())
         ended.add_done_callback(lambda _task: self._wake.set())
         try:
@@ -228,7 +229,7 @@ class Outgoing:
 
 
 def _identity(message: m.Message) -> Hashable:
-    """What a message carries and for whom, if it is the same bytes whenever it is sent; else None."""
+    """The content and receiver of a message whose bytes are always the same; else None."""
     match message:
         case m.Relay(destination=destination, message=m.Frame() | m.ReducePart() | m.ReducedPart() as inner):
             return destination, inner.key

@@ -1,8 +1,8 @@
-"""Courtesy: state lets training's messages pass, on a line of which nobody has told how fast it is.
+"""Courtesy: state transfers yield to training traffic when the uplink rate is unknown.
 
-What holds up a message of training is that the line is full, as a rule; but it may be the line of a receiver, or a
-receiver that is gone. So while one is held up, other traffic gets a quarter of the fastest that this process has sent
-at lately: as much as beside a reduce under a limit (see uplink.py), whatever the reason is.
+A training message is usually held up because the uplink is full; but the receiver's link may be full, or the receiver
+gone. So while one is held up, other traffic gets a quarter of the highest recent sending rate of this process: as much
+as beside a reduction under a limit (see uplink.py), whatever the cause is.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from swarm.net.lane import MAX_PIECE
 
 SHARE = 0.25
 LEAST = float(MAX_PIECE)
-"""Bytes a second that other traffic always gets."""
+"""Bytes/s that other traffic always gets."""
 WINDOW_S = 4.0
-"""Longer than what the buffers below take in at once."""
+"""Longer than the buffers below take to fill."""
 WINDOWS = 15
 
 
 class Courtesy:
-    """Of one process. Used in one event loop."""
+    """For one process. Used in one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._speed = Speed(clock())
         self._held = 0
-        """Pieces of training that are being written."""
+        """Number of training pieces that are being written."""
         self._free = asyncio.Event()
         """Set when there are none any more."""
         self._next_at = clock()
-        """When a piece of other traffic may leave while there are."""
+        """When a piece of other traffic may leave while there are some."""
 
     def lane(self, gives_way: bool) -> CourteousLane:
-        """A kind of traffic."""
+        """A lane for one kind of traffic."""
         return CourteousLane(self, gives_way)
 
     def begin(self) -> None:
-        """A piece of training is about to be written."""
+        """A piece of training traffic is about to be written."""
         self._held += 1
 
     def end(self) -> None:
-        """It is."""
+        """The piece is written."""
         self._held -= 1
         if not self._held:
             self._free.set()
@@ -62,7 +62,7 @@ class Courtesy:
         self._next_at = now + nbytes / max(LEAST, SHARE * self._speed.fastest) if self._held else now
 
     def sent(self, nbytes: int) -> None:
-        """Of either kind."""
+        """Bytes of either kind were sent."""
         self._speed.add(nbytes, self._clock())
 
 
@@ -76,7 +76,7 @@ class CourteousLane:
         self._gives_way = gives_way
 
     def frame(self) -> int:
-        """No matter: nothing is sorted here."""
+        """Irrelevant: frames are not sorted here."""
         return 0
 
     async def take(self, frame: int, nbytes: int) -> None:
@@ -94,7 +94,7 @@ class CourteousLane:
 
 
 class Speed:
-    """How fast bytes left in the fastest of the last `WINDOWS` windows."""
+    """The sending rate in the fastest of the last `WINDOWS` windows."""
 
     def __init__(self, now: float) -> None:
         self._began = now
@@ -108,5 +108,5 @@ class Speed:
 
     @property
     def fastest(self) -> float:
-        """Bytes a second."""
+        """Bytes/s."""
         return max(self._sent) / WINDOW_S

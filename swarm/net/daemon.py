@@ -1,8 +1,8 @@
-"""The libp2p daemon `p2pd`: started as our child, spoken to directly where hivemind's client falls short.
+"""The libp2p daemon `p2pd`: started as our child, and addressed directly where hivemind's client falls short.
 
-hivemind starts the process and runs the DHT over it. Streams, dialling and listening go through here, because we want
-streams as BufferedProtocols, which read payloads without a copy, and addresses with `/p2p/` components encoded as the
-daemon understands them (see addresses.py).
+hivemind starts the process and runs the DHT over it. Streams, dialling and listening go through this file, because we
+need streams as BufferedProtocols, which read payloads without a copy, and addresses with `/p2p/` components in the
+daemon's encoding (see addresses.py).
 
 The daemon ends by itself, within milliseconds, when the persistent connection of hivemind's client closes. So it dies
 with this process even by SIGKILL, and a supervisor can restart a peer at once with the same identity and port.
@@ -28,7 +28,7 @@ from swarm.net.stream import Stream, StreamClosed
 
 LINGER_S = 10.0
 MAX_LINGERING = 256
-"""Streams that wait for the other side to close them, for so long at most."""
+"""Largest number of streams that wait for the other side to close them, for a limited time."""
 
 StreamHandler = Callable[[Stream, str], Awaitable[None]]
 """Called once for each stream that is opened to us, with the peer id that libp2p authenticated. It owns the stream."""
@@ -42,7 +42,7 @@ class DialError(ConnectionError):
 
 
 class NotReady(DialError):
-    """Its libp2p daemon is there but does not know our protocols: its process is starting, or is another program."""
+    """Its libp2p daemon answers but does not know our protocols: its process is starting, or is another program."""
 
 
 _OUT_OF_REACH_OF_CTRL_C = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
@@ -64,7 +64,8 @@ class DaemonP2P(P2P):
     def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
         # without this flag a peer behind NAT waits minutes for four relay candidates instead of using the given one
         kwargs["relayDiscovery"] = 0
-        # a terminal signals the whole process group, and who leaves well still needs its connections for seconds
+        # a terminal signals the whole process group, and a peer that leaves cleanly still needs its connections for
+        # seconds
         return [sys.executable, "-I", "-S", "-c", _OUT_OF_REACH_OF_CTRL_C, *P2P._make_process_args(*args, **kwargs)]
 
     @property
@@ -104,7 +105,7 @@ class Daemon:
         return stream
 
     async def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Have `handler` called for every stream opened to us under `protocol`, instead of one named before."""
+        """Register `handler` for every stream opened to us under `protocol`, in place of an earlier handler."""
         known = protocol in self._handlers
         self._handlers[protocol] = handler
         if known:
@@ -150,15 +151,15 @@ class Daemon:
             await self._handlers[info.proto](stream, base58.b58encode(info.peer).decode())
             await self._until_taken(stream)
         except (StreamClosed, DecodeError):
-            pass  # the other side gave up before it said anything
+            pass  # the other side gave up before it sent anything
         finally:
             stream.close()
 
     async def _until_taken(self, stream: Stream) -> None:
-        """Let the other side close first, a while.
+        """Wait a while for the other side to close first.
 
-        When we do, the daemon closes the way there; then it finds the way back closed, and resets the stream. If that
-        overtakes our last words, the other side never reads them.
+        When we close first, the daemon closes the outgoing half; then it finds the incoming half closed, and resets the
+        stream. If the reset overtakes our last message, the other side never reads it.
         """
         if self._lingering >= MAX_LINGERING:
             return
@@ -200,7 +201,7 @@ class Daemon:
 
 
 def plain_reason(message: str) -> str:
-    """libp2p's account of a dial without its repetitions: what came of it, and at which addresses."""
+    """libp2p's report of a dial without its repetitions: the outcome, and the addresses."""
     outcomes: dict[str, list[str]] = {}
     for where, account in _ATTEMPT.findall(message):
         outcomes.setdefault(account.rpartition(": ")[2], []).append(where)

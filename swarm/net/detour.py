@@ -1,7 +1,7 @@
-"""Bulk data of somebody who cannot be reached, through a coordinator, to whom everybody has a connection.
+"""Bulk data of a peer that cannot be reached directly, through a coordinator, which every peer is connected to.
 
-Two peers behind home routers cannot open a connection to each other. What they say to each other in training is passed
-on message by message (Relay); what one of them fetches from the other goes this way. The straight way is tried first.
+Two peers behind home routers cannot open a connection to each other. Relay messages carry their training traffic; this
+file carries the data that one fetches from the other. The direct way is tried first.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from swarm.net.stream import Stream
 from swarm.protocol.ids import Actor
 
 HEAD_START_S = 3.0
-"""How long the straight way may take to open before the detour is taken: some round trips of a slow line. Less than it
-takes whoever asks several to lose patience."""
+"""Seconds that the direct way may take to open before the detour is taken: some round trips of a slow link, and less
+than the patience of a peer that asks several.
+"""
 AGAIN_S = 60.0
-"""Until the straight way is tried again."""
+"""Seconds until the direct way is tried again."""
 _FORM = re.compile(rb"(detour|for) ([1-9A-HJ-NP-Za-km-z]{1,128}) (-|0|[1-9][0-9]{0,18})\n(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A request that is to be passed on. `incarnation` None: whichever process of the peer is there."""
+    """A request to pass on. `incarnation` None: any process of the peer."""
 
     peer: str
     incarnation: int | None
@@ -38,7 +39,7 @@ class Detour:
 
     @classmethod
     def decode(cls, raw: bytes) -> Detour | None:
-        """None if `raw` asks for nothing to be passed on."""
+        """None if `raw` is not a request to pass on."""
         if (found := _FORM.fullmatch(raw)) is None or found[1] != b"detour":
             return None
         return cls(found[2].decode(), None if found[3] == b"-" else int(found[3]), found[4])
@@ -46,7 +47,7 @@ class Detour:
 
 @dataclass(frozen=True, slots=True)
 class PassedOn:
-    """A request as a coordinator passes it on: `origin` is whose it is, and may ask for no more than it may itself."""
+    """A request as a coordinator passes it on. `origin` is its sender, whose own permissions apply."""
 
     origin: Actor
     request: bytes
@@ -56,7 +57,7 @@ class PassedOn:
 
     @classmethod
     def decode(cls, raw: bytes) -> PassedOn | None:
-        """None if `raw` is the asker's own."""
+        """None if `raw` is the sender's own request."""
         if (found := _FORM.fullmatch(raw)) is None or found[1] != b"for" or found[3] == b"-":
             return None
         return cls(Actor(found[2].decode(), int(found[3])), found[4])
@@ -67,7 +68,7 @@ class NoStraightWay(DialError):
 
 
 class StraightWays:
-    """Remembers for a while whom it is of no use to dial."""
+    """Remembers for a while the peers that cannot be dialled."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -75,9 +76,10 @@ class StraightWays:
         self._late: set[asyncio.Future[Stream]] = set()
 
     async def open(self, peer_id: str, opening: Callable[[], Awaitable[Stream]]) -> Stream:
-        """A stream by `opening`. Raises NoStraightWay if there is none within HEAD_START_S, or was none lately.
+        """A stream by `opening`. Raises NoStraightWay if none opens within HEAD_START_S, or none did lately.
 
-        Who is only slow to answer is reached straight from the moment it has answered, whoever waited for that.
+        A peer that is only slow to answer counts as reachable as soon as it has answered, even if the caller has given
+        up.
         """
         if self._clock() < self._closed_until.get(peer_id, 0.0):
             raise NoStraightWay(f"{peer_id} could not be reached a while ago")
@@ -91,7 +93,7 @@ class StraightWays:
             self._close(peer_id, stream)
             raise NoStraightWay(str(error) or f"{peer_id} has not answered for {HEAD_START_S:g} s") from None
         except asyncio.CancelledError:
-            self._close(peer_id, stream)  # for all we know: whoever waited has lost patience
+            self._close(peer_id, stream)  # as far as we know; the caller has given up
             raise
         self._closed_until.pop(peer_id, None)
         return opened

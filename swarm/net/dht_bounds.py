@@ -1,11 +1,11 @@
-"""Bounds on what nodes of the DHT send each other, checked on the bytes before anything decodes them.
+"""Bounds on messages between nodes of the DHT, checked on the bytes before they are decoded.
 
 hivemind decodes with msgpack, whose hook for its own types recurses in C: a dictionary nested two hundred deep, of some
-hundred bytes, ends the process by SIGSEGV, long before a record can be judged. That holds for what is stored with us as
-for what we are answered. This DHT holds signed records under one subkey each, so little is needed: bytes, text, numbers
-and lists of them, a few levels deep.
+hundred bytes, ends the process by SIGSEGV, long before a record can be checked. That holds for stored values as for
+answers. This DHT holds signed records under one subkey each, so little is needed: bytes, text, numbers and lists of
+them, a few levels deep.
 
-Importing this module makes hivemind's DHT keep to it.
+Importing this module makes hivemind's DHT use these bounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_BYTES = 64 << 10
 MAX_DEPTH = 6
 MAX_ITEMS = 256
 MAX_STORED = 4096
-"""Keys in one request to store: a node that comes is handed all that it should hold."""
+"""Keys in one request to store: a new node gets all records that it should hold."""
 MAX_FOUND = 256
 """Keys in one request to find: each is answered with twenty nodes."""
 MAX_NEAREST = 64
@@ -33,7 +33,7 @@ MAX_NEAREST = 64
 _DICTIONARY, _TUPLE = 0x50, 0x40
 """hivemind's own types, whose bytes are msgpack again."""
 _LENGTHS = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
-"""Bytes and texts, by how their length is written."""
+"""Bytes and texts, by the format of their length."""
 _FIXED = {
     0xC0: 0,
     0xC2: 0,
@@ -49,28 +49,28 @@ _FIXED = {
     0xD2: 4,
     0xD3: 8,
 }
-"""Nil, truth and numbers, by how many bytes follow."""
+"""Nil, booleans and numbers, by the number of bytes that follow."""
 _LISTS = {0xDC: ">H", 0xDD: ">I"}
 _EXTENSIONS = {0xC7: ">B", 0xC8: ">H", 0xC9: ">I"}
 _SHORT_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 
 
 class OutOfBounds(ValueError):
-    """What another node sent is too large, too deep, or of a kind that has no place in this DHT."""
+    """A node's message is too large, too deep, or contains a type that this DHT does not use."""
 
 
 class BoundedSerializer(MSGPackSerializer):
-    """hivemind's, for bytes that were checked first."""
+    """hivemind's serializer, for bytes that were checked first."""
 
     @classmethod
     def loads(cls, buf: bytes) -> object:
-        """Raises OutOfBounds; what msgpack raises for bytes that are none of it."""
+        """Raises OutOfBounds, and msgpack's errors for invalid bytes."""
         check(buf)
         return MSGPackSerializer.loads(buf)
 
 
 def check(raw: bytes) -> None:
-    """Raises OutOfBounds for msgpack beyond the bounds, or that is cut off. Takes time and memory of its length."""
+    """Raises OutOfBounds for msgpack beyond the bounds, or truncated. Takes time and memory of its length."""
     if len(raw) > MAX_BYTES:
         raise OutOfBounds(f"{len(raw)} bytes; at most {MAX_BYTES} are decoded")
     waiting = [(memoryview(raw), 1)]
@@ -81,7 +81,7 @@ def check(raw: bytes) -> None:
             raise OutOfBounds(f"nested deeper than {MAX_DEPTH}")
         at = 0
         pending = [1]
-        """Of each list that is open, how many of its items are still to come."""
+        """For each open list, the number of its items that are still to come."""
         while pending:
             if pending[-1] == 0:
                 pending.pop()
@@ -100,7 +100,7 @@ def check(raw: bytes) -> None:
 
 
 def _item(view: memoryview, at: int) -> tuple[int, int, memoryview | None]:
-    """(where the next item begins, how many items of a list follow, bytes that are msgpack themselves)."""
+    """(start of the next item, number of items of a list that follow, bytes that are msgpack themselves)."""
     code = _take(view, at, 1)[0]
     at += 1
     if code < 0x80 or code >= 0xE0:
@@ -136,7 +136,7 @@ def _number(view: memoryview, at: int, form: str) -> tuple[int, int]:
 
 def _take(view: memoryview, at: int, nbytes: int) -> memoryview:
     if at + nbytes > len(view):
-        raise OutOfBounds("it is cut off")
+        raise OutOfBounds("it is truncated")
     return view[at : at + nbytes]
 
 
@@ -146,7 +146,7 @@ def _past(view: memoryview, at: int, nbytes: int) -> int:
 
 
 class BoundedProtocol(DHTProtocol):
-    """What a node of the DHT answers and asks, with the bounds."""
+    """The requests and answers of a node of the DHT, with the bounds."""
 
     serializer = BoundedSerializer
 
@@ -163,7 +163,7 @@ class BoundedProtocol(DHTProtocol):
 
 
 class _BoundedStub:
-    """Calls another node, and takes from its answers no more than was asked for."""
+    """Calls another node, and accepts no more in its answers than was requested."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
@@ -182,8 +182,8 @@ class _BoundedStub:
 
 def _count(things: Sequence[object], most: int) -> None:
     if len(things) > most:
-        raise OutOfBounds(f"{len(things)} entries; at most {most} are taken")
+        raise OutOfBounds(f"{len(things)} entries; at most {most} are accepted")
 
 
-BoundedProtocol.__name__ = DHTProtocol.__name__  # by which other nodes call it
+BoundedProtocol.__name__ = DHTProtocol.__name__  # the name by which other nodes call it
 hivemind.dht.node.DHTProtocol = BoundedProtocol

@@ -1,9 +1,9 @@
-"""The time that the nodes of a DHT share, whatever each one's own clock says.
+"""The time that the nodes of a DHT share, independent of each machine's clock.
 
-Records in the DHT name the moment at which they expire, so its nodes must agree on what time it is; hivemind takes that
-from `time.time`. A volunteer's clock may be minutes off: what it publishes would have expired when it arrives, or all
-that it looks up would seem to have. So a node takes the time from those by which it enters, once, and counts on from
-there with a clock that nobody sets. Whoever enters by nobody begins with its own.
+Records in the DHT name the moment at which they expire, so its nodes must agree on the time; hivemind takes it from
+`time.time`. A volunteer's clock may be minutes off: its records would have expired on arrival, or all records that it
+looks up would seem expired. So a node takes the time once from the nodes by which it enters, and continues from there
+with a monotonic clock. A node that enters by no other begins with its own time.
 
 Importing this module makes hivemind's DHT read the shared time.
 """
@@ -32,17 +32,17 @@ _READERS = (
 )
 """Modules that keep the function under this name."""
 LEAST_CORRECTION_S = 1.0
-"""Smaller differences are the network's, and do no harm: hivemind allows three seconds."""
+"""Smaller differences are network delay, and do no harm: hivemind allows three seconds."""
 
 
 def _steady() -> float:
-    """Seconds that grow evenly, also while the machine sleeps, where the system has such a clock."""
+    """Seconds that grow evenly, also while the machine sleeps, if the system has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 class DhtClock:
-    """`now` is Unix time as the DHT's nodes count it."""
+    """`now` is the Unix time of the DHT's nodes."""
 
     def __init__(self, wall: Callable[[], float] = lambda: time.time(), steady: Callable[[], float] = _steady) -> None:
         self._wall = wall
@@ -51,7 +51,7 @@ class DhtClock:
         self._restart()
 
     def join(self) -> None:
-        """A node begins to read it: the first of its process with this machine's own clock, as it is set now."""
+        """A node begins to use it. The first one of its process starts with this machine's clock, as it is now."""
         if not self._nodes:
             self._restart()
         self._nodes += 1
@@ -69,7 +69,7 @@ class DhtClock:
     def correct(self, others: Iterable[float]) -> float:
         """Take over the time of others, given how far each is ahead of `now`; returns the correction, seconds.
 
-        The median: one node that lies, or is wrong itself, moves nobody who asks three.
+        It uses the median, so one wrong or lying node among three has no effect.
         """
         sound = [ahead for ahead in others if math.isfinite(ahead)]
         ahead = statistics.median(sound) if sound else 0.0
@@ -80,11 +80,11 @@ class DhtClock:
 
 
 CLOCK = DhtClock()
-"""Of this process."""
+"""The clock of this process."""
 
 
 def get_dht_time() -> float:
-    """Unix seconds of the DHT that this process is a node of."""
+    """Unix seconds in the DHT of this process."""
     return CLOCK.now()
 
 

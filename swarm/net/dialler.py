@@ -1,8 +1,9 @@
-"""The dialler: opens our streams to others, and whose turn it is where two dial each other.
+"""The dialler: opens our streams to others, and decides which of two peers dials.
 
-Two that dial each other within one round trip open one TCP connection from both ends: both handshakes fail, and libp2p
-dials neither way for the next five seconds. So the higher peer id lets the lower one go first. And one of two dials
-that meet may get no answer for ten seconds, though the other has come through long since: it gives way to that.
+Two peers that dial each other within one round trip open one TCP connection from both ends: both handshakes fail, and
+libp2p does not dial for the next five seconds. So the peer with the higher id lets the lower one go first. If two dials
+meet nevertheless, one may get no answer for ten seconds although the other succeeded long ago: then the slow one is
+dropped.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ from swarm.protocol.ids import Actor
 
 FIRST_TURN_S = 1.0
 REDIAL_TURN_S = 0.05
-"""How long the higher peer id leaves it to the lower one to dial: at first as long as a busy machine takes to answer
-over a long way, since two dials that cross cost five seconds; little to whom we have reached before, as by the request
-for the run's manifest: the connection is mostly there still, and a dial that fails is how a death is noticed."""
+"""How long in seconds the peer with the higher id leaves the dial to the lower one. At first as long as a busy machine
+takes to answer over a long distance, since two dials that meet cost five seconds. It is short for a peer that we have
+reached before, for example to fetch the manifest: that connection mostly still exists, and a failed dial is how a death
+is noticed.
+"""
 MEETING_TURN_S = 0.5
-"""What a dial still gets once the other has come through to us."""
+"""Seconds that a dial still gets once the other peer has reached us."""
 
 
 class Dialler:
-    """Of one actor. `has_link(peer id)`: whether a stream of ours to that peer is open."""
+    """The dialler of one actor. `has_link(peer id)`: whether a stream of ours to that peer is open."""
 
     def __init__(self, host: Host, me: Actor, run_hash: str, role: Role, has_link: Callable[[str], bool]) -> None:
         self.maddrs: dict[str, tuple[str, ...]] = {}
-        """Where peers can be dialled. Of others the DHT is asked."""
+        """Addresses of peers. For other peers the DHT is asked."""
         self.streams: Counter[str] = Counter()
-        """Streams each peer has open to us."""
+        """Number of streams that each peer has open to us."""
         self._host = host
         self._me = me
         self._run_hash = run_hash
@@ -50,7 +53,7 @@ class Dialler:
         return await self._dial(actor, channel)
 
     async def open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
-        """A stream of ours to an incarnation, or to whichever there is, at once. Raises as `reach`."""
+        """A stream of ours to an incarnation, or to any process of the peer, at once. Raises as `reach`."""
         if maddrs := self.maddrs.get(peer_id):
             try:
                 await self._host.connect(peer_id, maddrs)
@@ -65,7 +68,7 @@ class Dialler:
         return stream
 
     def connected(self, peer_id: str) -> bool:
-        """Whether there is a connection, whoever opened it."""
+        """Whether there is a connection, from either side."""
         return self.streams[peer_id] > 0 or self._has_link(peer_id)
 
     def learn(self, peer_id: str, maddrs: Sequence[str]) -> None:
@@ -76,13 +79,13 @@ class Dialler:
         self._host.reached.discard(peer_id)
 
     def came(self, peer_id: str) -> None:
-        """It has opened a stream to us."""
+        """The peer has opened a stream to us."""
         self.streams[peer_id] += 1
         if (arrival := self._arrivals.pop(peer_id, None)) is not None:
             arrival.set()
 
     def went(self, peer_id: str) -> None:
-        """A stream that it had opened is closed."""
+        """A stream that the peer had opened is closed."""
         self.streams[peer_id] -= 1
         if not self.streams[peer_id]:
             del self.streams[peer_id]
@@ -99,7 +102,7 @@ class Dialler:
             pass
 
     async def _dial(self, actor: Actor, channel: Channel) -> Stream:
-        """A stream of ours, over the connection that the other opens meanwhile if our dial hangs."""
+        """A stream of ours. If our dial hangs, use the connection that the other peer opens meanwhile."""
         if self.connected(actor.peer):
             return await self.open(actor.peer, actor.incarnation, channel)
         arrival = self._arrivals.setdefault(actor.peer, asyncio.Event())

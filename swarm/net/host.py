@@ -24,11 +24,11 @@ DIAL_TIMEOUT_S = 10.0
 _CLOCK_TIMEOUT_S = 5.0
 
 _UNREACHED = "failed to connect to bootstrap peers"
-"""How the daemon says it."""
+"""The daemon's text for it."""
 _FREED_S = 10.0
-"""How long the daemon of a process that was killed may still hold the port."""
+"""Seconds for which the daemon of a killed process may still hold the port."""
 _SIGNAL_S = 0.1
-"""After the daemon's end: a signal to all processes of a terminal reaches this one too by then."""
+"""Seconds after the daemon's end: by then a signal to all processes of a terminal has reached this one too."""
 
 
 class HostError(ConnectionError):
@@ -40,15 +40,15 @@ class PortTaken(HostError):
 
 
 class NobodyAnswers(HostError):
-    """None of the addresses to enter by is there now."""
+    """None of the addresses to enter by answers now."""
 
 
 class Unresponsive(NobodyAnswers):
-    """Somebody is reached there, whose DHT node does not answer in time: it is busy, or hangs."""
+    """A node is reached there, but its DHT does not answer in time: it is busy, or hangs."""
 
 
 class Host:
-    """A running libp2p host. Made by `create`, ended by `close`; `died` tells when its daemon ends by itself."""
+    """A running libp2p host. Made by `create`, ended by `close`; `died` resolves when its daemon ends by itself."""
 
     def __init__(
         self, identity: Identity, p2p: DaemonP2P, dht: DHTNode, listen: Sequence[str], *, announced: bool
@@ -57,13 +57,13 @@ class Host:
         self.peer_id = identity.peer_id
         self.dht = dht
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Resolves, with the reason, when the daemon ends, or cannot be reached, although nobody called `close`."""
+        """Resolves, with the reason, when the daemon ends or cannot be reached, without a call of `close`."""
         self.clock_correction_s = 0.0
-        """How far the clocks of those by which we entered are ahead of ours, if it matters."""
+        """Seconds by which the clocks of the nodes by which we entered are ahead of ours, if it matters."""
         self.reached: set[str] = set()
-        """Peers that a stream of ours was opened to; whoever dials forgets those that are of no interest any more."""
+        """Peers to which a stream of ours was opened; the dialler removes those that are not needed any more."""
         self.listen = tuple(listen)
-        """Where it listens, each with its port."""
+        """The addresses it listens on, each with its port."""
         self._announced = announced
         self._closed = False
         self._p2p = p2p
@@ -82,9 +82,9 @@ class Host:
     ) -> Host:
         """Start daemon and DHT node.
 
-        `identity_path`: Ed25519 key, made when missing. `listen`, `announce`: multiaddresses to listen on and to tell
-        others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough.
-        Raises NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
+        `identity_path`: Ed25519 key, made when missing. `listen`, `announce`: multiaddresses to listen on and to give
+        to others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough. Raises
+        NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
         """
         identity = Identity.load(identity_path)
         for address in initial_peers:
@@ -93,7 +93,7 @@ class Host:
         listen = settle(listen)
         announce = check_announced(announce or (), identity.peer_id)
         await _refuse_taken(listen)
-        # an address of our own is no bootstrap: a restarted bootstrap node finds itself in the list
+        # our own address is not a bootstrap: a restarted bootstrap node finds itself in the list
         others = [a for a in initial_peers if addresses.split_peer(a)[1] != identity.peer_id]
         try:
             sockets = SocketFolder()
@@ -115,10 +115,10 @@ class Host:
             if not isinstance(error, P2PDaemonError | OSError):
                 raise
             await asyncio.sleep(_SIGNAL_S)  # raises CancelledError if it was Ctrl-C, which ends the daemon as well
-            said = str(error).removesuffix(": None")  # the daemon ended without a word
+            said = str(error).removesuffix(": None")  # the daemon ended without a message
             if _UNREACHED in said:
                 raise NobodyAnswers(
-                    f"nobody answers at {', '.join(others)}: is the coordinator running, is its port open?"
+                    f"no node answers at {', '.join(others)}: is the coordinator running, is its port open?"
                 ) from None
             raise HostError(f"libp2p does not start (listen {', '.join(listen)}): {said}") from None
         dht_clock.CLOCK.join()
@@ -145,13 +145,13 @@ class Host:
 
     @property
     def socket_folder(self) -> Path:
-        """Where the sockets between this process and its daemon are."""
+        """The folder of the sockets between this process and its daemon."""
         return self._p2p.sockets.path
 
     async def addresses(self) -> list[str]:
         """Multiaddresses others can dial, best first, each ending in /p2p/ and our id, as known right now.
 
-        At most 16: what was to be announced, or where this machine can be reached.
+        At most 16: the announced ones, or those at which this machine can be reached.
         """
         visible = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
         return visible if self._announced else told(self.listen, visible, self.peer_id)
@@ -167,7 +167,7 @@ class Host:
         return stream
 
     async def handle_streams(self, protocol: str, handler: StreamHandler) -> None:
-        """Have `handler(stream, peer id)` called for streams opened to us; the stream is closed when it returns."""
+        """Call `handler(stream, peer id)` for streams opened to us; the stream is closed when it returns."""
         await self._daemon.handle(protocol, handler)
 
     async def close(self) -> None:
@@ -194,7 +194,7 @@ class Host:
 
 
 async def _refuse_taken(listen: Sequence[str]) -> None:
-    """Two daemons may share a port, and each gets half of what comes. Raises HostError."""
+    """Two daemons may share a port, and each would get half of the connections. Raises HostError."""
     for address in listen:
         parts = dict(addresses.components(address))
         host, port = parts.get("ip4") or parts.get("ip6"), int(parts.get("tcp", 0))
@@ -210,7 +210,7 @@ def _is_taken(host: str, port: int) -> bool:
 
 
 async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
-    """Agree with the nodes by which we enter on what time it is; returns the correction of our clock, seconds."""
+    """Agree with the nodes by which we enter on the time; returns the correction of our clock, seconds."""
 
     async def ahead(peer_id: str) -> float:
         began = dht_clock.get_dht_time()

@@ -1,7 +1,7 @@
-"""This machine's own addresses, best first: what others are told to dial.
+"""This machine's own addresses, best first, for others to dial.
 
-The libp2p daemon tells those of the default route alone, or all of them. The first leaves out a VPN beside a home
-router, by which friends could be reached; the second has everybody dial the bridges of our containers.
+The libp2p daemon announces only those of the default route, or all of them. The first leaves out a VPN beside a home
+router, by which friends could reach this machine; the second lets every peer dial our container bridges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NET = Path("/sys/class/net")
 _IF_INET6 = Path("/proc/net/if_inet6")
 _TEMPORARY, _DEPRECATED, _TENTATIVE, _FAILED = 0x01, 0x20, 0x40, 0x08
 _FAR = {socket.AF_INET: "8.8.8.8", socket.AF_INET6: "2620:fe::fe"}
-"""Addresses of the internet: to which of ours a way there leads is asked of the kernel. Nothing is sent."""
+"""Addresses of the internet: the kernel tells which of our addresses has a route there. Nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,19 @@ class Interface:
     name: str
     addresses: tuple[IpAddress, ...]
     bridges_containers: bool = False
-    """It stands between this machine and its own containers or virtual machines."""
+    """Whether it connects this machine to its own containers or virtual machines."""
 
 
 def own_addresses() -> list[IpAddress]:
-    """Of this machine, at which others may reach it; best first. Loopback only if there is nothing else."""
+    """Addresses at which others may reach this machine; best first. Loopback only if there is nothing else."""
     return best_first(_interfaces(), [source for family in _FAR if (source := _source(family)) is not None])
 
 
 def best_first(interfaces: Iterable[Interface], default: Iterable[IpAddress]) -> list[IpAddress]:
-    """The default route's, those of VPNs, global ones, others of networks here; `default`: from which a way leads out.
+    """The default route's, those of VPNs, global ones, others of local networks; `default`: those with a route to the
+    internet.
 
-    Only where there is none of those: addresses without a network, of containers' bridges, and loopback.
+    Addresses without a network, of container bridges, and loopback are used only if there are no others.
     """
     sources = list(default)
     found = [(interface, address) for interface in interfaces for address in interface.addresses]
@@ -87,14 +88,14 @@ def _interfaces() -> list[Interface]:
 
 def _bridges_containers(name: str) -> bool:
     members = _NET / name / "brif"
-    if members.is_dir():  # a bridge with a card or a VPN in it is the machine's own network
+    if members.is_dir():  # a bridge with a network card or a VPN in it is the machine's own network
         names = [member.name for member in members.iterdir()]
         return not any((_NET / member / "device").exists() or _VPN.match(member) for member in names)
     return _OF_CONTAINERS.match(name) is not None
 
 
 def _unfit_ipv6() -> set[IpAddress]:
-    """Addresses that are on their way out, not yet checked, or for a day only where a lasting one is beside them."""
+    """Addresses that are deprecated, not yet checked, or temporary beside a permanent one."""
     passing: dict[str, set[IpAddress]] = {}
     lasting: set[str] = set()
     unfit: set[IpAddress] = set()
@@ -116,7 +117,7 @@ def _unfit_ipv6() -> set[IpAddress]:
 
 
 def _source(family: socket.AddressFamily) -> IpAddress | None:
-    """From which address this machine would reach the internet."""
+    """The address from which this machine would reach the internet."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((_FAR[family], 9))

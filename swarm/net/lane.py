@@ -1,15 +1,15 @@
-"""A lane: one kind of traffic, as the stream that writes it sees it. Kinds differ in weight (see channel.py)."""
+"""A lane: one kind of traffic, from the view of the stream that writes it. Kinds differ in weight (see channel.py)."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 MAX_PIECE = 256 << 10
-"""Bytes that are written at a time, at most."""
+"""Largest number of bytes that are written at a time."""
 
 
 class Lane(Protocol):
-    """Asked for each piece of a frame before it is written."""
+    """Called for each piece of a frame before it is written."""
 
     @property
     def piece(self) -> int:

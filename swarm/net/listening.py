@@ -1,7 +1,8 @@
-"""Where a host listens, and what it tells others of it.
+"""The addresses on which a host listens, and those that it gives to others.
 
-On both families, as far as the machine has them, under one port: IPv4 alone would leave out machines that have only
-IPv6, as on many mobile networks. The port is chosen here, so that it is known for every address of the machine.
+It listens on both families, as far as the machine has them, under one port: IPv4 alone would leave out machines that
+have only IPv6, as on many mobile networks. The port is chosen here, so that it is known for every address of the
+machine.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from swarm.net.addresses import AddressError, components, split_peer
 from swarm.net.interfaces import IpAddress, own_addresses
 
 MAX_ADDRESSES = 16
-"""That others are told."""
+"""Number of addresses given to others."""
 _TRIES = 200
 _LASTING_PORTS = range(10_000, 32_000)
-"""Below those that systems give to outgoing connections: nobody takes them between two starts."""
+"""Below the range of outgoing connections, so that no connection takes them between two starts."""
 _ANY = ("0.0.0.0", "::")
 
 
@@ -57,9 +58,9 @@ def lasting_port() -> int:
 
 
 def told(listen: Sequence[str], visible: Iterable[str], peer_id: str) -> list[str]:
-    """What others are told of a host that listens there: best first, each ending in its id, at most MAX_ADDRESSES.
+    """The addresses to give to others: best first, each ending in the host's id, at most MAX_ADDRESSES.
 
-    `visible`: what the daemon thinks it can be reached at, such as what routers have made of its address.
+    `visible`: the addresses that the daemon assumes, such as those seen behind routers.
     """
     own = own_addresses()
     named = [each for address in listen for each in _expanded(address, own)]
@@ -73,7 +74,7 @@ def told(listen: Sequence[str], visible: Iterable[str], peer_id: str) -> list[st
 
 
 def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:
-    """What a person says others should dial, each once, without the id. Raises AddressError with what is wrong."""
+    """The addresses that a person announces, each once, without the id. Raises AddressError naming the mistake."""
     checked = []
     for address in announce:
         plain, named = split_peer(address)
@@ -86,12 +87,12 @@ def check_announced(announce: Sequence[str], peer_id: str) -> tuple[str, ...]:
             raise AddressError(f"--announce {address}: name the port too, such as {plain}/tcp/4001")
         if port == "0":
             raise AddressError(
-                f"--announce {address}: nobody can dial port 0; name the one that leads here, and --port"
+                f"--announce {address}: port 0 cannot be dialled; name the one that leads here, and --port"
             )
         checked.append(plain)
     found = tuple(dict.fromkeys(checked))
     if len(found) > MAX_ADDRESSES:
-        raise AddressError(f"--announce is given {len(found)} times; at most {MAX_ADDRESSES} are told to others")
+        raise AddressError(f"--announce is given {len(found)} times; at most {MAX_ADDRESSES} are given to others")
     return found
 
 
@@ -104,7 +105,7 @@ def _check_announced_host(address: str, parts: dict[str, str]) -> None:
     ip = ipaddress.ip_address(host)
     reason = None
     if ip.is_unspecified:
-        reason = "that means all addresses of this machine, which nobody can dial; name the one others know"
+        reason = "that means all addresses of this machine and cannot be dialled; name the one others know"
     elif ip.is_multicast or (ip.version == 4 and str(ip) == "255.255.255.255"):
         reason = "that is the address of a group, not of a machine"
     elif ip.version == 6 and ip.is_link_local:
@@ -118,7 +119,7 @@ def _check_announced_host(address: str, parts: dict[str, str]) -> None:
 def _expanded(address: str, own: Sequence[IpAddress]) -> list[str]:
     parts = dict(components(address))
     if (parts.get("tcp") or parts.get("udp")) == "0":
-        return []  # the daemon knows which it took
+        return []  # the daemon knows the port that it took
     if not _is_any(parts):
         return [address]
     version = 4 if "ip4" in parts else 6
@@ -127,7 +128,7 @@ def _expanded(address: str, own: Sequence[IpAddress]) -> list[str]:
 
 
 def _is_ours(address: str, listen: Sequence[str]) -> bool:
-    """Whether it is one at an interface of this machine: those have been ranked, or left out on purpose."""
+    """Whether it is at an interface of this machine: those have been ranked, or left out on purpose."""
     parts = dict(components(address))
     host = _host(parts)
     ports = {dict(components(each)).get("tcp") for each in listen}
@@ -169,7 +170,7 @@ def _free_port(hosts: Sequence[str | None]) -> int:
 
 
 def bound(host: str, port: int) -> int | None:
-    """The error number of taking a TCP port, which is let go of at once; None if it is free."""
+    """The error number of binding a TCP port, which is released at once; None if it is free."""
     try:
         with _socket(host) as probe:
             probe.bind((host, port))
@@ -180,7 +181,7 @@ def bound(host: str, port: int) -> int | None:
 
 def _socket(host: str) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before do not count
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier process do not count
     if ":" in host:
         found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return found

@@ -1,4 +1,4 @@
-"""Observer: what a network tells the program that has it. Each method does nothing unless a program overrides it."""
+"""Observer: callbacks of a network to its program. Each method does nothing unless a program overrides it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.protocol.ids import Actor
 
 class NetworkObserver:
     def message(self, sender: Actor, message: m.Message) -> Awaitable[None] | None:
-        """Of an admitted sender. While what is returned is awaited, nothing more is read from that stream."""
+        """A message of an admitted sender. Until the result is awaited, nothing more is read from that stream."""
         return None
 
     def link_lost(self, actor: Actor, reason: str) -> None:
@@ -21,7 +21,7 @@ class NetworkObserver:
         """A connection is open, for the first time or again."""
 
     def check_frame(self, frame: m.WithPayload) -> None:
-        """Whether a frame can be used. Raises for one that cannot; it is counted against its sender then."""
+        """Raises if a frame cannot be used; it is then counted against its sender."""
 
     def frame_refused(self, sender: Actor, reason: str, count: int) -> None:
         """`count`: frames of this sender that were refused so far."""
@@ -35,4 +35,4 @@ class NetworkObserver:
         """Messages were given up, because their actor could not be reached."""
 
     def undelivered(self, actor: Actor, messages: tuple[m.Message, ...]) -> None:
-        """Nothing of these has left: there has never been a connection."""
+        """These messages were never sent: there has never been a connection."""

@@ -1,6 +1,6 @@
-"""Round trips: how long others take to answer a ping, with the time their process needs for it.
+"""Round trips: how long others take to answer a ping, including the time that their process needs.
 
-The least of the last few counts: a process that is busy, and a frame in front, only make them longer.
+The minimum of the last few counts: a busy process, or a frame in front, only make them longer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from swarm.protocol.messages import Ping
 
 KEPT = 4
 MOST = 1024
-"""Actors and open pings that are remembered; the first known are forgotten."""
+"""Number of actors and open pings that are remembered; the first known are forgotten."""
 
 
 class RoundTrips:
-    """Of one process."""
+    """For one process."""
 
     def __init__(self, me: Actor, clock: Callable[[], float] = time.perf_counter) -> None:
         self._me = me
@@ -35,7 +35,7 @@ class RoundTrips:
         return Ping(self._number)
 
     def answered(self, actor: Actor, number: int) -> None:
-        """What nobody was asked, or somebody else, says nothing."""
+        """Record an answer. Answers to pings that were never sent, or sent to another actor, are ignored."""
         asked = self._asked.get(number)
         if asked is None or asked[0] != actor:
             return
@@ -44,7 +44,7 @@ class RoundTrips:
         _forget_first(self._seconds)
 
     def get(self, actor: Actor) -> float | None:
-        """Seconds; None: not known."""
+        """Seconds; None: unknown."""
         seconds = self._seconds.get(actor)
         return None if seconds is None else min(seconds)
 

@@ -1,8 +1,8 @@
 """The folder of the sockets between a process and its libp2p daemon.
 
-Temporary folders are cleaned: by age (systemd-tmpfiles, tmpreaper) or all of it (a nightly script). Open connections
-live on then, and no new one can be made: nobody is dialled, nobody gets in. Against the first the sockets are kept
-young; of the second the process is told, so that it ends and a supervisor starts it anew.
+Temporary folders are cleaned: by age (systemd-tmpfiles, tmpreaper) or completely (a nightly script). Open connections
+then survive, but no new one can be made: the process neither dials nor accepts. Against cleaning by age the sockets are
+touched. Of the complete cleaning the process is notified, so that it ends and a supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 LOOK_EVERY_S = 2.0
 YOUNG_FOR_S = 3600.0
-"""Cleaners by age leave alone what was touched in the last hours."""
+"""Cleaners by age keep files that were touched in the last hours."""
 LONGEST_PATH = 103
 """Bytes of a Unix socket's path: 103 on macOS, 107 on Linux."""
 _LONGEST_NAME = len("/swarm-peer-01234567/p2pclient-01234567890.sock")
 
 
 class NoSocketFolder(OSError):
-    """No place for sockets; the text says where was looked and what helps."""
+    """No place for sockets; the text says which places were tried and what helps."""
 
 
 class SocketFolder:
@@ -37,15 +37,15 @@ class SocketFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     async def until_cleaned(self, every_s: float = LOOK_EVERY_S) -> str:
-        """Keep the sockets young; returns, with the reason, once one that was there is gone."""
+        """Keep the sockets young; returns, with the reason, once one of them is gone."""
         seen: set[str] = set()
         touched = float("-inf")
         while True:
             there = _names(self.path)
             if seen - there:
                 return (
-                    f"somebody removed {min(seen - there)} from {self.path}, by which this process reaches its libp2p "
-                    "daemon: set TMPDIR to a folder that nobody cleans, and start it again"
+                    f"{min(seen - there)} was removed from {self.path}, by which this process reaches its libp2p "
+                    "daemon: set TMPDIR to a folder that is not cleaned, and start it again"
                 )
             seen |= there
             if (now := asyncio.get_running_loop().time()) - touched >= YOUNG_FOR_S:
@@ -68,7 +68,7 @@ def _made() -> str:
 
 
 def _parents() -> Iterator[str]:
-    """That of TMPDIR first; then those that most systems have."""
+    """The folder of TMPDIR first; then those that most systems have."""
     if told := os.environ.get("TMPDIR"):
         yield os.path.abspath(told)
     yield from ("/tmp", "/var/tmp", "/dev/shm", "/run")
@@ -86,4 +86,4 @@ def _touch(folder: Path, names: set[str]) -> None:
         try:
             os.utime(path)
         except OSError:
-            continue  # it went in this moment: the next look tells
+            continue  # it was removed in this moment: the next check reports it

@@ -1,8 +1,8 @@
-"""One byte stream to another process, with flow control in both directions and no copy that is not needed.
+"""One byte stream to another process, with flow control in both directions and without needless copies.
 
-A `Stream` is an asyncio BufferedProtocol. Small things are read through a scratch buffer of 16 KiB; a payload is read
-by the kernel straight into the buffer the caller has set aside for it. While nobody reads, at most the scratch fills:
-then reading pauses, and the sender feels it. Writing waits until the transport has taken what came before.
+A `Stream` is an asyncio BufferedProtocol. Small reads go through a scratch buffer of 16 KiB; the kernel reads a payload
+directly into the caller's buffer. Without a reader, at most the scratch buffer fills: then reading pauses, and the
+sender blocks. Writing waits until the transport has taken the data before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.net.lane import MAX_PIECE, Lane
 from swarm.net.wire import check_lengths
 
 CHUNK = MAX_PIECE
-"""Bytes written at a time: what is queued in this process beyond the caller's own references."""
+"""Bytes written at a time: the most that is queued in this process beyond the caller's own references."""
 
 _SCRATCH = 16 << 10
 _PREFIX = struct.Struct("<II")  # bytes of the header, bytes of the payload
@@ -35,9 +35,9 @@ class Stream(asyncio.BufferedProtocol):
         self.sent = 0
         """Bytes written so far."""
         self.blocked_s = 0.0
-        """How long, all in all, writing has waited for the other side, or the way there, to take what was written."""
+        """Total seconds for which writing has waited for the other side, or the link, to take the data."""
         self.payload_s = 0.0
-        """How long the payload of the last frame took to arrive, from when its header was read."""
+        """Seconds from the header of the last frame to the end of its payload."""
         self._transport: asyncio.Transport | None = None
         self._scratch = bytearray(_SCRATCH)
         self._start = 0
@@ -125,7 +125,7 @@ class Stream(asyncio.BufferedProtocol):
 
     @property
     def held_up(self) -> bool:
-        """Whether the other side, or the way there, does not take what was written."""
+        """Whether the other side, or the link, does not take the written data."""
         return self._writing_paused
 
     async def wait_ended(self) -> str:
@@ -138,12 +138,12 @@ class Stream(asyncio.BufferedProtocol):
         return "the other side spoke on a one-way stream"
 
     def close(self) -> None:
-        """Close once what is written has left."""
+        """Close once all written data is sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; what is written but not sent is lost."""
+        """Close at once; written data that is not sent is lost."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,12 +1,12 @@
-"""The uplink: how much this process sends, and what goes first when that is less than there is to send.
+"""The uplink: limits how much this process sends, and decides what goes first.
 
-A token bucket says when bytes may leave; start-time fair queueing (Goyal, Vin and Cheng, 1996) says whose they are. A
-lane is a kind of traffic with a weight: lanes that have something to send share the rate by their weights, and what one
-does not use is the others'. Within a lane frames go one after another, so that the first is not slowed by the second.
-The urgent lane never waits; the others pay for what it sends.
+A token bucket says when bytes may leave; start-time fair queueing (Goyal, Vin and Cheng, 1996) says which bytes. A lane
+is a kind of traffic with a weight: lanes with data to send share the rate by their weights, and an unused share goes to
+the others. Within a lane frames go one after another, so that the second does not slow down the first. The urgent lane
+never waits; the others pay for its bytes.
 
-Frames are written in pieces of a fortieth of a second, and what waits for its turn has not been handed to the socket:
-the queues below stay empty, so that urgent messages, and whatever else shares the link, find it free.
+Frames are written in pieces of a fortieth of a second, and waiting data is not handed to the socket: the queues below
+stay empty, so that urgent messages, and other users of the link, find it free.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Generic, TypeVar
 from swarm.net.lane import MAX_PIECE
 
 LEAST_RATE = 8000
-"""Bytes a second. With less, not even heartbeats and the address book get through."""
+"""Bytes/s. With less, not even heartbeats and the address book get through."""
 BURST_S = 0.1
-"""What may leave at once, in seconds of the rate: so long the process may sleep without losing some of its share."""
+"""Seconds of the rate that may leave at once: the process may sleep this long without losing some of its share."""
 
 _LEAST_BURST = 4096
 _PIECES = 4  # in a burst
@@ -36,7 +36,7 @@ Item = TypeVar("Item")
 class Bucket:
     """Tokens for bytes. In any t seconds at most `rate`·t + `burst` + 1 bytes are taken.
 
-    `rate`: bytes a second. Times are of one clock that never goes back, in seconds.
+    `rate`: bytes/s. Times are of one monotonic clock, in seconds.
     """
 
     def __init__(self, rate: float, now: float) -> None:
@@ -46,7 +46,7 @@ class Bucket:
         self._at = now
 
     def take(self, nbytes: int, now: float) -> bool:
-        """Whether so many bytes, at most a burst, may leave now; they are paid for then."""
+        """Whether this number of bytes, at most a burst, may leave now; if so, they are paid for."""
         assert nbytes <= self.burst, "more than ever fits"
         self._refill(now)
         if self._level < nbytes - _SLACK:
@@ -55,12 +55,12 @@ class Bucket:
         return True
 
     def charge(self, nbytes: int, now: float) -> None:
-        """Pay for bytes that leave whether they may or not."""
+        """Pay for bytes that leave in any case."""
         self._refill(now)
         self._level -= nbytes
 
     def wait(self, nbytes: int, now: float) -> float:
-        """Seconds until `take` says yes, if nobody else takes or charges."""
+        """Seconds until `take` returns True, if there are no other calls of `take` or `charge`."""
         self._refill(now)
         return max(0.0, (nbytes - self._level) / self.rate)
 
@@ -80,7 +80,7 @@ class Waiting(Generic[Item]):
 
 
 class Line(Generic[Item]):
-    """Who is next. Over any time in which two lanes wait, their bytes ÷ weight differ by a piece of each at most."""
+    """Decides which request is next. While two lanes wait, their bytes ÷ weight differ by a piece of each at most."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, list[Waiting[Item]]] = {}
@@ -110,7 +110,7 @@ class Line(Generic[Item]):
         return request.item
 
     def drop(self, lane: Hashable) -> Item:
-        """Take out the next request of a lane that waits: nobody wants it any more."""
+        """Take out the next request of a waiting lane: it was cancelled."""
         return self._leave(lane).item
 
     def _leave(self, lane: Hashable) -> Waiting[Item]:
@@ -125,7 +125,7 @@ class Uplink:
     """The limit of one process. Used in one event loop."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`rate`: bytes a second, at least LEAST_RATE."""
+        """`rate`: bytes/s, at least LEAST_RATE."""
         assert rate >= LEAST_RATE, "checked where it was given"
         self.rate = rate
         self._clock = clock
@@ -137,7 +137,7 @@ class Uplink:
         self._next: asyncio.Handle | None = None
 
     def lane(self, weight: float | None) -> LimitedLane:
-        """A kind of traffic. `weight` None: urgent."""
+        """A lane for one kind of traffic. `weight` None: urgent."""
         return LimitedLane(self, weight)
 
     def frame(self) -> int:
@@ -159,7 +159,7 @@ class Uplink:
         self._next = None
         while (found := self._line.first()) is not None:
             lane, request = found
-            if request.item.done():  # who waited was cancelled
+            if request.item.done():  # the waiter was cancelled
                 self._line.drop(lane)
                 continue
             loop = asyncio.get_running_loop()
@@ -169,13 +169,13 @@ class Uplink:
                 return
             assert isinstance(lane, LimitedLane) and lane.weight is not None
             self._line.serve(lane, lane.weight).set_result(None)
-            # in the loop's next round: first the one served asks for its next piece, else its lane would look empty
+            # in the loop's next round: first the served lane requests its next piece, else it would look empty
             self._next = loop.call_soon(self._serve)
             return
 
 
 class LimitedLane:
-    """What one kind of traffic asks for its pieces under a limit. Implements Lane."""
+    """Requests pieces under a limit for one kind of traffic. Implements Lane."""
 
     def __init__(self, uplink: Uplink, weight: float | None) -> None:
         self._uplink = uplink
@@ -194,4 +194,4 @@ class LimitedLane:
             await self._uplink.take(self, frame, nbytes)
 
     def wrote(self, nbytes: int) -> None:
-        """It was paid for before."""
+        """The piece was paid for before."""

@@ -1,12 +1,12 @@
-"""Who of a stage sums how much of its gradients: the less, the slower its line is.
+"""Which replica of a stage sums which buckets of its gradients: fewer for replicas with slower links.
 
-A replica sends its own part of every bucket that another one sums, once, and of each that it sums itself the sum to all
-the others. Of `B` buckets among `R` replicas, `n` of them its own, that is B + n·(R − 2): about 2·B with equal shares,
-B with none. So who has a slow line sums nothing, if the others' lines allow it, and the reduce takes half as long. (Of
-two replicas each sends the same, however many it sums.)
+A replica sends its own part of every bucket that another replica sums, once. It sends the sum of each bucket that it
+sums itself to all others. Of `B` buckets among `R` replicas, `n` of them its own, it sends B + n·(R − 2): about 2·B
+with equal shares, B with none. So a replica with a slow link sums nothing, if the others' links allow it, and the
+reduction takes half as long. (Of two replicas each sends the same, however many buckets it sums.)
 
-Only where sums are exact: there the bytes do not depend on who sums. Compressed ones leave a residual where they are
-summed.
+This holds only for exact sums, whose bytes do not depend on the replica that sums. Compressed sums leave a residual at
+the replica that sums.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from heapq import heapify, heapreplace
 from statistics import median
 
 EVEN = 1.25
-"""Lines that differ by no more than this factor count as equal."""
+"""Links that differ by no more than this factor count as equal."""
 UNIT = 1000.0
-"""Bytes a second, in which a table names lines."""
+"""Unit of link rates in a table, bytes/s."""
 
 
 def lines_of(rates: Sequence[float]) -> tuple[int, ...]:
-    """What a table says of its members' lines, kB a second. Empty: they are equal, or it does not matter.
+    """The link rates of the members for a table, in kB/s. Empty: they are equal, or irrelevant.
 
-    `rates`: bytes a second that each can send and receive; infinite if that is not known, which counts as the median.
+    `rates`: bytes/s that each member can send and receive; infinite if unknown, which counts as the median.
     """
     known = [rate for rate in rates if math.isfinite(rate)]
     if len(rates) < 3 or not known:
@@ -38,10 +38,10 @@ def lines_of(rates: Sequence[float]) -> tuple[int, ...]:
 
 
 def owners(lines: Sequence[int], members: int, buckets: int) -> list[int]:
-    """Which of so many members sums each bucket. The same everywhere.
+    """The index of the member that sums each bucket. All actors compute the same result.
 
-    In turn, where lines are equal. Else each bucket goes to whom it lets finish first, and who has several has them
-    spread over all.
+    With equal links, members take turns. Otherwise each bucket goes to the member that would finish first, and the
+    buckets of one member are spread over all buckets.
     """
     if not lines:
         return [bucket % members for bucket in range(buckets)]

@@ -1,8 +1,7 @@
-"""Forecast: whether a newcomer can ever catch up. The sums of a step must come in less time than a step takes.
+"""Forecast whether a newcomer can ever catch up: the sums of a step must arrive in less time than a step takes.
 
-Both sides say it when a stage is taken up while others train: the coordinator to the organiser, the peer to its
-owner.
-It is a forecast: what others of the house download, and what the donors have left to send, is not known here.
+When a peer takes up a stage while others train, the coordinator tells the organiser and the peer tells its owner. The
+forecast does not know what else uses the newcomer's downlink, nor how much uplink the donors have left.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from swarm.protocol.settings import Settings
 def forecast(
     actor: Actor, stage: StageIndex, settings: Settings, downlink: float | None, step_s: float
 ) -> CatchUpForecast | None:
-    """`downlink`: bytes a second; `step_s`: seconds of a step. None while one of them, or the size, is not known."""
+    """`downlink`: bytes/s. `step_s`: seconds per step. None while one of them, or the size of the sums, is unknown."""
     nbytes = settings.stage_sums[stage] if settings.stage_sums else 0
     if not downlink or not nbytes or step_s <= 0:
         return None

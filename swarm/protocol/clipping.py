@@ -1,4 +1,4 @@
-"""The one number a decision carries: what every gradient sum is multiplied by."""
+"""The scale that a decision carries: the factor for every gradient sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which codecs a run may choose from, gentlest first, and what each asks of a link. Numbers only: it codes nothing."""
+"""The codecs that a run may choose from, gentlest first, and their frame sizes. Only numbers: this file encodes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.messages import CodecPair
 
 Slot = tuple[int, Direction]
-"""A boundary, from 1 on, and a direction: what one codec is chosen for."""
+"""A boundary, from 1 on, and a direction: one codec is chosen for each slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +24,32 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class CodecLadders:
-    """Equal for all boundaries of a run: what crosses has one shape. Use `of`, which leaves out what saves nothing."""
+    """The same for all boundaries of a run, since all frames have one shape. `of` drops codecs that save nothing."""
 
     forward: tuple[Rung, ...]
     backward: tuple[Rung, ...]
     start: CodecPair
-    """Until the links are measured."""
+    """Used until the links are measured."""
 
     @classmethod
     def of(cls, forward: Iterable[Rung], backward: Iterable[Rung], start: CodecPair) -> CodecLadders:
-        """`forward` and `backward` gentlest first. `start` stays, whatever it saves."""
+        """`forward` and `backward`: gentlest first. `start` is kept even if it saves nothing."""
         return cls(_steps(forward, start.forward), _steps(backward, start.backward), start)
 
     def rungs(self, direction: Direction) -> tuple[Rung, ...]:
         return self.forward if direction is Direction.FORWARD else self.backward
 
     def place(self, direction: Direction, codec: str) -> int | None:
-        """On which rung a codec stands; None for one that is not to be chosen here."""
+        """The rung of a codec; None for a codec that is not on the ladder."""
         return next((i for i, rung in enumerate(self.rungs(direction)) if rung.codec == codec), None)
 
     def has(self, codecs: tuple[CodecPair, ...]) -> bool:
-        """Whether all of them may be chosen."""
+        """Whether all these codecs are on the ladders."""
         return all(self.place(way, pair.of(way)) is not None for pair in codecs for way in Direction)
 
 
 def _steps(rungs: Iterable[Rung], start: str) -> tuple[Rung, ...]:
-    """Each takes fewer bytes than the one before."""
+    """The rungs of which each takes fewer bytes than the one before."""
     kept: list[Rung] = []
     for rung in rungs:
         if rung.codec == start:

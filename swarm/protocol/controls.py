@@ -1,7 +1,8 @@
-"""What the organiser has told a run to do: the commands of the decision record, and what they amount to.
+"""The organiser's commands in the decision record, and their combined effect.
 
-A command is durable before it takes effect, and what it does is a function of the record alone: a coordinator that
-starts again, or takes over, goes on as commanded. What changes the result stands in each step's decision too (`rate`).
+A command is durable before it takes effect, and its effect is a function of the record alone: a coordinator that
+restarts or takes over continues as commanded. A command that changes the result is also part of each step's decision
+(`rate`).
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from swarm.protocol.settings import Settings
 
 NAMES = ("pause", "resume", "expel", "dismiss", "checkpoint", "stop_after", "steps", "rate")
 GO_BACK = "go_back"
-"""A coordinator's own command, when the run has diverged (swarm/protocol/coordinator/divergence.py)."""
+"""The coordinator's own command, for a run that has diverged (swarm/protocol/coordinator/divergence.py)."""
 MOST_STEPS = 2**31 - 1
 MOST_RATE = 1e6
 REQUESTS = 64
-"""Requests that are remembered, so that one that is repeated is one command."""
+"""Number of requests that are remembered, so that a repeated request is one command."""
 EXCUSED = 256
-"""Peers that were let go and are remembered: who has not left by then was never there again."""
+"""Number of dismissed peers that are remembered. A peer that has not left by then was not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retreat:
-    """What a `go_back` says."""
+    """The value of a `go_back` command."""
 
     version: int
-    """From here the history goes on."""
+    """The version from which the history continues."""
     term: int
-    """In which it was ordered. It is done when a rollback stands that was written in a later one."""
+    """The term that ordered it. It is done when a rollback of a later term is on record."""
     rate: float
-    """The learning rate's factor from then on: as that of `rate`."""
+    """The factor of the learning rate from then on, as in the command `rate`."""
 
     @property
     def value(self) -> str:
-        """As it stands in the command."""
+        """The text in the command."""
         return f"{self.version} {self.term} {self.rate!r}"
 
     @classmethod
@@ -47,32 +48,32 @@ class Retreat:
         """Raises ValueError."""
         fields = value.split(" ")
         if len(fields) != 3 or not all(n.isascii() and n.isdigit() and len(n) < 20 for n in fields[:2]):
-            raise ValueError(f"{value!r} is no version, term and rate to go back to")
+            raise ValueError(f"{value!r} is not a version, a term and a rate to go back to")
         return cls(int(fields[0]), int(fields[1]), read_rate(fields[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """After some commands, in the order of the record."""
+    """The effect of some commands, in the order of the record."""
 
     count: int = 0
-    """Commands given; they are numbered from 1."""
+    """Number of commands given; they are numbered from 1."""
     steps: int | None = None
-    """After so many steps the run ends; None: after as many as the manifest says."""
+    """Number of steps after which the run ends; None: the manifest's number."""
     rate: float = 1.0
-    """What the learning rate's schedule is multiplied by, in steps that open from now on."""
+    """Factor of the learning rate's schedule, in steps that open from now on."""
     paused: Command | None = None
-    """Why no pass opens."""
+    """The command that pauses the run, if any: no pass opens."""
     checkpoint: int = 0
-    """This version or a later one is to be in the archive; 0: none but what the manifest says."""
+    """This version or a later one is to be archived; 0: only the manifest's checkpoints."""
     expelled: tuple[Command, ...] = ()
-    """`value`: the peer id of who has no part in the run any more."""
+    """`value`: the id of a peer that has no part in the run any more."""
     excused: tuple[Command, ...] = ()
-    """`value`: as `life`, of who is to leave."""
+    """`value`: as `life`, of a peer that is to leave."""
     retreat: Retreat | None = None
-    """The last time that the run was to go back since it had diverged."""
+    """The last return to an earlier version because the run had diverged."""
     retreats: int = 0
-    """How often it was."""
+    """Number of such returns."""
     requests: tuple[tuple[str, int], ...] = ()
     """The newest requests and the numbers of their commands."""
 
@@ -104,16 +105,16 @@ class Controls:
                 return replace(controls, rate=float(command.value))
 
     def end(self, settings: Settings) -> int:
-        """After so many steps the run is done."""
+        """Number of steps after which the run is done."""
         return settings.steps if self.steps is None else self.steps
 
     def number_of(self, request: str) -> int | None:
-        """The command that a request has become; None: none that is remembered."""
+        """The number of the command that a request has become; None: the request is not remembered."""
         return dict(self.requests).get(request)
 
 
 def life(actor: Actor) -> str:
-    """Whom a `dismiss` lets go: this life of a peer; it may come again."""
+    """The value of a `dismiss`: this incarnation of a peer. The peer may come again."""
     return f"{actor.peer}.{actor.incarnation}"
 
 
@@ -136,7 +137,7 @@ def read_life(value: str) -> Actor:
     """Raises ValueError."""
     peer, _, incarnation = value.rpartition(".")
     if not (peer and incarnation.isascii() and incarnation.isdigit() and len(incarnation) < 20):
-        raise ValueError(f"{value!r} is no peer with its incarnation")
+        raise ValueError(f"{value!r} is not a peer id with an incarnation")
     return Actor(peer, int(incarnation))
 
 
@@ -148,7 +149,7 @@ def read_rate(value: str) -> float:
         rate = math.nan
     if not 0.0 < rate <= MOST_RATE:
         raise ValueError(
-            f"{value!r} is no rate: give a number above 0, at most {MOST_RATE:g}, that the learning rate is multiplied "
+            f"{value!r} is not a rate: give a number above 0, at most {MOST_RATE:g}, to multiply the learning rate "
             "by; 1 is the manifest's own"
         )
     return rate
@@ -157,5 +158,5 @@ def read_rate(value: str) -> float:
 def read_steps(value: str) -> int:
     """Raises ValueError."""
     if not (value.isascii() and value.isdigit() and 1 <= len(value) <= 10 and 1 <= int(value) <= MOST_STEPS):
-        raise ValueError(f"{value!r} is no number of steps: give a whole number from 1 to {MOST_STEPS}")
+        raise ValueError(f"{value!r} is not a number of steps: give a whole number from 1 to {MOST_STEPS}")
     return int(value)

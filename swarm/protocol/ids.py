@@ -1,4 +1,4 @@
-"""The names things go by: actors, passes, keys. Distinct types, so that a stage is never mistaken for a step."""
+"""Identifiers: actors, passes, keys. Distinct types, so that a stage is never mistaken for a step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ StepNumber = NewType("StepNumber", int)
 Microbatch = NewType("Microbatch", int)
 Term = NewType("Term", int)
 NEVER = Term(0)
-"""Before the first term: what has not happened yet."""
+"""The term before the first one: an event that has not happened yet."""
 
 
 COORDINATOR_INCARNATION = 0
-"""The coordinator's lives are told apart by the term; peers find it again under the same name."""
+"""All lives of the coordinator have one name, so that peers find it again; the term tells them apart."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Actor:
-    """Who acts: a peer id and the incarnation of its process. A restart is another actor; the old one is fenced."""
+    """A peer id and the incarnation of its process. A restart makes another actor; the old one is fenced."""
 
     peer: str
     incarnation: int
@@ -78,7 +78,7 @@ class FrameKey:
     microbatch: Microbatch
 
     def __hash__(self) -> int:
-        """Keys that meet in a table are of one pass: its name need not be hashed with each of them."""
+        """Keys in one table belong to one pass, so the pass need not be hashed with each of them."""
         return hash((self.boundary, self.microbatch))
 
     def __str__(self) -> str:
@@ -90,21 +90,21 @@ class FrameKey:
 class Attempt:
     """One attempt of one stage to reduce: void as soon as the stage's table has another number.
 
-    Two stages that share parameters reduce them together: the table of either voids the attempts of both.
+    Two stages that share parameters reduce them together: a new table of either stage voids the attempts of both.
     """
 
     pass_id: PassId
     stage: StageIndex
     number: int
     partner: int = -1
-    """Number of the other stage's table; −1 where nothing is shared."""
+    """Number of the other stage's table; −1 if no parameters are shared."""
 
     def of_partner(self, stage: StageIndex) -> Attempt:
-        """The attempt that belongs to this one in the other stage."""
+        """The attempt of the other stage that belongs to this one."""
         return Attempt(self.pass_id, stage, self.partner, self.number)
 
     def ends(self, other: Attempt) -> bool:
-        """Whether the other one is void if this one is: the same, or under an older table."""
+        """Whether `other` is void if this attempt is void: it is the same, or under an older table."""
         return (other.pass_id, other.stage) == (self.pass_id, self.stage) and other.number <= self.number
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PartKey:
-    """What `contributor` adds to `bucket`, on its way to the bucket's reducer."""
+    """The part that `contributor` adds to `bucket`, on its way to the bucket's reducer."""
 
     attempt: Attempt
     bucket: int
@@ -133,7 +133,7 @@ Key = FrameKey | PartKey | SumKey
 
 
 class End(enum.IntEnum):
-    """The two ends of what crosses a boundary, as the peer between two boundaries sees them."""
+    """The two ends of a boundary, seen by the peer between two boundaries."""
 
     RECEIVED = 0
     SENT = 1
@@ -141,7 +141,7 @@ class End(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BaseKey:
-    """A reconstruction that a peer keeps: of microbatch `m` of the step `visit`, as it came in or as it went out."""
+    """A reconstruction that a peer keeps, received or sent: of microbatch `m` of the step `visit`."""
 
     visit: StepNumber
     microbatch: Microbatch

@@ -1,8 +1,8 @@
-"""What goes into every core and what comes out of it: inputs (facts) and actions (orders to the driver).
+"""The inputs (facts) and actions (orders to the driver) of every core.
 
 A driver calls `core.handle(input, now)` and carries out the returned actions in order; it calls `handle(Tick(), now)`
-no later than `core.next_wakeup()`. Times are seconds on the driver's monotonic clock. What only one kind of core takes
-or gives stands in its own `io`.
+no later than `core.next_wakeup()`. Times are seconds on the driver's monotonic clock. Inputs and actions of one kind of
+core only are in that core's own `io`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Emit(Action):
 
 @dataclass(frozen=True, slots=True)
 class Stop(Action):
-    """The actor is finished. `failed`: with the run undone, and nothing that it could still do about it."""
+    """The actor is finished. `failed`: the run is not done, and this actor cannot continue it."""
 
     reason: str
     failed: bool = False

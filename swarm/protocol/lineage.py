@@ -1,13 +1,13 @@
-"""What crosses the boundaries of one peer in one training pass, as far as it is built on earlier visits.
+"""How the frames of one peer in one training pass depend on earlier visits.
 
-A key frame owes nothing to an earlier visit; other frames are the change since the base, the reconstruction that both
-ends kept of the visit before. Whether a frame is a key frame depends on its sender's memory alone. The receiver says in
-its Want which base it has; if that is not the sender's, the same reconstruction is sent whole. So a frame that is sent
-again, and to whomever, never changes what is computed.
+A key frame does not depend on an earlier visit. Other frames are the change relative to the base: the reconstruction of
+the visit before, which both ends kept. Whether a frame is a key frame depends on its sender's memory alone. The
+receiver names its base in the Want; if the sender has another base, it sends the same reconstruction as a whole frame.
+So a repeated frame, to any receiver, never changes the computed result.
 
-Peers that remember differently compute differently, and a step must not mix the two: of two peers that die beside each
-other in one step, the second may have computed with another copy of an activation than the first. The receipt shows it:
-stages that computed with the same copies have receipts that match (`mismatch`).
+Peers with different bases compute different results, and a step must not mix them: if two neighbours die in one step,
+the second may have computed with another copy of an activation than the first. The receipts detect it: stages that
+computed with the same copies have matching receipts (`mismatch`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _NONE = Lineage()
 
 
 class Crossings:
-    """`received`, `sent`: digests of the bases of the visit before, by microbatch. All empty in a run without bases.
+    """`received`, `sent`: digests of the bases of the visit before, by microbatch. Both are empty in a run without
+    bases.
 
-    `mutual` False: the sender alone builds on them, and every frame is whole.
+    `mutual` False: only the sender uses the bases, and every frame is whole.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Crossings:
         mutual: bool = True,
     ) -> None:
         self.receipt: Receipt | None = None
-        """Of all microbatches accumulated so far; None while nothing with a digest has crossed."""
+        """Receipt of all microbatches accumulated so far; None while no frame with a digest has crossed."""
         self._visit = visit
         self._mutual = mutual
         self._bases = {End.RECEIVED: dict(received or {}), End.SENT: dict(sent or {})}
@@ -51,7 +52,7 @@ class Crossings:
     # ------------------------------------------------------------ frames that come
 
     def hints(self, keys: Sequence[Key]) -> tuple[int, ...]:
-        """What to say in a Want of these keys: the base that each may be sent as a change of, 0 for none."""
+        """The bases to name in a Want of these keys, 0 for none: the sender may send the change relative to them."""
         known = self._bases[End.RECEIVED]
         hints = tuple(
             known.get(key.microbatch, 0) if isinstance(key, FrameKey) and key.direction is Direction.FORWARD else 0
@@ -60,34 +61,34 @@ class Crossings:
         return hints if any(hints) else ()
 
     def accepts(self, m: Microbatch, lineage: Lineage | None) -> bool:
-        """Whether an activation is whole, or a change of the very base that is held here."""
+        """Whether an activation is whole, or relative to the base that is held here."""
         return lineage is None or lineage.base in (0, self._bases[End.RECEIVED].get(m, 0))
 
     def arrived(self, m: Microbatch, lineage: Lineage | None) -> None:
-        """An activation is taken."""
+        """An activation is accepted."""
         self._inputs[m] = lineage or _NONE
 
     def gradient_arrived(self, m: Microbatch, lineage: Lineage | None) -> None:
         self._gradients[m] = lineage or _NONE
 
-    # ------------------------------------------------------------ what the compute thread is told
+    # ------------------------------------------------------------ orders to the compute thread
 
     def decoded_with(self, m: Microbatch) -> BaseKey | None:
-        """The base that the activation of `m` is a change of; None: it is whole."""
+        """The base that the activation of `m` is relative to; None: it is whole."""
         return self._key(m, End.RECEIVED) if self._inputs.get(m, _NONE).base else None
 
     def encoded_with(self, m: Microbatch) -> BaseKey | None:
-        """The base that the output of `m` is to be a change of; None: a key frame."""
+        """The base to encode the output of `m` relative to; None: a key frame."""
         return self._key(m, End.SENT) if m in self._bases[End.SENT] else None
 
     def _key(self, m: Microbatch, end: End) -> BaseKey:
         assert self._visit is not None
         return BaseKey(self._visit, m, end)
 
-    # ------------------------------------------------------------ what it has computed
+    # ------------------------------------------------------------ results of the compute thread
 
     def forwarded(self, m: Microbatch, received: int, sent: int) -> Lineage | None:
-        """The lineage of the computed activation. `received`, `sent`: digests of the reconstructions in and out."""
+        """The lineage of the computed activation. `received`, `sent`: digests of input and output reconstruction."""
         if not sent:
             return None
         self._sent[m] = sent
@@ -95,7 +96,7 @@ class Crossings:
         return Lineage(source=received, base=base if self._mutual else 0, fresh=not base)
 
     def accumulated(self, m: Microbatch, received: int) -> Lineage | None:
-        """`m` is in the sums, or will be: the lineage of its gradient for the stage before."""
+        """`m` is in the sums, or will be. Returns the lineage of its gradient for the stage before."""
         arrived, gradient = self._inputs.get(m, _NONE), self._gradients.get(m, _NONE)
         sent = self._sent.get(m, 0)
         if not received and not sent:
@@ -111,7 +112,7 @@ class Crossings:
         self.receipt = total((self.receipt, told))
         if received and self._mutual:
             self._left[End.RECEIVED, m] = received
-        if sent and gradient.source == sent:  # else the next stage has used a copy that another peer made
+        if sent and gradient.source == sent:  # otherwise the next stage used the copy of another peer
             self._left[End.SENT, m] = sent
         return Lineage(source=received, trail=trail)
 
@@ -121,12 +122,12 @@ class Crossings:
             known.pop(m, None)
 
     def left(self) -> Mapping[tuple[End, Microbatch], int]:
-        """Digests of what the next visit may build on."""
+        """Digests of the bases for the next visit."""
         return self._left
 
 
 def total(receipts: Iterable[Receipt | None]) -> Receipt | None:
-    """Of disjoint sets of microbatches."""
+    """The receipt of the union of disjoint sets of microbatches."""
     known = [receipt for receipt in receipts if receipt is not None]
     if not known:
         return None
@@ -152,6 +153,6 @@ def mismatch(receipts: Sequence[Receipt | None]) -> int | None:
 
 
 def _hash(*values: int) -> int:
-    """63 bits, never 0: that says none."""
+    """A hash of 63 bits, never 0: 0 means none."""
     raw = hashlib.blake2b(struct.pack(f"<{len(values)}Q", *values), digest_size=8).digest()
     return (int.from_bytes(raw, "little") & _MASK) or 1

@@ -1,4 +1,4 @@
-"""Collects a core's actions; sends around pairs that cannot reach each other."""
+"""Collects a core's actions, and routes messages around broken connections."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ RELAYED = Want | WithPayload
 
 
 class Outbox:
-    """`routes[other]` is the sibling that passes messages on to `other` while the direct way is broken."""
+    """`routes[other]` is the actor that forwards messages to `other` while the direct connection is broken."""
 
     def __init__(self, me: Actor) -> None:
         self._me = me
         self._actions: list[Action] = []
         self.routes: dict[Actor, Actor] = {}
         self._told: dict[Actor, Actor] = {}
-        """Routes as last told, in whichever pass that was."""
+        """The routes reported last, in any pass."""
 
     def add(self, action: Action) -> None:
         self._actions.append(action)
@@ -27,13 +27,13 @@ class Outbox:
         self._actions.append(Emit(event))
 
     def tell_route(self, other: Actor, via: Actor, reason: str) -> None:
-        """Routes are found anew in every pass: told is only what is another than in the last one."""
+        """Report a route unless it equals the last reported one: every pass finds its routes anew."""
         if self._told.get(other) != via:
             self._told[other] = via
             self.emit(RouteChanged(str(other), str(via), reason))
 
     def straight(self, other: Actor) -> None:
-        """It is reached directly again."""
+        """An actor is directly reachable again."""
         self.routes.pop(other, None)
         self._told.pop(other, None)
 

@@ -1,13 +1,13 @@
-"""Residuals: what compressed averaging lost in one step, and whose counts in the next.
+"""Residuals: the error of compressed averaging in one step, and which residuals enter the next step.
 
-A replica compresses its share of every bucket, the bucket's reducer compresses the sum, and both add what that lost to
-the same place of the next step (error feedback on both sides: Tang et al., DoubleSqueeze, arXiv 1905.05957; Tang et
-al., 1-bit Adam, arXiv 2102.02888). So a step's bytes depend on who has done what in it and in the steps before. All of
-that is common knowledge: the table of a pass tells each member's place in the roster that decided the step before, and
-the decision records it.
+A replica compresses its share of every bucket, and the bucket's reducer compresses the sum. Both add the error to the
+same place of the next step (error feedback on both sides: Tang et al., DoubleSqueeze, arXiv 1905.05957; Tang et al.,
+1-bit Adam, arXiv 2102.02888). So a step's bytes depend on which replica did what in this step and the steps before. All
+actors know this: the table of a pass gives each member's place in the roster that decided the step before, and the
+decision records it.
 
-Residuals count if the step before was decided in the same term, by a roster with the same actor in it, and was not
-skipped. Those of a reduced bucket count if that actor reduced it then too. Otherwise they are empty.
+A residual counts if the step before was decided in the same term, by a roster with the same actor in it, and was not
+skipped. The residual of a reduced bucket counts if that actor also reduced it then. Otherwise residuals are empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarm.protocol.messages import Decision, StageTable
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """Of one peer: that it holds the residuals of a decided step, and what was its place in that step's roster."""
+    """The residuals that a peer holds: of which decided step, and its place in that step's roster."""
 
     term: Term
     step: StepNumber
@@ -29,42 +29,42 @@ class Carry:
 
     @classmethod
     def of(cls, me: Actor, table: StageTable, decision: Decision) -> Carry | None:
-        """What `me` holds once it has applied `decision`, in which its stage had `table`."""
+        """The residuals of `me` once it has applied `decision`, in which its stage had `table`."""
         if decision.skip or me not in table.roster:
             return None
         return cls(decision.term, decision.step, table.roster.index(me))
 
 
 def carry_of(me: Actor, table: StageTable, pass_id: PassId, held: Carry | None) -> Carry | None:
-    """The residuals that `me` is to use in a pass, as its table says. Raises LookupError when they are not held."""
+    """The residuals that `me` is to use in a pass, as its table says. Raises LookupError if it does not hold them."""
     index = table.carried[table.roster.index(me)] if table.carried and me in table.roster else -1
     if index < 0:
         return None
     if held is None or (held.term, held.step + 1, held.index) != (pass_id.term, pass_id.step, index):
-        raise LookupError(f"lacks the residuals of step {pass_id.step - 1}, which the pass builds on")
+        raise LookupError(f"lacks the residuals of step {pass_id.step - 1}, which the pass needs")
     return held
 
 
 class Rosters:
-    """The coordinator's side: who decided the last step, by stage. Forgotten with the process, which ends the term."""
+    """The coordinator's side: the last decided step's rosters, by stage. A restart loses them and ends the term."""
 
     def __init__(self) -> None:
         self._decision: Decision | None = None
         self._places: list[dict[Actor, int]] = []
 
     def decided(self, decision: Decision, tables: Iterable[StageTable], without: frozenset[Actor]) -> None:
-        """`without`: who died when all others were prepared. If one of them is back, it has perhaps not applied it."""
+        """`without`: actors that died when all others were prepared. Such an actor may come back without this step."""
         self._decision = decision
         self._places = [
             {actor: place for place, actor in enumerate(table.roster) if actor not in without} for table in tables
         ]
 
     def in_order(self, pass_id: PassId, rosters: Sequence[Sequence[Actor]]) -> list[list[Actor]]:
-        """The same rosters, each as much as possible in the order of the step before: buckets keep their reducers."""
+        """The same rosters, each ordered as in the step before where possible, so that buckets keep their reducers."""
         return [self._in_order(self._of(pass_id, stage), roster) for stage, roster in enumerate(rosters)]
 
     def carried(self, pass_id: PassId, stage: int, roster: Iterable[Actor]) -> tuple[int, ...]:
-        """For `StageTable.carried`."""
+        """The value of `StageTable.carried`."""
         known = self._of(pass_id, stage)
         return tuple(known.get(actor, -1) for actor in roster)
 

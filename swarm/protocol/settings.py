@@ -1,4 +1,4 @@
-"""What the cores need to know of a run: numbers only, derived from the manifest."""
+"""The numbers of a run that the cores need, derived from the manifest."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from swarm.protocol.update import Update, update_of
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Durations in seconds. All but `slots`, `audit_secret` and what begins with `stage_` are equal for all actors."""
+    """Durations in seconds. All but `slots`, `audit_secret` and the `stage_…` fields are equal for all actors."""
 
     stages: int
     microbatches: int
     steps: int
     tokens_per_step: int
     targets_per_step: int
-    """What a step's loss is summed over: tokens, or images."""
+    """Number of targets that a step's loss is summed over: tokens, or images."""
     optimizer: OptimizerSection
     replicas: int
     evaluate_every: int
@@ -32,31 +32,33 @@ class Settings:
     start_timeout_s: float
     heartbeat_s: float = 1.0
     reconnect_grace_s: float = 0.2
-    """How long a broken connection may take to come back before its actor is taken for dead."""
+    """Seconds that a broken connection may take to come back before its actor counts as dead."""
     leave_s: float = 8.0
-    """How long a peer that was asked to leave stays at most. Its process needs up to two seconds more to end."""
+    """Longest stay in seconds of a peer that was asked to leave. Its process needs up to two seconds more to end."""
     stage_memory: tuple[int, ...] = ()
-    """Bytes that a peer of each stage cannot do without. Known to coordinators; empty: nobody is judged by it."""
+    """Bytes that a peer of each stage needs at least. Known to coordinators; empty: memory is not checked."""
     stage_sums: tuple[int, ...] = ()
-    """Bytes of the sums of a step, by stage, as they usually cross; empty: nothing is forecast."""
+    """Usual encoded bytes of the sums of a step, by stage; empty: no forecast."""
     stage_frames: tuple[float, ...] = ()
     """Bytes that a peer of each stage sends for a microbatch. Known to coordinators; empty: uplinks do not count."""
     slots: int = 0
-    """Microbatches a peer works on at once, at most. 0: as many as the depth of the pipeline asks for (`Slots`)."""
+    """Largest number of microbatches that a peer works on at once. 0: chosen by the pipeline's depth (`Slots`)."""
     averages_compressed: bool = False
-    """Replicas exchange compressed gradients, and keep what that loses for the next step."""
+    """Whether version 0 is in the archive from the start, and is loaded from it. Otherwise every peer makes it."""
     imported: bool = False
-    """Version 0 is in the archive from the start, and is taken up like any other; otherwise every peer makes it."""
+    """Whether version 0 is in the archive from the start, and is loaded like any other. Otherwise every peer makes
+    it.
+    """
     max_replicas: int = 0
-    """As many peers as a stage may have; more stand by. 0: as many as `replica_cap` says."""
+    """Largest number of peers in a stage; more peers stand by. 0: the value of `replica_cap`."""
     ends_share: bool = False
-    """The first and the last of several stages hold some of the same parameters."""
+    """Whether the first and the last of several stages share parameters."""
     audit_every: int = 0
-    """One step in so many is computed twice, by other peers, and must come out the same (`Audits`). 0: none."""
+    """One step in this number is computed twice, by other peers, and must give the same result (`Audits`). 0: none."""
     audit_tolerance: float = 0.0
-    """By which part of it a stage's gradient norm may differ then. 0: not by a bit."""
+    """Relative difference of a stage's gradient norm that an audit tolerates. 0: the bits must be equal."""
     audit_secret: bytes = b""
-    """Which steps that are nobody can tell without it. Coordinators' own."""
+    """Secret from which the coordinators derive the audited steps, so that peers cannot predict them."""
     divergence: DivergenceSection = field(default_factory=DivergenceSection)
 
     def saves(self, version: int) -> bool:
@@ -64,7 +66,7 @@ class Settings:
         return version > 0 and (version % self.checkpoint_every == 0 or version == self.steps)
 
     def update(self, step: StepNumber, rate: float) -> Update:
-        """What a step's decision says of the optimizer. `rate`: as in Decision."""
+        """The optimizer's numbers for a step's decision. `rate`: as in Decision."""
         return update_of(self.optimizer, step, self.steps, rate)
 
     def partner(self, stage: int) -> StageIndex | None:

@@ -1,7 +1,8 @@
-"""What the decisions say of the parameters: up to which version they have given gradients that are finite.
+"""Soundness: the newest version whose parameters have given finite gradients, according to the decisions.
 
-Parameters that are no numbers, or lead to none, are seen only in the next step. So a new checkpoint proves its worth
-when a step that started from it is decided with a finite gradient; until then the newest one that has is kept beside.
+Parameters that are not finite, or lead to results that are not, show only in the next step. So a new checkpoint is
+known to be sound when a step that started from it is decided with a finite gradient. Until then the newest sound
+checkpoint is kept as well.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from swarm.protocol.messages import Decision
 
 @dataclass(frozen=True, slots=True)
 class Soundness:
-    """After some decisions."""
+    """The soundness after some decisions."""
 
     proven: int = 0
-    """The newest version from which a finite gradient came: all before it led there. Version 0 is taken for granted."""
+    """The newest version that gave a finite gradient, so all before it did too. Version 0 is taken for granted."""
     skipped: int = 0
-    """Steps skipped one after the other, up to the last one."""
+    """Number of consecutive skipped steps, up to the last one."""
 
     def after(self, decision: Decision) -> Soundness:
         if decision.skip:
@@ -27,14 +28,15 @@ class Soundness:
         return Soundness(max(self.proven, decision.step))
 
     def rolled_back(self, version: int) -> Soundness:
-        """The history goes on from `version`."""
+        """The history continues from `version`."""
         return Soundness(min(self.proven, version))
 
 
 def to_keep(versions: Sequence[int], keep: int, proven: int | None) -> set[int]:
-    """Of versions, oldest first: the newest `keep`, and the one to go back to if these turn out to be of no use.
+    """The versions to keep, given versions oldest first: the newest `keep`, and one to go back to if these are useless.
 
-    That is the newest up to `proven`, from which a finite gradient came; else the oldest. None: it is not known.
+    That one is the newest up to `proven`, from which a finite gradient came; else the oldest. None: `proven` is
+    unknown.
     """
     kept = set(versions[-keep:])
     if proven is not None and versions:

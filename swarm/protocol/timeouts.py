@@ -1,7 +1,7 @@
-"""Deadlines: derived from one step budget and from what was measured, never a guessed constant.
+"""Deadlines: derived from one step budget and from measurements, never a guessed constant.
 
-A deadline is a multiple of a high quantile of what was observed, held between two fractions of the step budget. While
-nothing has been observed it is the upper fraction.
+A deadline is a multiple of a high quantile of the observed durations, clamped between two fractions of the step budget.
+Before the first observation it is the upper fraction.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections import deque
 
 WINDOW = 64
 OWN_PACE = 4.0
-"""How many times as long as usual with it a microbatch may take before an actor counts as stalled."""
+"""A microbatch may take this multiple of an actor's usual time before the actor counts as stalled."""
 _LEAST_SILENCE, _LEAST_STANDSTILL = 1 / 15, 1 / 12
-"""Of the step budget."""
+"""As fractions of the step budget."""
 
 
 class Observed:
-    """The last `WINDOW` durations of one kind, seconds."""
+    """The last `WINDOW` durations of one kind, in seconds."""
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW)
         self._ordered: list[float] | None = None
-        """The values in order. Deadlines are looked at much more often than they move."""
+        """The sorted values, cached: deadlines are read much more often than durations are added."""
 
     def add(self, seconds: float) -> None:
         self._values.append(seconds)
@@ -46,23 +46,23 @@ def deadline(
 
 
 def silence_deadline(gaps: Observed, budget_s: float, heartbeat_s: float) -> float:
-    """How long a peer may say nothing: 3.5 × the usual gap, at least a fifteenth of the budget, at most a quarter."""
+    """Longest silence of a peer in seconds: 3.5 × the usual gap, between a fifteenth and a quarter of the budget."""
     usual = deadline(gaps, budget_s, multiple=3.5, low=_LEAST_SILENCE, high=1 / 4)
     return max(usual, 3 * heartbeat_s)
 
 
 def shortest_silence(budget_s: float, heartbeat_s: float) -> float:
-    """The silence deadline of a peer is never shorter."""
+    """Lower bound of every peer's silence deadline, in seconds."""
     return max(budget_s * _LEAST_SILENCE, 3 * heartbeat_s)
 
 
 def stall_deadline(
     own_s: float | None, services: Observed, budget_s: float, heartbeat_s: float, fences: int, probed: bool = False
 ) -> float:
-    """How long a peer with work at hand may finish nothing. Doubles after each fence of the step, capped.
+    """Seconds that a peer with work at hand may finish nothing. Doubles after each fence of the step, capped.
 
-    `own_s`: seconds in which it usually finishes a microbatch. While that is not known, it is judged by what others
-    take. `probed`: it has failed before, and has one microbatch at most, so that it costs little to go on without it.
+    `own_s`: seconds in which it usually finishes a microbatch; None: it is judged by the times of others.
+    `probed`: it has failed before and has one microbatch at most, so continuing without it costs little.
     """
     if own_s is None:
         base = deadline(services, budget_s, multiple=8.0, low=_LEAST_STANDSTILL, high=1 / 2)
@@ -73,9 +73,9 @@ def stall_deadline(
 
 
 def want_deadline(waits: Observed, budget_s: float, attempts: int) -> float:
-    """When to ask again for a frame. Doubles with each attempt, capped at half the budget.
+    """Seconds until a frame is asked for again. Doubles with each attempt, capped at half the budget.
 
-    By what they usually take, not by the slowest: who has yet to make it says so, and is not asked in vain.
+    It follows the median, not the slowest frame: a holder that has not computed the frame yet answers so.
     """
     base = deadline(waits, budget_s, multiple=2.0, low=1 / 120, high=1 / 20, q=0.5)
     return min(base * float(2**attempts), budget_s / 2)

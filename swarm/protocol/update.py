@@ -1,6 +1,6 @@
-"""The numbers of an optimizer step that no two machines need agree about: each library has its own `cos` and `pow`.
+"""The numbers of an optimizer step on which machines could disagree: each library has its own `cos` and `pow`.
 
-The coordinator works them out once, and the decision carries them to everybody.
+The coordinator computes them once, and the decision carries them to all peers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from swarm.manifest import OptimizerSection
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Of one step of AdamW."""
+    """The numbers of one step of AdamW."""
 
     learning_rate: float = 0.0
     bias1: float = 1.0
-    """What the first moment is divided by: 1 − beta1^(step + 1)."""
+    """Divisor of the first moment: 1 − beta1^(step + 1)."""
     bias2: float = 1.0
-    """The same of the second."""
+    """Divisor of the second moment: 1 − beta2^(step + 1)."""
 
     @property
     def sound(self) -> bool:
@@ -28,13 +28,13 @@ class Update:
 
 
 STILL = Update()
-"""Moves no parameter: of a step that was skipped."""
+"""Moves no parameter: for a skipped step."""
 
 
 def update_of(section: OptimizerSection, step: int, steps: int, rate: float = 1.0) -> Update:
-    """That of step `step` of `steps`: a function of the step's number alone, whatever was skipped before.
+    """The numbers of step `step` of `steps`: a function of the step's number alone, whatever was skipped before.
 
-    `rate`: what the organiser multiplies the schedule by.
+    `rate`: the organiser's factor of the schedule.
     """
     return Update(
         rate * learning_rate(section, step, steps), 1.0 - section.beta1 ** (step + 1), 1.0 - section.beta2 ** (step + 1)
@@ -42,7 +42,7 @@ def update_of(section: OptimizerSection, step: int, steps: int, rate: float = 1.
 
 
 def learning_rate(section: OptimizerSection, step: int, steps: int) -> float:
-    """Linear warm-up, then cosine to `min_ratio` of the peak, and that for ever."""
+    """Linear warm-up, then cosine to `min_ratio` of the peak, and constant from there on."""
     if step < section.warmup_steps:
         return section.learning_rate * (step + 1) / section.warmup_steps
     progress = min(1.0, (step - section.warmup_steps) / max(1, steps - section.warmup_steps))

@@ -1,1 +1,1 @@
-"""State on disk and on its way: shards, checkpoints, the archive, transfer, export. Import the module that is meant."""
+"""State on disk and in transfer: shards, checkpoints, the archive, transfer, export. Import the module you need."""

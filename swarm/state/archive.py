@@ -1,6 +1,6 @@
 """The archive: the coordinator's one verified copy of each stage. Resume, export and generate read it.
 
-Shards arrive as transfers (swarm/state/transfer.py) straight onto the disk; torch is imported only to open one.
+Transfers (swarm/state/transfer.py) write shards directly to the disk; torch is imported only to open one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from swarm.state.shard import Shard
 
 MAX_SHARD_BYTES = 256 << 30
-"""Of one shard, where the model is not known: 20 billion parameters in a stage."""
+"""Largest size of one shard in bytes if the model is not known: 20 billion parameters in a stage."""
 
 _READ_BYTES = 4 << 20
 
@@ -32,8 +32,8 @@ _READ_BYTES = 4 << 20
 class Archive:
     """One copy of each stage's shard, `keep` complete versions deep.
 
-    `shard_limits`: bytes of each stage's shard at most, as the model makes them. `keep_first`: version 0 stays as well,
-    since nobody can make it again from a seed.
+    `shard_limits`: largest bytes of each stage's shard, from the model. `keep_first`: version 0 stays as well, since it
+    cannot be made again from a seed.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Archive:
         self._limits = tuple(shard_limits)
         self._on_refused = on_refused
         self.proven: int | None = None
-        """The newest version that has proved its worth (`to_keep`). None: it is not known."""
+        """The newest version that is known to be sound (`to_keep`). None: unknown."""
         self.run_hash = run_hash
         self.stages = stages
         self.directory = directory
@@ -62,15 +62,15 @@ class Archive:
     def receive(self, stage: int, version: int, file_hash: str) -> ArchiveWriter:
         """A writer for the transfer of one shard from any donor.
 
-        `file_hash` is the BLAKE3 of the shard file (`Checkpoint.hash`) on which the replicas agree: whoever sends the
-        bytes, they are those. Raises StateError for a stage the run does not have.
+        `file_hash` is the BLAKE3 of the shard file (`Checkpoint.hash`) on which the replicas agree. So the bytes are
+        verified whichever donor sends them. Raises StateError for a stage the run does not have.
         """
         if not 0 <= stage < self.stages:
             raise StateError(self._folder.directory, f"no stage {stage}: the run has {self.stages}")
         return ArchiveWriter(self, self._folder, stage, version, file_hash, self.limit(stage))
 
     def limit(self, stage: int) -> int:
-        """Bytes of a shard of a stage at most."""
+        """Largest size of a stage's shard in bytes."""
         return self._limits[stage] if self._limits else MAX_SHARD_BYTES
 
     def complete_versions(self) -> list[int]:
@@ -78,7 +78,7 @@ class Archive:
         return [version for version in self._folder.versions() if len(self._committed(version)) == self.stages]
 
     def holds(self, stage: int, version: int, file_hash: str | None = None) -> bool:
-        """Whether a shard is committed; with `file_hash`, whether it is that one and not one of before a rollback."""
+        """Whether a shard is committed; with `file_hash`, whether it is that one and not one from before a rollback."""
         found = self._committed(version).get(stage)
         return found is not None and file_hash in (None, found.hash)
 
@@ -96,7 +96,7 @@ class Archive:
         return read_checkpoint(self.checkpoint(stage, version), self.run_hash, shapes)
 
     def newest(self) -> int | None:
-        """The newest complete version whose every file is whole: where to resume. Others go to `on_refused`."""
+        """The newest complete version with intact files: where to resume. Others go to `on_refused`."""
         for version in reversed(self._folder.versions()):
             try:
                 found = self._folder.committed(version)
@@ -112,9 +112,8 @@ class Archive:
     def prune(self) -> None:
         """Forget all but the newest `keep` complete versions, the one to go back to, and the first if it is kept.
 
-        Incomplete ones that are older go too.
-
-        What cannot be removed goes to `on_refused`, and is removed another time.
+        Older incomplete versions go too. A version that cannot be removed goes to `on_refused`, and is removed another
+        time.
         """
         complete = self.complete_versions()
         kept, newest = to_keep(complete, self._keep, self.proven), complete[-self._keep :]
@@ -123,10 +122,10 @@ class Archive:
                 self._remove(version, "is old")
 
     def forget_after(self, version: int) -> None:
-        """Forget newer versions, whole or not: the run goes on from `version`. What stays goes to `on_refused`."""
+        """Forget newer versions, complete or not: the run continues from `version`. The rest goes to `on_refused`."""
         for later in self._folder.versions():
             if later > version:
-                self._remove(later, "is of a history that was left")
+                self._remove(later, "belongs to a history that was rolled back")
 
     def _remove(self, version: int, why: str) -> None:
         try:
@@ -168,7 +167,7 @@ class ArchiveWriter:
             raise self._disk_error(error) from error
 
     def commit(self) -> Checkpoint:
-        """Check everything, then make the shard exist. Raises StateError: then nothing was stored."""
+        """Check everything, then commit the shard. Raises StateError: then nothing was stored."""
         header = self._reader.finish()
         if header.hash != self._file_hash:
             raise StateError(self._where, f"BLAKE3 is {header.hash[:16]}…, the replicas said {self._file_hash[:16]}…")
@@ -185,13 +184,13 @@ class ArchiveWriter:
         return checkpoint
 
     def abort(self) -> None:
-        """Drop what came. Safe at any time; after `commit` it does nothing."""
+        """Drop what was received. Safe at any time; after `commit` it does nothing."""
         self._sink.drop()
 
     def _disk_error(self, error: OSError) -> StateError:
         self._sink.drop()
         return StateError(
-            self._sink.temporary, f"not archived: {error.strerror}; what was archived is intact, free some space"
+            self._sink.temporary, f"not archived: {error.strerror}; archived versions are intact, free some space"
         )
 
 
@@ -229,7 +228,7 @@ class _FileSink:
 
 
 def verify_file(checkpoint: Checkpoint) -> None:
-    """Hash a committed file again. Raises StateError naming it when it is gone, torn or corrupt."""
+    """Hash a committed file again. Raises StateError naming it when it is missing, torn or corrupt."""
     hasher = blake3()
     try:
         with checkpoint.path.open("rb", buffering=0) as file:
@@ -244,7 +243,7 @@ def verify_file(checkpoint: Checkpoint) -> None:
 
 
 def _check_content(path: Path, header: TransferHeader, where: str) -> ShardMeta:
-    """What must hold of a shard besides its hash: whose it is, a layout without gaps, finite values."""
+    """Check a shard beyond its hash: its run, stage and version, a layout without gaps, finite values."""
     with path.open("rb") as file:
         length = head_length(file.read(LENGTH.size), where)
         layout = parse_head(file.read(length), where)

@@ -28,11 +28,11 @@ class CheckpointStore:
         self._keep = keep
         self._on_refused = on_refused
         self._drafts = count()
-        for left in directory.glob(f"*{_DRAFT}"):  # by another process
+        for left in directory.glob(f"*{_DRAFT}"):  # left by another process
             left.unlink(missing_ok=True)
 
     def draft(self, stage: int, source: Source) -> Draft:
-        """Write what `source` gives, for `save`. Raises StateError: the disk is full or fails; and what that raises."""
+        """Write the state of `source`, for `save`. Raises StateError if the disk fails, and the errors of `source`."""
         path = self._folder.directory / f"{stage}-{source.version}-{next(self._drafts)}{_DRAFT}"
         try:
             return write_draft(path, source, self._folder.run_hash, stage)
@@ -40,12 +40,12 @@ class CheckpointStore:
             raise self._not_written(path, source.version, error) from error
 
     def save(self, draft: Draft, proven: int | None = None) -> Checkpoint:
-        """Commit a draft, then prune; the newest up to version `proven` stays.
+        """Commit a draft, then prune; the newest checkpoint up to version `proven` stays.
 
-        The result's `hash` is equal on every replica whose state is equal: it is what replicas compare and what the
-        archive is told to expect. Raises StateError when the disk is full or fails; checkpoints that were there stay
-        intact, and the draft goes. One that is too old, or of a history that was rolled back, and cannot be removed
-        goes to `on_refused`; a later save removes it.
+        The result's `hash` is equal on every replica whose state is equal: replicas compare it, and the archive expects
+        it. Raises StateError when the disk is full or fails; existing checkpoints stay intact, and the draft is
+        removed. A checkpoint that is too old, or of a rolled-back history, and cannot be removed goes to `on_refused`;
+        a later save removes it.
         """
         stage, version = draft.meta.stage, draft.meta.version
         path = self._folder.path(stage, version)
@@ -97,9 +97,7 @@ class CheckpointStore:
             return {}
 
     def _prune(self, stage: int, saved: int, proven: int | None) -> None:
-        """Keep the newest up to the one just saved, and the one to go back to. Newer ones are of a history that was
-        rolled back.
-        """
+        """Keep the newest up to the one just saved, and the one to go back to. Newer ones were rolled back."""
         there = [version for version in self.versions(stage) if version <= saved]
         kept = to_keep(there, self._keep, proven)
         for version in self._folder.versions():
@@ -109,7 +107,7 @@ class CheckpointStore:
                 self._folder.remove(stage, version)
             except OSError as error:
                 path = self._folder.path(stage, version)
-                self._on_refused(path, f"is of no use any more and cannot be removed: {error.strerror}")
+                self._on_refused(path, f"is not needed any more and cannot be removed: {error.strerror}")
 
 
 def read_checkpoint(checkpoint: Checkpoint, run_hash: str, shapes: Shapes | None = None) -> Shard:

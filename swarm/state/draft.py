@@ -1,4 +1,4 @@
-"""Drafts: a state is written to a shard file straight from where it lies, and stands there until it is of use.
+"""Drafts: a state is written to a shard file directly from its source, and stays there until it is used.
 
 Nothing is held in memory. The values come first; the head, which names their digest, is written when all are known.
 """
@@ -22,7 +22,7 @@ _UNKNOWN = "0" * 64
 
 
 class Given(Protocol):
-    """What a source has found out about its state."""
+    """The facts that a source has found about its state."""
 
     @property
     def digest(self) -> str: ...
@@ -31,7 +31,7 @@ class Given(Protocol):
 
 
 class Source(Protocol):
-    """One version of a stage's state, wherever it lies. The fields are those of ShardMeta."""
+    """One version of a stage's state, wherever it is stored. The fields are those of ShardMeta."""
 
     @property
     def version(self) -> int: ...
@@ -46,18 +46,18 @@ class Source(Protocol):
         """By name, as in `state_shapes`; all fp32."""
 
     def give(self, write: Callable[[memoryview], None]) -> Given:
-        """Hand over the bytes of all tensors in the order of their names."""
+        """Write the bytes of all tensors in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A whole shard that nothing names yet. Who has it uses the file up, or removes it."""
+    """A complete shard that no manifest names yet. Its holder uses the file up, or removes it."""
 
     path: Path
     meta: ShardMeta
     nbytes: int
     spoilt: bool
-    """Some of the state is not finite."""
+    """Whether some of the state is not finite."""
 
     def hash(self) -> str:
         """BLAKE3 of the file, hex. Reads all of it. Raises OSError."""
@@ -65,12 +65,12 @@ class Draft:
             return file_hash(file)
 
     def remove(self) -> None:
-        """If it is still there."""
+        """Remove the file if it still exists."""
         self.path.unlink(missing_ok=True)
 
 
 def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
-    """Write what `source` gives to `path`. Raises OSError and what that raises; no file is left then."""
+    """Write the state of `source` to `path`. Raises OSError and the errors of `source`; no file is left then."""
 
     def meta(digest: str) -> ShardMeta:
         return ShardMeta(run_hash, stage, source.version, source.updates, source.chain, digest, source.subspace_id)
@@ -92,7 +92,7 @@ def write_draft(path: Path, source: Source, run_hash: str, stage: int) -> Draft:
 
 
 def file_hash(file: FileIO) -> str:
-    """BLAKE3 of what is left of an open file, hex. Raises OSError."""
+    """BLAKE3 of the rest of an open file, hex. Raises OSError."""
     hasher, buffer = blake3(), bytearray(_READ_BYTES)
     while count := file.readinto(buffer):
         hasher.update(memoryview(buffer)[:count])

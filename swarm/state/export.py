@@ -1,10 +1,10 @@
-"""Export: a trained model as files others can use.
+"""Export: a trained model as files that others can use.
 
 `export_hf` writes a folder for `transformers.LlamaForCausalLM.from_pretrained`. Parameter names are already those of
 the Hugging Face layout, so nothing is converted; a subspace model is folded into the dense one that it equals. A model
-that does something to its residual at the cuts, or has learned to live with most of it dropped there, equals no plain
-Llama and is refused.
-`export_native` writes the parameters as they are, with the run's manifest and tokenizer; exported.py opens them.
+that changes its residual at the cuts, or was trained with most of it dropped there, equals no plain Llama and is
+refused.
+`export_native` writes the parameters unchanged, with the run's manifest and tokenizer; exported.py opens them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANIFEST_FILE = "manifest.json"
 _HF_FILES = (MODEL_FILE, TOKENIZER_FILE, "tokenizer_config.json", "generation_config.json", "config.json")
 _NATIVE_FILES = (MODEL_FILE, MANIFEST_FILE, TOKENIZER_FILE)
 _OF_A_MODEL = (*_HF_FILES, MANIFEST_FILE, "special_tokens_map.json", "*.safetensors", "*.safetensors.index.json")
-"""Whatever reads a folder would take these together."""
+"""A program that reads a folder would take these files together."""
 
 _INSTEAD = "use --format native, which `swarm-peer generate --export` runs"
 
@@ -47,13 +47,13 @@ def export_hf(
     """Write config.json, generation_config.json, tokenizer files and model.safetensors (fp32) into `out_dir`.
 
     Returns the model file's hash and size. Raises StateError, CorpusError, OSError. config.json comes last: a folder
-    without it is unfinished. A model that is in `out_dir` is replaced, all of it, only with `force`.
+    without it is unfinished. A model in `out_dir` is replaced, all of it, only with `force`.
     """
     if manifest.model.kind != "llama":
         raise StateError(
             out_dir,
-            f'model.kind = "{manifest.model.kind}" is no language model, and transformers.LlamaForCausalLM is what '
-            "this format is for: use --format native",
+            f'model.kind = "{manifest.model.kind}" is not a language model, but this format is for '
+            "transformers.LlamaForCausalLM: use --format native",
         )
     if keys := manifest.model.acts_at_cuts:
         raise StateError(
@@ -65,8 +65,8 @@ def export_hf(
     if forward != AUTO and codecs.get(forward).needed_afterwards:
         raise StateError(
             out_dir,
-            f'codec.forward = "{forward}" drops most of what crosses before layers '
-            f"{', '.join(map(str, manifest.model.cuts))}; the model has learned to live with that, and a plain Llama, "
+            f'codec.forward = "{forward}" drops most of the activations before layers '
+            f"{', '.join(map(str, manifest.model.cuts))}; the model was trained with that, and a plain Llama, "
             f"which drops nothing, would answer worse than was measured: {_INSTEAD}",
         )
     _check_free(out_dir, force)
@@ -94,7 +94,7 @@ def export_native(
 ) -> WrittenFile:
     """Write model.safetensors (fp32 parameters by name), a text model's tokenizer.json, and the run's manifest.json.
 
-    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. As to `force` see `export_hf`.
+    Returns the model file's hash and size. Raises StateError, CorpusError, OSError. `force`: see `export_hf`.
     """
     _check_free(out_dir, force)
     tokenizer = _tokenizer(tokenizer_path, manifest) if manifest.data.kind == "text" else None
@@ -117,7 +117,7 @@ def _check_free(out_dir: Path, force: bool) -> None:
 
 
 def _clear(out_dir: Path, kept: Sequence[str]) -> None:
-    """Make the folder, without a config.json and without what the files to come would be mixed with."""
+    """Make the folder, without a config.json and without files that would mix with the new ones."""
     out_dir.mkdir(parents=True, exist_ok=True)
     for name in _of_a_model(out_dir):
         if name not in kept or name == "config.json":

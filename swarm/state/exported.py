@@ -1,6 +1,7 @@
-"""What `export_native` wrote, opened again: a model that needs no run and no archive any more.
+"""Opens the files that `export_native` wrote: a model that needs no run and no archive any more.
 
-Such a folder comes from anybody. Nothing in it is code; names, shapes and dtypes are checked before a tensor is read.
+Such a folder may come from anyone. Nothing in it is code; names, shapes and dtypes are checked before a tensor is
+read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ExportedModel:
     parameters: Mapping[int, Mapping[str, torch.Tensor]]
     """fp32 on the CPU, by stage and name: a `Source` of whole.py."""
     tokenizer: Path
-    """A file of text models alone."""
+    """The tokenizer file; only text models have one."""
 
 
 def open_native(directory: Path) -> ExportedModel:

@@ -1,4 +1,4 @@
-"""A folder of versions: what checkpoints and the archive stand on. No torch, so the coordinator can use it cheaply.
+"""A folder of versions: the base of checkpoints and the archive. No torch, so the coordinator can use it cheaply.
 
     <directory>/00000010/stage-2.safetensors   written first
     <directory>/00000010/manifest.json         written last: a shard that it does not name does not exist
@@ -26,7 +26,7 @@ _MAX_MANIFEST_BYTES = 4 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 OnRefused = Callable[[Path, str], None]
-"""Called with a file that was passed over and the reason."""
+"""Called with a file that was ignored and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Checkpoint:
     version: int
     path: Path
     digest: str
-    """Digest of the state, as given by whoever saved it."""
+    """Digest of the state, as given by the peer that saved it."""
     hash: str
     """BLAKE3 of the file, hex."""
     nbytes: int
@@ -47,7 +47,7 @@ class VersionFolder:
     """Committed shards of one run, by version and stage."""
 
     def __init__(self, directory: Path, run_hash: str) -> None:
-        """Creates `directory`. What a crash left unfinished is ignored, and goes with its version. Raises OSError."""
+        """Creates `directory`. Unfinished files of a crash are ignored, and go with their version. Raises OSError."""
         self.directory = directory
         self.run_hash = run_hash
         self._lock = threading.RLock()
@@ -62,7 +62,7 @@ class VersionFolder:
         return self._folder(version) / f"stage-{stage}.safetensors"
 
     def new_path(self, stage: int, version: int) -> Path:
-        """Where to write a shard that will be committed; makes its folder. Raises OSError."""
+        """The path for a shard that will be committed; makes its folder. Raises OSError."""
         folder = self._folder(version)
         if not folder.exists():
             folder.mkdir()
@@ -95,14 +95,14 @@ class VersionFolder:
         return found
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Make a written shard exist: names it in its version's manifest. Raises OSError."""
+        """Commit a written shard: name it in its version's manifest. Raises OSError."""
         with self._lock:
             kept = self._known(checkpoint.version)
             kept[checkpoint.stage] = checkpoint
             self._write_manifest(checkpoint.version, kept)
 
     def remove(self, stage: int, version: int) -> None:
-        """Forget a shard; manifest first, so that a crash in between leaves nothing that looks whole."""
+        """Forget a shard; the manifest first, so that a crash in between leaves nothing that looks complete."""
         with self._lock:
             kept = self._known(version)
             if kept and stage not in kept:
@@ -115,7 +115,7 @@ class VersionFolder:
             self.path(stage, version).unlink(missing_ok=True)
 
     def remove_version(self, version: int) -> None:
-        """Forget a version and delete its files; files that are not ours keep the folder."""
+        """Forget a version and delete its files; foreign files keep the folder."""
         with self._lock:
             folder = self._folder(version)
             (folder / MANIFEST).unlink(missing_ok=True)
@@ -127,7 +127,7 @@ class VersionFolder:
     def _known(self, version: int) -> dict[int, Checkpoint]:
         try:
             return self.committed(version)
-        except StateError:  # missing or damaged: what it named cannot be trusted and is written again
+        except StateError:  # missing or damaged: its entries cannot be trusted and are written again
             return {}
 
     def _write_manifest(self, version: int, kept: dict[int, Checkpoint]) -> None:
@@ -148,7 +148,7 @@ class VersionFolder:
         if type(stage) is not int or type(nbytes) is not int or not isinstance(digest, str):
             raise ValueError("an entry of the wrong type")
         if not isinstance(hash_, str) or not _HEX.fullmatch(hash_):
-            raise ValueError(f"{hash_!r} is no BLAKE3 hash")
+            raise ValueError(f"{hash_!r} is not a BLAKE3 hash")
         return Checkpoint(stage, version, self.path(stage, version), digest, hash_, nbytes)
 
     def _folder(self, version: int) -> Path:

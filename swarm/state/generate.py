@@ -1,4 +1,4 @@
-"""Generate: text from a trained model, the whole of it in one process."""
+"""Generate text from a trained model, all of it in one process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def generate(
 ) -> str:
     """`prompt` continued by at most `tokens` tokens; ends early at the end of a text.
 
-    Activations go through the run's codec at the cuts, as in its swarm: a model learns to live with it. Where that is
-    chosen as the run goes, they are left as they are.
+    Activations go through the run's codec at the cuts, as in its swarm, since the model was trained with it. If the
+    codec is chosen during the run, they stay unchanged.
 
-    `temperature` 0 takes the likeliest token; otherwise `seed` decides, alike on every machine of one kind. An empty
+    `temperature` 0 takes the likeliest token; otherwise `seed` decides, equally on every machine of one kind. An empty
     prompt begins a new text. The model sees the last `model.context` tokens. Raises StateError, CorpusError.
     """
     if tokens < 0 or not temperature >= 0.0:
@@ -63,7 +63,7 @@ def continue_ids(
     temperature: float,
     seed: int,
 ) -> Iterator[int]:
-    """`tokens` new token ids after `ids`, one by one; ids from `vocab_size` up, which no text has, are never drawn."""
+    """`tokens` new token ids after `ids`, one by one. Ids from `vocab_size` up, which no text has, are never drawn."""
     generator = torch.Generator().manual_seed(seed)
     seen = list(ids)
     for _ in range(tokens):
@@ -72,7 +72,7 @@ def continue_ids(
         if temperature == 0.0:
             token = int(logits.argmax())
         else:
-            weights = torch.softmax((logits - logits.max()) / temperature, dim=0)  # finite, however cold
+            weights = torch.softmax((logits - logits.max()) / temperature, dim=0)  # finite at any temperature
             token = int(torch.multinomial(weights, 1, generator=generator))
         seen.append(token)
         yield token

@@ -1,4 +1,4 @@
-"""Imported parameters: a whole model in a folder, by name and by hash. Version 0 of a run can be these.
+"""Imported parameters: a whole model in a folder, by name and by hash. They can be version 0 of a run.
 
     parameters-00000.safetensors, …-00001, …   fp32, in the order of their names, whatever the cuts
 
@@ -24,14 +24,14 @@ from swarm.state.layout import LENGTH, head_length, parse_head
 from swarm.state.shard import file_parts, write_parts
 
 SHARD_BYTES = 1 << 30
-"""A file is closed when the next tensor would make it larger than this."""
+"""A file is closed when the next tensor would make it larger than this, in bytes."""
 
 _PATTERN = "parameters-*.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """A tensor that is read when it is wanted: a model need not fit into memory to be imported."""
+    """A tensor that is read on demand: a model need not fit into memory to be imported."""
 
     shape: tuple[int, ...]
     load: Callable[[], Tensor]
@@ -39,7 +39,7 @@ class LazyTensor:
 
 
 def write_initial(directory: Path, tensors: Mapping[str, LazyTensor], shard_bytes: int = SHARD_BYTES) -> str:
-    """Write `tensors` into `directory`, in place of what was imported there before; returns their SHA-256.
+    """Write `tensors` into `directory`, in place of an earlier import; returns their SHA-256.
 
     Raises StateError for values that are not finite, OSError.
     """
@@ -64,7 +64,7 @@ class InitialParameters:
     """The parameters in a folder, checked, and mapped into memory rather than read."""
 
     def __init__(self, directory: Path, model: ModelSection, sha256: str) -> None:
-        """Raises StateError unless they are all of `model`, whatever its cuts, and hash to `sha256`."""
+        """Raises StateError unless they are all parameters of `model`, whatever its cuts, and hash to `sha256`."""
         self._directory = directory
         self._tensors = _open(directory)
         wanted = {name: shape for s in range(model.stages) for name, shape in parameter_shapes(model, s).items()}
@@ -88,7 +88,7 @@ class InitialParameters:
             if name not in self._tensors:
                 raise StateError(self._directory, f"{name} is missing, which the [model] of RUN.toml has")
             if name not in wanted:
-                raise StateError(self._directory, f"{name} is no part of the [model] of RUN.toml")
+                raise StateError(self._directory, f"{name} is not part of the [model] of RUN.toml")
             if (shape := tuple(self._tensors[name].shape)) != wanted[name]:
                 raise StateError(self._directory, f"{name} is {list(shape)}, [model] makes it {list(wanted[name])}")
 
@@ -130,7 +130,7 @@ def _map(path: Path) -> Iterator[tuple[str, Tensor]]:
         size = path.stat().st_size
         if size != begin + layout.values_bytes or begin % 4:
             raise StateError(path, f"{size} bytes, its head describes {begin + layout.values_bytes}: import again")
-        # copy-on-write: torch wants memory that could be written to
+        # copy-on-write: torch wants writable memory
         values = torch.from_numpy(np.memmap(path, dtype="<f4", mode="c", offset=begin))
     except (OSError, ValueError) as error:
         if isinstance(error, StateError):

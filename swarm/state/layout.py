@@ -2,9 +2,9 @@
 
     length of the head u64 | head: JSON, space-padded to 8 bytes | values, one tensor after the other, no gaps
 
-The head names each fp32 tensor with its shape and place, and in `__metadata__` whose state it is. Tensors stand in
-the order of their names and the JSON is canonical, so that equal state makes equal bytes, and replicas can compare
-file hashes. (The safetensors library reads these files, but writes metadata in random order.)
+The head names each fp32 tensor with its shape and place, and in `__metadata__` the owner of the state. Tensors are in
+the order of their names and the JSON is canonical, so that equal state makes equal bytes, and replicas can compare file
+hashes. (The safetensors library reads these files, but writes metadata in random order.)
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ LENGTH = struct.Struct("<Q")
 
 _MAX_DIMS = 8
 _MAX_NAME = 256
-"""Characters. Names are told in errors: what cannot be printed, such as halves of characters, is no name."""
+"""Characters. Errors print names, so a text that cannot be printed, such as half a character, is refused as a name."""
 _COUNT = re.compile(r"[0-9]{1,15}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class ShardMeta:
-    """Whose state a shard holds."""
+    """The run, stage and version of a shard's state."""
 
     run_hash: str
     stage: int
     version: int
-    """Steps applied, skipped ones included."""
+    """Number of applied steps, skipped ones included."""
     updates: int
-    """Steps that moved the parameters: what AdamW corrects its bias by."""
+    """Number of steps that moved the parameters, for AdamW's bias correction."""
     chain: str
-    """Chain digest of everything applied, hex."""
+    """Chain digest of all applied steps, hex."""
     digest: str
-    """Digest of the state, as its owner computed it; who loads the tensors can compute it again."""
+    """Digest of the state, as its owner computed it; a peer that loads the tensors can compute it again."""
     subspace_id: str = ""
-    """The subspace the parameters mean something in; empty for a dense model."""
+    """The subspace of the parameters; empty for a dense model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def head_length(raw: bytes | bytearray | memoryview | mmap, where: str) -> int:
 
 
 def parse_head(head: bytes | memoryview, where: str) -> Layout:
-    """The layout told by a JSON head, checked to be fp32 without gaps or overlaps. Raises StateError naming `where`."""
+    """The layout in a JSON head, checked to be fp32 without gaps or overlaps. Raises StateError naming `where`."""
     try:
         tree = json.loads(bytes(head))
         if not isinstance(tree, dict):
@@ -136,7 +136,7 @@ def from_metadata(metadata: Mapping[str, str], where: str) -> ShardMeta:
     def field(key: str, pattern: re.Pattern[str]) -> str:
         value = metadata.get(key, "")
         if not pattern.fullmatch(value):
-            raise StateError(where, f"its metadata is no shard's: {key} is {value!r:.100}")
+            raise StateError(where, f"its metadata is not that of a shard: {key} is {value!r:.100}")
         return value
 
     stage, version, updates = (int(field(key, _COUNT)) for key in ("stage", "version", "updates"))
@@ -149,7 +149,7 @@ def from_metadata(metadata: Mapping[str, str], where: str) -> ShardMeta:
 
 
 class Named(Protocol):
-    """What says whose state it is: a shard's meta, a transfer's header."""
+    """An object with run, stage and version: a shard's meta, a transfer's header."""
 
     @property
     def run_hash(self) -> str: ...
@@ -180,14 +180,14 @@ def state_shapes(parameters: Shapes) -> dict[str, tuple[int, ...]]:
 
 
 def shard_limit(parameters: Shapes) -> int:
-    """More bytes than any shard of a stage with these parameters has."""
+    """An upper bound of the bytes of a shard of a stage with these parameters."""
     shapes = state_shapes(parameters)
     return len(head_bytes({}, shapes)) + 4096 + sum(4 * math.prod(shape) for shape in shapes.values())
 
 
 def _entry(name: str, entry: object) -> tuple[tuple[int, ...], int, int]:
     if not name.isprintable() or len(name) > _MAX_NAME:
-        raise ValueError(f"{name!r:.80} is no name of a tensor")
+        raise ValueError(f"{name!r:.80} is not a name of a tensor")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{name} needs dtype, shape and data_offsets")
     if entry["dtype"] != "F32":

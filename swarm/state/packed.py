@@ -1,12 +1,12 @@
-"""Packed pieces of a state: the exponents of its numbers coded by how often they occur, the rest as it is.
+"""Packed pieces of a state: the exponents of its numbers in a Huffman code, the rest unchanged.
 
-What is trained has few exponents: of the 32 bits of a parameter or a moment, the 8 of the exponent carry about 3, and
-those of the mantissa are noise. So a state of fp32 is a sixth smaller on the line, and bit for bit the same afterwards.
-(The idea of ZipNN: Hershcovitch et al. 2024.)
+Trained values have few exponents: of the 32 bits of a parameter or a moment, the 8 of the exponent carry about 3 bits,
+and the mantissa is noise. So a state of fp32 is a sixth smaller in transfer, and bit for bit the same afterwards. (The
+idea of ZipNN: Hershcovitch et al. 2024.)
 
-    packed piece: length of the exponents u32 | exponents, deflate with nothing but Huffman codes |
-                  sign and mantissa, 3 bytes a number | what is left if the piece's length is no multiple of 4
-    run of pieces: each with its length u32 in front; one that is as long as the piece is the piece
+    packed piece: length of the exponents u32 | exponents, deflate with only Huffman codes |
+                  sign and mantissa, 3 bytes per number | the rest, if the piece's length is no multiple of 4
+    run of pieces: each with its length u32 in front; if it is as long as the piece, it is the piece unpacked
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER = 4
 
 
 def pack(piece: bytes | memoryview) -> bytes | None:
-    """The piece, of little-endian fp32, packed. None: that would not make it shorter."""
+    """The piece, of little-endian fp32, packed. None: packing would not make it shorter."""
     count = len(piece) // _NUMBER
     words = np.frombuffer(piece, "<u4", count)
     parts = ((words << 1) | (words >> 31)).astype("<u4").view(np.uint8).reshape(count, _NUMBER)
@@ -34,13 +34,13 @@ def pack(piece: bytes | memoryview) -> bytes | None:
 
 
 def framed(piece: bytes | memoryview) -> list[bytes | memoryview]:
-    """A piece as it stands in a run of them."""
+    """The parts of a piece within a run of pieces."""
     shortest = pack(piece) or piece
     return [_LENGTH.pack(len(shortest)), shortest]
 
 
 def take_framed(run: bytearray, size: int, where: str) -> bytes | None:
-    """Take the piece of `size` bytes at the beginning of a run. None: it is not all there yet.
+    """Take the piece of `size` bytes at the beginning of a run. None: it is not complete yet.
 
     Raises StateError naming `where`.
     """
@@ -58,15 +58,15 @@ def take_framed(run: bytearray, size: int, where: str) -> bytes | None:
 
 
 def framed_bytes(size: int) -> int:
-    """As many as a piece of `size` bytes takes in a run at most."""
+    """Largest number of bytes that a piece of `size` bytes takes in a run."""
     return _LENGTH.size + size
 
 
 def unpack(packed: bytes | memoryview, size: int, where: str) -> bytes:
-    """The piece of `size` bytes. Raises StateError naming `where`; nothing larger is made of what was sent."""
+    """The piece of `size` bytes. Raises StateError naming `where`; never produces more bytes than `size`."""
     count, left = divmod(size, _NUMBER)
     if len(packed) < _LENGTH.size:
-        raise StateError(where, f"{len(packed)} bytes are no packed piece")
+        raise StateError(where, f"{len(packed)} bytes are not a packed piece")
     (length,) = _LENGTH.unpack_from(packed)
     begin = _LENGTH.size + length
     if len(packed) != begin + 3 * count + left:

@@ -1,7 +1,7 @@
-"""Pieces: something large, named by the hashes of its pieces, so that it can be fetched from several peers at once.
+"""Pieces: a large object, named by the hashes of its pieces, so that it can be fetched from several peers at once.
 
-Replicas hold equal bytes, so the index of a state at a version, or of the sums of a step, is the same whoever makes it.
-A piece that does not have its hash is known to be its sender's fault alone. Pure: an async driver moves the bytes.
+Replicas hold equal bytes, so they all make the same index of a state at a version, or of the sums of a step. A piece
+with a wrong hash is its sender's fault alone. Pure: an async driver moves the bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Index:
 
     @classmethod
     def of(cls, parts: Sequence[bytes | memoryview]) -> Index:
-        """Of the bytes that `parts` make together."""
+        """The index of the concatenated `parts`."""
         total = sum(len(part) for part in parts)
         hashes = []
         for number in range(pieces_in(total)):
@@ -42,7 +42,7 @@ class Index:
 
     @classmethod
     def of_file(cls, path: Path) -> Index:
-        """Of the bytes of a file. Raises OSError."""
+        """The index of a file. Raises OSError."""
         hashes, total = [], 0
         with path.open("rb", buffering=PIECE_BYTES) as file:
             while piece := file.read(PIECE_BYTES):
@@ -63,12 +63,12 @@ class Index:
     def decode(cls, raw: bytes | bytearray, limit: int, where: str) -> Index:
         """Raises StateError naming `where`: not an index, or one of more than `limit` bytes."""
         if len(raw) < _HEAD.size:
-            raise StateError(where, f"{len(raw)} bytes are no index of pieces")
+            raise StateError(where, f"{len(raw)} bytes are not an index of pieces")
         magic, count, total = _HEAD.unpack_from(raw)
         if magic != _MAGIC or count != pieces_in(total) or len(raw) != _HEAD.size + count * _HASH_BYTES:
-            raise StateError(where, f"no index of pieces: {count} pieces of {total} bytes in {len(raw)} bytes")
+            raise StateError(where, f"not an index of pieces: {count} pieces of {total} bytes in {len(raw)} bytes")
         if total > limit:
-            raise StateError(where, f"an index of {total} bytes; at most {limit} are taken")
+            raise StateError(where, f"an index of {total} bytes; at most {limit} are accepted")
         body = bytes(raw[_HEAD.size :])
         return cls(total, tuple(body[i : i + _HASH_BYTES] for i in range(0, len(body), _HASH_BYTES)))
 
@@ -78,12 +78,12 @@ def pieces_in(total: int) -> int:
 
 
 def index_bytes(total: int) -> int:
-    """Of an encoded index of so many bytes."""
+    """Bytes of an encoded index of `total` bytes."""
     return _HEAD.size + pieces_in(total) * _HASH_BYTES
 
 
 def span(parts: Sequence[bytes | memoryview], start: int, length: int) -> list[memoryview]:
-    """The bytes from `start` on that `parts` make together, without a copy."""
+    """`length` bytes from `start` on of the concatenated `parts`, without a copy."""
     found = []
     for part in parts:
         if length <= 0:
@@ -99,7 +99,7 @@ def span(parts: Sequence[bytes | memoryview], start: int, length: int) -> list[m
 
 
 class SumsFile:
-    """The reduced buckets of a step as one run of bytes: how many, the length of each, then each as it was sent."""
+    """The reduced buckets of a step as one run of bytes: their number, the length of each, then each as it was sent."""
 
     _COUNT = struct.Struct("<I")
 
@@ -110,7 +110,7 @@ class SumsFile:
 
     @classmethod
     def limit(cls, buckets: int, largest: int) -> int:
-        """More bytes than it has, with so many buckets of at most `largest` bytes."""
+        """An upper bound of its bytes, with `buckets` buckets of at most `largest` bytes."""
         return cls._COUNT.size * (buckets + 1) + buckets * largest
 
     @classmethod
@@ -118,7 +118,7 @@ class SumsFile:
         """Raises StateError naming `where`."""
         head = cls._COUNT.size * (buckets + 1)
         if len(raw) < head or cls._COUNT.unpack_from(raw)[0] != buckets:
-            raise StateError(where, f"{len(raw)} bytes are no sums of {buckets} buckets")
+            raise StateError(where, f"{len(raw)} bytes are not sums of {buckets} buckets")
         lengths = [cls._COUNT.unpack_from(raw, cls._COUNT.size * (b + 1))[0] for b in range(buckets)]
         if head + sum(lengths) != len(raw):
             raise StateError(where, f"the sums take {head + sum(lengths)} bytes, there are {len(raw)}")

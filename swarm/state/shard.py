@@ -1,6 +1,6 @@
 """A shard: one stage's parameters and optimizer state at one version, as a safetensors file.
 
-Tensors are `param/<name>`, `exp_avg/<name>` and `exp_avg_sq/<name>`, all fp32. The same bytes travel between peers.
+Tensors are `param/<name>`, `exp_avg/<name>` and `exp_avg_sq/<name>`, all fp32. Peers exchange the same bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What a shard file holds. The tensors share one buffer, or are read one by one: copy them into place."""
+    """The content of a shard file. The tensors share one buffer, or are read one by one: copy them into place."""
 
     meta: ShardMeta
     tensors: Tensors
@@ -61,7 +61,7 @@ def shard_parts(tensors: Tensors, meta: ShardMeta) -> list[bytes | memoryview]:
     """The bytes of a shard, without a copy: the tensors must not change while the parts are used."""
     for name in tensors:
         if name.partition("/")[0] not in KINDS:
-            raise StateError("a shard", f"tensor {name!r} is no part of a shard: names start with {', '.join(KINDS)}")
+            raise StateError("a shard", f"tensor {name!r} is not part of a shard: names start with {', '.join(KINDS)}")
     return file_parts(tensors, to_metadata(meta))
 
 
@@ -95,7 +95,7 @@ def read_shard(
     shapes: Shapes | None = None,
     written: WrittenFile | None = None,
 ) -> Shard:
-    """Read a shard and check whatever is given: its meta, the shapes of its tensors, the hash of the file.
+    """Read a shard and check everything given: its meta, the shapes of its tensors, the hash of the file.
 
     Raises StateError naming the file: torn, corrupt, another run's, not finite.
     """
@@ -139,10 +139,10 @@ def parse_shard(buffer: bytearray, where: str, *, shapes: Shapes | None = None) 
 
 
 def open_shard(path: Path, where: str, *, shapes: Shapes | None = None, written: WrittenFile | None = None) -> Shard:
-    """The shard in a file, whose tensors are read one by one, each time that they are asked for, and checked then.
+    """The shard in a file, whose tensors are read one by one at each access, and checked then.
 
-    The file may lose its name meanwhile, but must not change. Checks what can be checked without values, and the hash
-    of the file where it is given. Raises StateError naming `where`.
+    The file may lose its name meanwhile, but must not change. Checks everything that needs no values, and the hash of
+    the file if given. Raises StateError naming `where`.
     """
     try:
         file = path.open("rb", buffering=0)
@@ -161,7 +161,7 @@ def open_shard(path: Path, where: str, *, shapes: Shapes | None = None, written:
 
 
 class _FileTensors(Mapping[str, torch.Tensor]):
-    """Reads a tensor whenever it is asked for. Raises StateError: it cannot be read, or holds what none may."""
+    """Reads a tensor at each access. Raises StateError if it cannot be read, or holds forbidden values."""
 
     def __init__(self, file: FileIO, begin: int, layout: Layout, where: str) -> None:
         self._file = file
@@ -198,7 +198,7 @@ def _read_whole(file: FileIO, view: memoryview, start: int, where: str) -> None:
 
 
 def _check_file(file: FileIO, size: int, written: WrittenFile, where: str) -> None:
-    """Raises StateError: it is not the file that was written; OSError."""
+    """Raises StateError if it is not the file that was written; OSError."""
     if size != written.nbytes:
         raise StateError(where, f"{size} bytes, the manifest says {written.nbytes}: the file is torn")
     _check_hash(file_hash(file), written, where)
@@ -214,7 +214,7 @@ def _check_hash(actual: str, written: WrittenFile, where: str) -> None:
 def _parse_head(
     head: bytes | memoryview, values_bytes: int, where: str, shapes: Shapes | None
 ) -> tuple[Layout, ShardMeta]:
-    """What a head says, if so many bytes of values follow it. Raises StateError."""
+    """The layout and meta in a head. `values_bytes`: bytes that follow it. Raises StateError if they do not match."""
     layout = parse_head(head, where)
     if values_bytes != layout.values_bytes:
         raise StateError(where, f"{values_bytes} bytes of values, its head describes {layout.values_bytes}")
@@ -238,7 +238,7 @@ def check_shapes(found: Shapes, wanted: Shapes, where: str) -> None:
 def _check_values(name: str, tensor: torch.Tensor, where: str) -> None:
     kind = name.partition("/")[0]
     if kind not in KINDS:
-        raise StateError(where, f"tensor {name!r} is no part of a shard")
+        raise StateError(where, f"tensor {name!r} is not part of a shard")
     if not tensor.numel():
         return
     lowest, highest = (bound.item() for bound in torch.aminmax(tensor))  # NaN wins; forty times faster than isfinite()

@@ -1,7 +1,8 @@
 """Transfer: a shard as chunks from peer to peer, and back. Pure: an async driver moves the bytes.
 
-A transfer is a fixed header (whose state, size, BLAKE3 of the whole) and then the bytes of the shard file. The
-receiver says what it wants and how large that can be; nothing is allocated for a header that does not fit.
+A transfer is a fixed header (the state's run, stage and version, size, BLAKE3 of the whole) and then the bytes of the
+shard file. The receiver sets what it wants and the largest size; it allocates nothing for a header that does not
+fit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from swarm.state.error import StateError
 from swarm.state.folder import Checkpoint
 from swarm.state.layout import Shapes, ShardMeta, check_meta, shard_limit, state_shapes
 
-if TYPE_CHECKING:  # torch is imported only where tensors are made, so that the archive can receive without it
+if TYPE_CHECKING:  # imported only where tensors are made, so that the archive can receive without torch
     from swarm.state.shard import Shard, Tensors
 
 CHUNK_BYTES = 256 * 1024
@@ -33,7 +34,7 @@ HEADER_BYTES = _FIELDS.size
 
 @dataclass(frozen=True, slots=True)
 class TransferHeader:
-    """What comes: a stage's shard at a version, its size in bytes and the BLAKE3 of its bytes (hex)."""
+    """The announced content: a stage's shard at a version, its size in bytes and the BLAKE3 of its bytes (hex)."""
 
     run_hash: str
     stage: int
@@ -71,7 +72,7 @@ def iter_chunks(tensors: Tensors, meta: ShardMeta) -> Iterator[bytes]:
 
 
 def iter_file_chunks(checkpoint: Checkpoint, run_hash: str) -> Iterator[bytes]:
-    """The same for a committed shard on disk. Raises StateError when the file is gone or cannot be read."""
+    """As `iter_chunks`, for a committed shard on disk. Raises StateError when the file is missing or cannot be read."""
     header = TransferHeader(run_hash, checkpoint.stage, checkpoint.version, checkpoint.nbytes, checkpoint.hash)
     try:
         with checkpoint.path.open("rb") as file:
@@ -83,7 +84,7 @@ def iter_file_chunks(checkpoint: Checkpoint, run_hash: str) -> Iterator[bytes]:
 
 
 class Sink(Protocol):
-    """Where the bytes of a shard go."""
+    """The destination of a shard's bytes."""
 
     def open(self, size: int) -> None:
         """Called once, when the header has been accepted."""
@@ -126,7 +127,7 @@ class ChunkReader:
         self._taken += len(view)
 
     def finish(self) -> TransferHeader:
-        """Check that everything came and hashes to what was announced. Raises StateError naming the sender."""
+        """Check that everything arrived and has the announced hash. Raises StateError naming the sender."""
         if self.header is None or self._taken != self.header.size:
             total = "?" if self.header is None else str(self.header.size)
             raise StateError(self._where, f"the transfer ended after {self._taken} of {total} bytes")
@@ -167,7 +168,7 @@ class ShardReceiver:
         return None if self._reader.header is None else self._reader.header.hash
 
     def close(self) -> None:
-        """Remove the file. Who has a shard of it can go on reading."""
+        """Remove the file. A shard opened from it stays readable."""
         self._sink.close()
 
     def finish(self) -> Shard:

@@ -1,4 +1,4 @@
-"""The whole model's parameters, put together from the stages' states. Export and generate start here."""
+"""The whole model's parameters, assembled from the stages' states. Export and generate start here."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Source = Archive | Mapping[int, Tensors]
 def whole_parameters(source: Source, manifest: RunManifest, version: int | None = None) -> dict[str, torch.Tensor]:
     """Every parameter of the model by name, fp32 on the CPU, checked against the manifest's shapes.
 
-    `version` chooses among the archive's, None for the newest that is whole. Raises StateError, also if stages that
-    share a parameter hold different copies of it.
+    `version` chooses one in the archive, None the newest complete one. Raises StateError, also if stages that share a
+    parameter hold different copies of it.
     """
     found: dict[str, torch.Tensor] = {}
     for stage in range(manifest.model.stages):
@@ -55,7 +55,7 @@ def whole_parameters(source: Source, manifest: RunManifest, version: int | None 
 class WholeModel:
     """Every stage of the model in one process, on the CPU, holding `parameters`.
 
-    `codec` is what activations go through at the cuts: with the run's own, this answers as its swarm would.
+    `codec` is applied to activations at the cuts: with the run's own, this answers as its swarm would.
     """
 
     def __init__(self, parameters: Tensors, model: ModelSection, codec: Codec | None = None) -> None:

@@ -199,11 +199,11 @@ def test_a_coordinator_that_dies_meanwhile_is_no_refusal_either(tmp_path: Path) 
         there.close()
         await asking
 
-    with pytest.raises(Unanswered, match="it ended before it could answer; the command may be in force nevertheless"):
+    with pytest.raises(Unanswered, match="it ended before it could answer; the command may still be in force"):
         asyncio.run(run())
     listening.close()
 
 
 def test_a_home_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NoCoordinator, match="is no home: name the --home"):
+    with pytest.raises(NoCoordinator, match="is not a home: name the --home"):
         send(tmp_path / "nowhere", "pause")

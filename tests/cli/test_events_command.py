@@ -53,7 +53,7 @@ def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.Capture
     path = tmp_path / "RUN.toml"
     path.write_text("[run]\nsteps = 3\n")
     assert exit_code("events", str(path)) == 2
-    assert "is no event log" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "is not an event log" in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_kinds_are_filtered_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -166,7 +166,7 @@ async def test_a_peer_takes_up_version_0_and_nothing_else_as_version_0(
     with pytest.raises(StateError, match="orders new parameters for stage 0; they are imported"):
         await keeper.load(LoadState(stage, 0, None, False))
     for number in (0, 1):
-        with pytest.raises(StateError, match=f"liar.*{number}: version 0 of stage 0 is not what the run's manifest"):
+        with pytest.raises(StateError, match=f"liar.*{number}: version 0 of stage 0 differs from the run's"):
             await keeper.load(LoadState(stage, 0, Actor("liar", number), False))
     assert engine.state is None and not events
     await keeper.load(LoadState(stage, 0, COORDINATOR, True))

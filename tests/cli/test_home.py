@@ -48,7 +48,7 @@ def test_two_processes_never_share_a_home(tmp_path: Path):
     assert other.stdout.readline().strip() == "in"
     before = (tmp_path / "incarnation").read_text()
     assert Home(tmp_path).occupant() == other.pid
-    with pytest.raises(HomeError, match=rf"in use by process {other.pid}: give this one its own --home"):
+    with pytest.raises(HomeError, match=rf"in use by process {other.pid}: give this process another --home"):
         Home.open(tmp_path)
     assert (tmp_path / "incarnation").read_text() == before
     os.kill(other.pid, signal.SIGKILL)

@@ -191,7 +191,7 @@ def test_a_damaged_checkpoint_is_told_wherever_it_is_passed_over(
         (told,) = json.loads(printed.out)["refused"]
         assert f"{folder / '00000010'}" in told and printed.err == f"warning: {told}\n"
     assert run("reference", out / "RUN.toml", "--against", home) == 0
-    assert "single-process run; not compared, for it is damaged: checkpoint " in capsys.readouterr().out
+    assert "single-process run; damaged, so not compared: checkpoint " in capsys.readouterr().out
     (shard, *_) = (folder / "00000000").glob("*.safetensors")
     raw = bytearray(shard.read_bytes())
     raw[-1] ^= 1

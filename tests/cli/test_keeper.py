@@ -251,7 +251,7 @@ async def test_at_most_two_copies_are_held_and_the_slow_make_room(
     clock.now += PATIENCE_S + 1.0
     assert await anext(keeper.serve(StateRequest(0, 9), THREE)) and sorted(keeper._copies._held) == [8, 9]
     await anext(older)
-    with pytest.raises(StateError, match="others ask for a newer version"):
+    with pytest.raises(StateError, match="other peers ask for a newer version"):
         await anext(older)
     assert [chunk async for chunk in newer], "nobody else had to go"
 
@@ -295,7 +295,7 @@ async def test_who_leaves_a_copy_before_its_end_waits_for_the_next(
     left = keeper.serve(StateRequest(0, 7), ONE)
     await anext(left)
     await left.aclose()
-    with pytest.raises(StateError, match="left before its end: ask again in 2 s"):
+    with pytest.raises(StateError, match="you left the last copy before its end: ask again in 2 s"):
         await whole(keeper, 7)
     assert await anext(keeper.serve(StateRequest(0, 7), TWO)), "others need not wait"
     clock.now += PAUSE_S

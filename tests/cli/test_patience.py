@@ -30,7 +30,7 @@ def test_waiting_is_told_after_a_second_at_each_quarter_and_at_the_end() -> None
     assert "could not be reached for 10 minutes" in patience.last_words()
     assert "leaves in 599 s" in told[0][1].describe()
     last = CoordinatorAway(600.0, 0.0, WHY).describe()
-    assert "leaves" in last and "dials on" not in last
+    assert "leaves" in last and "keeps dialling" not in last
 
 
 def test_a_coordinator_that_comes_back_is_waited_for_anew() -> None:

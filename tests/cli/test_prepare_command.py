@@ -64,10 +64,10 @@ def test_the_default_corpus_states_its_licence(tmp_path: Path, capsys: pytest.Ca
         (["--input", "{}/a.jsonl", "--vocab-size", "9"], "--vocab-size"),
         (["--input", "{}/a.jsonl", "--vocab-size", str(10**12)], "--vocab-size"),
         (["--input", "/dev/null"], "/dev/null is neither a file nor a folder"),
-        (["--images", "digits", "--field", "x"], "images have no text: drop --field"),
+        (["--images", "digits", "--field", "x"], "images have no text options: drop --field"),
         (["--images", "digits", "--vocab-size", "300", "--input", "{}/a.jsonl"], "drop --vocab-size and --input"),
         (["--images", "digits", "--name", "x"], "their name and licence are known: drop --name"),
-        (["--licence", "CC0", "--field", "x"], "comes with the installation: drop --field and --licence"),
+        (["--licence", "CC0", "--field", "x"], "the text is the one of the installation: drop --field and --licence"),
         (["--tokenizer", "{}/a.jsonl", "--vocab-size", "300"], "is used as it is: drop --vocab-size"),
     ],
 )
@@ -114,6 +114,6 @@ def test_a_tokenizer_that_does_not_know_the_text_is_shown(
     arguments = ["--input", str(tmp_path / "a.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
     assert exit_code("prepare", *arguments, "--heldout", "0.3", "--out", str(tmp_path / "out")) == 0
     out = capsys.readouterr().out
-    assert "is this the tokenizer for this text?" in out
+    assert "is this the right tokenizer for this text?" in out
     assert ("unknown tokens: 0.00 %" in out) == (unknown_token is None)
     assert "% of the characters are lost" in out

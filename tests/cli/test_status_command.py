@@ -101,7 +101,7 @@ def test_of_several_coordinators_each_says_who_leads(tmp_path: Path, capsys: pyt
     follows = (*lost, e.LeaderFollowed("def.0", 2), e.DecisionRecorded(2, 5, "def.0"))
     words = said(*follows)
     assert "leader def.0" in words and "last step 6" in words and "standing by: another coordinator leads" in words
-    alone = said(*follows, e.MajorityMissing(1, 2, "1 of 3 coordinators can be reached; it takes 2 to decide"))
+    alone = said(*follows, e.MajorityMissing(1, 2, "1 of 3 coordinators can be reached; a decision needs 2"))
     assert "nothing can be decided: 1 of 3" in alone and "leader" not in alone.split("last trouble")[0]
 
 

@@ -127,7 +127,7 @@ def test_a_change_can_be_checked_without_its_base(delta: codecs.Delta) -> None:
         ("delta:none", "int8", "changes in none would take more than a whole visit, which takes 16 bits a value"),
         ("ef21:topk:0.95", "int8", "changes in topk:0.95 would take more than a whole visit"),
         ("delta", "int8", "codec.forward: codec 'delta': write delta:4 for changes of 4 bits, or a codec of"),
-        ("int8", "delta:4", "codec.backward = 'delta:4': what is remembered of a visit is its activation"),
+        ("int8", "delta:4", "codec.backward = 'delta:4': a visit leaves its activation"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_fix(forward: str, backward: str, words: str) -> None:

@@ -22,6 +22,14 @@ def test_urgent_first_then_microbatch_then_arrival():
     assert drain(backlog, 5) == ["z", "a", "b2", "b7", "f0"]
 
 
+def test_what_waits_is_shown_in_its_order_and_stays():
+    backlog: Backlog[str] = Backlog()
+    for urgency, task in ((Urgency.REDUCE, "z"), (Urgency.FORWARD, "f"), (Urgency.REDUCE, "a"), (Urgency.REDUCE, "m")):
+        backlog.push(urgency, 0, task)
+    assert backlog.waiting(Urgency.REDUCE) == ["z", "a", "m"]
+    assert drain(backlog, 4) == ["z", "a", "m", "f"]
+
+
 def test_dropped_tasks_are_gone_and_the_order_stays():
     backlog: Backlog[str] = Backlog()
     for m in (5, 1, 4, 2, 3):

@@ -239,7 +239,7 @@ def test_the_last_of_a_stage_stops_the_swarm():
     assert "a peer that stands by would load it" in answer["text"]
     story.tell(e.PeerLost("d.1", None, "gone"))
     answer = views.what_if(story.state, "c.1")
-    assert answer is not None and "somebody would have to join" in answer["text"]
+    assert answer is not None and "a peer would have to join" in answer["text"]
 
 
 def seated(*actors: str) -> Story:
@@ -270,7 +270,7 @@ def test_seats_in_one_stage_leave_what_the_others_can_do():
 
 def test_a_standby_of_the_same_process_takes_over_nothing():
     answer = views.what_if(seated("c.1", "d.1").state, "c.1")
-    assert answer is not None and "somebody would have to join" in answer["text"]
+    assert answer is not None and "a peer would have to join" in answer["text"]
 
 
 def test_the_pipeline_links_seats_of_one_process_and_takes_no_odd_ones():

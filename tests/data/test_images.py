@@ -137,7 +137,7 @@ def test_a_width_that_is_accepted_can_be_built(dim: int) -> None:
 
 def test_a_classifier_takes_squares_and_generates_nothing() -> None:
     model = ModelSection(**MODEL)
-    with pytest.raises(ValueError, match="is no square"):
+    with pytest.raises(ValueError, match="is not a square"):
         RunFile(model=model, batch=BatchSection(sequence_length=65), evaluation=SILENT)
     with pytest.raises(ValueError, match="generates nothing"):
         RunFile(model=model, batch=BatchSection(sequence_length=64))

@@ -196,7 +196,7 @@ def test_the_slowest_link_of_a_boundary_decides() -> None:
     (pair,), changes = choose(LADDERS, burdens(those, known), 0.01, start, relax=True)
     assert pair == CodecPair("f", "C")
     assert f"the link from {sender} to {other} carries 0.04 MB/s: 6.8 ms" in changes[0].reason
-    assert "before: 13.2 ms" in changes[0].reason and "takes the slowest stage 10 ms" in changes[0].reason
+    assert "before: 13.2 ms" in changes[0].reason and "the slowest stage computes for 10 ms" in changes[0].reason
 
 
 def test_a_slow_uplink_hardens_what_it_sends_and_nothing_else() -> None:

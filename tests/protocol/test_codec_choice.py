@@ -102,7 +102,7 @@ def test_a_restarted_coordinator_goes_on_with_the_last_choice() -> None:
     choice.say(FAST)
     assert choice.choice.current == (HARD,), "for an evaluation before the next step, too"
     assert choice.step(7) == HARD
-    assert all(e.reason == "goes on with the codecs of step 7" for e in choice.told)
+    assert all(e.reason == "continues with the codecs of step 7" for e in choice.told)
     assert choice.step(7 + DWELL) == EVEN and choice.step(7 + 2 * DWELL) == GENTLE, "a rung at a time"
 
 

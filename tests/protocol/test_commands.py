@@ -168,13 +168,13 @@ def test_a_request_that_comes_again_is_one_command() -> None:
 @pytest.mark.parametrize(
     ("command", "value", "why"),
     [
-        ("rate", "0", "'0' is no rate"),
-        ("rate", "nan", "'nan' is no rate"),
-        ("rate", "inf", "'inf' is no rate"),
-        ("rate", "fast", "'fast' is no rate"),
-        ("steps", "-1", "'-1' is no number of steps"),
-        ("steps", "1e3", "'1e3' is no number of steps"),
-        ("steps", "99999999999999999999", "is no number of steps"),
+        ("rate", "0", "'0' is not a rate"),
+        ("rate", "nan", "'nan' is not a rate"),
+        ("rate", "inf", "'inf' is not a rate"),
+        ("rate", "fast", "'fast' is not a rate"),
+        ("steps", "-1", "'-1' is not a number of steps"),
+        ("steps", "1e3", "'1e3' is not a number of steps"),
+        ("steps", "99999999999999999999", "is not a number of steps"),
         ("steps", "1", "1 steps are too few: step 2 is trained, or under way"),
         ("steps", "4", "the run ends after step 4 anyway"),
         ("stop_after", "1", "1 steps are too few"),
@@ -318,5 +318,5 @@ def test_a_rollback_takes_no_command_back() -> None:
 def test_no_coordinator_takes_a_command_from_another_that_none_would_write(name: str, value: str) -> None:
     good = m.Command(1, "rate", "2.0", "Ann", "", "r")
     check(good)
-    with pytest.raises(ValueError, match=r"no command|is no "):
+    with pytest.raises(ValueError, match=r"no command|is not a "):
         check(replace(good, name=name, value=value))

@@ -183,7 +183,7 @@ def test_nobody_alone_can_say_that_parameters_are_not_finite() -> None:
 
 @pytest.mark.parametrize("value", ["", "1 2", "1 2 0", "1 2 nan", "-1 2 0.5", "1 x 0.5", "1 2 0.5 4"])
 def test_a_command_to_go_back_says_where_and_how_fast(value: str) -> None:
-    with pytest.raises(ValueError, match=r"version, term and rate|is no rate"):
+    with pytest.raises(ValueError, match=r"a version, a term and a rate|is not a rate"):
         check(m.Command(1, "go_back", value, "coordinator", "", "r"))
 
 

@@ -104,7 +104,7 @@ def test_what_the_only_peer_says_of_itself_ends_no_run_and_the_organiser_can(wha
     assert not run.told(RunDiverged) and not sent(run.orders, m.Halt)
     assert not [order for order in run.orders if isinstance(order, WriteRecord)]
     run.term_written()
-    assert "stage 0 has no peer that is believed" in run.told(RunPaused)[-1].reason
+    assert "stage 0 has no trusted peer" in run.told(RunPaused)[-1].reason
     run.orders.clear()
     run.take(CommandWritten(m.Command(1, "rate", "0.5", "me", "it has diverged", "r")))
     run.heartbeats(1.0)

@@ -72,7 +72,7 @@ def test_a_leader_answers_who_has_passed_it_on_once_for_each_time() -> None:
     assert isinstance(told, m.Steered) and told.number == 1, "the answer was lost"
     bad = replace(STEER, request="bad", value="much")
     (told,) = sent(desk.hear(TWO, bad), m.Steered, TWO)
-    assert isinstance(told, m.Steered) and "'much' is no rate" in told.error and told.number == 0
+    assert isinstance(told, m.Steered) and "'much' is not a rate" in told.error and told.number == 0
 
 
 def test_a_command_that_the_leader_before_did_not_live_to_answer_is_one_command() -> None:
@@ -92,7 +92,7 @@ def test_nobody_leads_for_long_and_it_says_so() -> None:
     desk.tell(RATE)
     desk.now += SETTINGS.step_budget_s
     (answer,) = answers(follow(desk))
-    assert "no coordinator that leads has answered (2 of 3 coordinators can be reached)" in answer.error
+    assert "no leading coordinator has answered (2 of 3 coordinators can be reached)" in answer.error
 
 
 def test_words_are_checked_before_they_are_told_to_others() -> None:

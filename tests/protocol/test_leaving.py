@@ -196,7 +196,7 @@ def test_the_last_replica_is_told_what_is_lost_when_nobody_can_take_it_up() -> N
     orders = run.take(RecordWritten(write.decision))
     assert dismissed(orders) == [ONE, TWO]
     reason = said(orders, m.Dismiss)[0].reason
-    assert "nobody is there to take up stage 0 at version 1" in reason and "from version 0" in reason
+    assert "no peer is there to take up stage 0 at version 1" in reason and "from version 0" in reason
 
 
 def test_a_step_that_keeps_the_last_replica_too_long_is_given_up_for_its_state() -> None:

@@ -79,5 +79,5 @@ def test_a_peer_uses_what_the_table_names_and_nothing_else() -> None:
     ids=["nothing", "another place", "another step", "another term"],
 )
 def test_a_peer_that_lacks_what_the_table_names_says_so(held: Carry | None) -> None:
-    with pytest.raises(LookupError, match="lacks the residuals of step 4, which the pass builds on"):
+    with pytest.raises(LookupError, match="lacks the residuals of step 4, which the pass needs"):
         carry_of(B, table(A, B, carried=(0, 1)), NEXT, held)

@@ -145,7 +145,7 @@ def test_where_nobody_else_can_send_it_the_run_waits_and_says_for_whom() -> None
     world.run(60.0, 60_000, lambda: False)
     assert disturbed.insiders == {"peer1": 1} and not world.watch.decisions
     waits = disturbed.of(RunPaused)[-1].reason
-    assert "which peer1 sent" in waits and "another peer for stage 0 or 1 may help" in waits
+    assert "which peer1 sent" in waits and "add a peer for stage 0 or 1" in waits
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -190,7 +190,7 @@ def test_who_is_alone_in_its_stage_is_left_out_and_ends_nothing(about: About, pe
     told = [(event.stage, event.reload, event.left_out) for event in disturbed.of(StageDoubted)]
     assert told == [(stage, [f"{name}.1"], []), (stage, [], [f"{name}.1"])]
     assert not disturbed.of(RunDiverged) and not world.watch.decisions
-    assert f"stage {stage} has no peer that is believed. {name}.1 is left out" in disturbed.of(RunPaused)[-1].reason
+    assert f"stage {stage} has no trusted peer. {name}.1 is left out" in disturbed.of(RunPaused)[-1].reason
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -91,7 +91,7 @@ def test_what_learned_to_live_without_most_values_is_no_llama(
     codec: str, manifest: RunManifest, states: States, tokenizer_path: Path, tmp_path: Path
 ) -> None:
     run = manifest.model_copy(update={"codec": CodecSection(forward=codec, backward="none")})
-    message = f'codec.forward = "{codec}" drops most of what crosses before layers 1, 2'
+    message = f'codec.forward = "{codec}" drops most of the activations before layers 1, 2'
     with pytest.raises(StateError, match=message):
         export_hf(states, run, tokenizer_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -46,7 +46,7 @@ def test_one_bit_or_another_model_is_refused(tensors: dict[str, LazyTensor], tmp
         InitialParameters(tmp_path, MODEL, "0" * 64)
     with pytest.raises(StateError, match=r"model.layers.3.* is missing, which the \[model\]"):
         InitialParameters(tmp_path, MODEL.model_copy(update={"layers": 4}), whole)
-    with pytest.raises(StateError, match=r"model.layers.2.* is no part of"):
+    with pytest.raises(StateError, match=r"model.layers.2.* is not part of"):
         InitialParameters(tmp_path, MODEL.model_copy(update={"layers": 2, "cuts": (1,)}), whole)
     with pytest.raises(StateError, match=r"lm_head.weight is \[32, 16\], \[model\] makes it \[40, 16\]"):
         InitialParameters(tmp_path, MODEL.model_copy(update={"vocab_size": 40}), whole)

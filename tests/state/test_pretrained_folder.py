@@ -101,7 +101,7 @@ def test_a_head_of_its_own_is_kept_whatever_the_configuration_says(
     change(folder, tie_word_embeddings=True)
     found = open_pretrained(folder)
     assert not found.tied and torch.equal(found.tensors["lm_head.weight"].load(), values["lm_head.weight"])
-    assert "has a head of its own" in " ".join(found.notes)
+    assert "has a separate head" in " ".join(found.notes)
     change(folder, tie_word_embeddings="yes")
     with pytest.raises(StateError, match="tie_word_embeddings"):
         open_pretrained(folder)

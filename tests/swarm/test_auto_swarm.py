@@ -58,7 +58,7 @@ def test_a_coordinator_that_comes_back_goes_on_with_its_choice(make_swarm: MakeS
     swarm.finish()
     started = swarm.coordinator.of(CoordinatorStarted)[-1]
     told = [event for event in swarm.coordinator.of(CodecChosen, step=started.decided + 1) if not event.before]
-    assert {event.reason for event in told} == {f"goes on with the codecs of step {started.decided + 1}"}
+    assert {event.reason for event in told} == {f"continues with the codecs of step {started.decided + 1}"}
     codecs = crossed(swarm)
     assert codecs[: len(before)] == before and codecs[len(before)] == before[-1]
     assert len(swarm.coordinator.of(StepDecided)) == len(codecs) == 8

@@ -23,11 +23,11 @@ from swarm.events import (
 PEERS = ("p0", "p1", "p2", "p3", "p4", "p5")
 """Of two stages in turn."""
 REASONS = {
-    "spoilt": "nobody else sees that parameters or moments of stage 1 are not finite at the start",
-    "nan": "its sums are not finite in step 0, and those of no other stage",
+    "spoilt": "no other stage confirms that parameters or moments of stage 1 are not finite at the start",
+    "nan": "the sums of step 0 are not finite in its stage alone",
 }
 NOBODY = (
-    "stage 1 has no peer that is believed. {} is left out: {}. Another peer for it helps. If the run has diverged, "
+    "stage 1 has no trusted peer. {} is left out: {}. Add another peer for this stage. If the run has diverged, "
     "a lower `swarm-peer control rate` sends it back to its last good checkpoint"
 )
 

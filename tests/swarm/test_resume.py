@@ -83,7 +83,7 @@ def test_peers_that_are_back_before_their_coordinator_wait_for_it(make_swarm: Ma
         swarm.join(name)
     for name in PEERS:
         away = swarm.peers[name].wait_for(CoordinatorAway)
-        assert "nobody answers at" in away.reason and away.leaves_in_s > 500
+        assert "no node answers at" in away.reason and away.leaves_in_s > 500
     swarm.coordinate()
     swarm.finish()
     assert all(swarm.peers[name].of(CoordinatorBack) for name in PEERS)

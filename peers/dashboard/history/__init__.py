@@ -1,5 +1,5 @@
 """The history of a run: its logs followed, folded, and kept in a database that can be deleted at any time.
 
-The logs are the truth. The database holds what makes them quick to ask: rows of steps and faults, where in which log a
-line stands, and snapshots of the state. It is made anew from the logs whenever it is missing or does not fit them.
+The logs are the truth. The database makes them quick to query: rows of steps and faults, the places of lines in the
+logs, and snapshots of the state. It is made anew from the logs whenever it is missing or does not fit them.
 """

@@ -1,6 +1,6 @@
-"""The history of a run: follows the logs of some homes, folds them, and answers what was true when.
+"""The history of a run: follows the logs of some homes, folds them, and answers questions about any moment.
 
-Of one thread. `follow` is called again and again; it returns soon, and is cheap when nothing is new.
+It belongs to one thread. Call `follow` repeatedly; it returns soon, and is cheap if nothing is new.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from peers.fold.work import Step
 
 LIMIT_BYTES = 512 << 20
 LEAST_FREE_BYTES = 1 << 30
-"""With less on its disk the database does not grow."""
+"""With less free space on its disk the database does not grow."""
 RETRY_S, LONGEST_RETRY_S = 60.0, 3600.0
-"""After a database could not be written, until that is tried again: all logs are read anew then."""
+"""Seconds until the next attempt after the database could not be written: all logs are read anew then."""
 SNAPSHOT_EVENTS = 20_000
 SNAPSHOT_SHARE = 0.2
-"""Of the time that following takes, for snapshots."""
+"""Fraction of the following time that is spent on snapshots."""
 BUDGET_S = 0.2
 MOST_WAITING = 20_000
-"""Rows that are written at once."""
+"""Number of rows that are written at once."""
 MOST_LINES = 200
 QUIET = frozenset(("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered"))
-"""Kinds that do not stand in the log page, since they come all the time."""
+"""Kinds that are not on the log page, since they are too frequent."""
 MARKS = {
     "Evaluated": "evaluation",
     "CheckpointArchived": "checkpoint",
@@ -51,7 +51,7 @@ MARKS = {
 
 
 class History:
-    """`now` and `at` give states that change or go with the next call: use them at once, and change nothing."""
+    """`now` and `at` return states that the next call may change: use them at once, and do not modify them."""
 
     _state: RunState
     _logs: Logs
@@ -60,14 +60,14 @@ class History:
     _last_step: int
 
     def __init__(self, homes: Sequence[Path], database: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        """A database that cannot be used is made anew; where none can be written, memory has to do."""
+        """A database that cannot be used is made anew; if none can be written, it is kept in memory."""
         self._homes = list(homes)
         self._database = database
         self._limit = limit_bytes
         self._taken = 0
-        """Lines since this process has started."""
+        """Number of lines since this process started."""
         self._untidy = False
-        """A past was made since, and what it was made from is of no use any more."""
+        """A past was computed since, and its source is not needed any more."""
         self._life = 0
         self._trouble = ""
         """Why the database does not grow."""
@@ -77,7 +77,7 @@ class History:
     # ------------------------------------------------------------ following
 
     def follow(self, budget_s: float = BUDGET_S) -> bool:
-        """Read what is new, for about so many seconds. True: there is more."""
+        """Read new lines, for about `budget_s` seconds. True: there are more."""
         until = time.monotonic() + budget_s
         if self._logs.look() or self._is_gone():
             self._forget()
@@ -106,7 +106,7 @@ class History:
         return False
 
     def close(self) -> None:
-        """What was read need not be read again."""
+        """Save the reading positions, so that nothing need be read again."""
         with contextlib.suppress(sqlite3.Error, OSError):
             if not self._trouble:
                 self._snapshot()
@@ -118,12 +118,12 @@ class History:
 
     @property
     def position(self) -> str:
-        """Another one whenever something was read."""
+        """Changes whenever something was read."""
         return f"{self._life}-{self._taken}"
 
     @property
     def progress(self) -> float:
-        """Share of the logs' bytes that are read; 1 when there are none."""
+        """Fraction of the logs' bytes that are read; 1 if there are none."""
         read, size = self._logs.progress()
         return read / size if size else 1.0
 
@@ -139,13 +139,13 @@ class History:
     # ------------------------------------------------------------ the past
 
     def at(self, moment: float) -> RunState:
-        """What was true at `moment`, in unix seconds."""
+        """The state at `moment`, in unix seconds."""
         if moment >= self._state.run.last_at:
             return self._state
         past = self._past
         made = past is None or past.moment > moment or self._is_snapshot_between(past.moment, moment)
         if past is None or made:
-            self._past = past = None  # two pasts at once would be too many
+            self._past = past = None  # two pasts at once would need too much memory
             self._past = past = self._from_snapshot(moment)
         for line in past.logs.take(moment):
             record = record_of(line.raw, line.kind)
@@ -156,15 +156,15 @@ class History:
         return past.state
 
     def series(self, name: str, start: float, end: float, points: int) -> dict[str, Any]:
-        """Raises KeyError for a name that is none of series.NAMES."""
+        """Raises KeyError for a name outside series.NAMES."""
         return series.series(self._store, name, start, end, points)
 
     def timeline(self, first: int, last: int, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
-        """Steps `first` to `last`, at most 16: what every peer did in them."""
+        """What every peer did in steps `first` to `last`, at most 16."""
         return timeline.timeline(self._store, first, last, offset, limit)
 
     def marks(self, start: float, end: float, most: int) -> list[dict[str, Any]]:
-        """What stands out in a span of time. Of too many, faults are left out last."""
+        """Notable events in a span of time. If there are too many, faults are kept longest."""
         found = [
             {"at": at, "kind": kind, "text": text, "id": None}
             for at, kind, text in self._store.rows(
@@ -182,17 +182,17 @@ class History:
         return sorted(kept, key=lambda mark: mark["at"])
 
     def faults(self, offset: int = 0, limit: int = 200) -> list[dict[str, Any]]:
-        """All there ever were, the newest first."""
+        """All faults so far, the newest first."""
         query = "SELECT fault FROM faults ORDER BY id DESC LIMIT ? OFFSET ?"
         rows = self._store.rows(query, (max(0, min(limit, MOST_LINES)), max(0, offset)))
         return [fault_row(load(FaultRecord, json.loads(raw))) for (raw,) in rows]
 
     def steps_of(self, actor: str, most: int = 64) -> list[dict[str, Any]]:
-        """A peer's last steps, the newest first, with what it did in each."""
+        """A peer's last steps, the newest first, with its work in each."""
         return timeline.steps_of(self._store, actor, most)
 
     def steps_after(self, step: int, limit: int) -> list[tuple[Any, ...]]:
-        """Time, step, loss, gradient norm, tokens/s, seconds, efficiency: of decided steps after that one."""
+        """Time, step, loss, gradient norm, tokens/s, seconds, efficiency of decided steps after that one."""
         return self._store.rows(
             "SELECT decided_at, step, loss, gradient_norm, tokens_per_second, seconds, efficiency FROM steps "
             "WHERE step > ? ORDER BY step LIMIT ?",
@@ -213,7 +213,7 @@ class History:
         before: float | None = None,
         limit: int = MOST_LINES,
     ) -> dict[str, Any]:
-        """Events in words, the newest first. `actor`: or a peer id. `next`: what `before` is for the ones after."""
+        """Events in words, the newest first. `actor`: an actor or a peer id. `next`: `before` of the following page."""
         store, limit = self._store, max(1, min(limit, MOST_LINES))
         where, values = ["at < ?"], [before if before is not None else 1e18]
         if actor:
@@ -234,7 +234,7 @@ class History:
         try:
             record = json.loads(line_at(Path(store.name(log)), offset))
         except (ValueError, RecursionError):
-            return None  # that log is gone, or another one
+            return None  # that log is gone, or was replaced
         kind = str(record.get("kind"))
         severity = "warning" if kind in TROUBLE_KINDS else "info"
         who = store.name(actor) or None
@@ -274,7 +274,7 @@ class History:
         kind, store = line.kind, self._store
         if kind in ("StepDecided", "StepMeasured"):
             self._take_steps(record.get("step"))
-        elif state.run.step > self._last_step:  # told by others than who decided it
+        elif state.run.step > self._last_step:  # reported by others than the deciding coordinator
             self._take_steps(*range(max(self._last_step + 1, state.run.step - 63), state.run.step + 1))
         if state.run.step < self._last_step:
             store.add("DELETE FROM steps WHERE step > ?", (state.run.step,))
@@ -284,7 +284,7 @@ class History:
             if each.at == line.at:
                 store.add("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?)", (each.version, each.at, each.loss))
         if kind == "ControlGiven" and not (state.run.controls and state.run.controls[-1].at == line.at):
-            return  # another coordinator of the group has told of it
+            return  # another coordinator of the group has reported it
         if (mark := MARKS.get(kind)) is not None:
             store.add("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (line.at, mark, in_words(record)))
 
@@ -305,11 +305,11 @@ class History:
     # ------------------------------------------------------------ the database
 
     def _open(self) -> None:
-        """From the newest snapshot, if there is one that fits the logs."""
+        """Start from the newest snapshot, if one fits the logs."""
         self._life += 1
         self._past = None
         self._told: dict[int, FaultRecord] = {}
-        """Faults as they were written last."""
+        """The last written version of each fault."""
         self._snapshot_events = 0
         self._snapshot_after = 0.0
         self._commits = 0
@@ -366,14 +366,14 @@ class History:
                 self._database.with_name(self._database.name + suffix).unlink(missing_ok=True)
 
     def _forget(self) -> None:
-        """Logs or the database are not those of before: all is read anew."""
+        """The logs or the database have been replaced: read everything anew."""
         self._store.close()
         self._delete()
         self._open()
         self._logs.look()
 
     def _is_gone(self) -> bool:
-        """Somebody has deleted the database."""
+        """Whether the database was deleted."""
         if self._store.path is None:
             return False
         try:
@@ -424,7 +424,7 @@ class History:
         self._told = kept
 
     def _snapshot(self) -> None:
-        """If following has taken long enough since the last one, so that it is not mostly snapshots."""
+        """Take a snapshot, if following has taken long enough since the last one."""
         if time.thread_time() < self._snapshot_after:
             return
         began = time.thread_time()
@@ -437,7 +437,7 @@ class History:
         self._snapshot_after = now + (now - began) / SNAPSHOT_SHARE
 
     def _resume(self) -> None:
-        """There is room again: what was not written is read anew."""
+        """There is room again: read anew what was not written."""
         self._trouble = ""
         self._store.close()
         self._open()

@@ -1,7 +1,7 @@
 """Logs: all event logs of some homes as one stream, ordered by time.
 
-Of a group of coordinators each may hold copies of the others' logs (`mirrors/`): what several files tell of one log is
-told once.
+In a group of coordinators each may hold copies of the others' logs (`mirrors/`): a line of one log that is in several
+files is taken once.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ COORDINATOR = "coordinator"
 
 
 class Logs:
-    """`take()` gives what is new. A line that it has given is taken."""
+    """`take()` returns the new lines. A returned line is taken."""
 
     def __init__(self, homes: Sequence[Path]) -> None:
         self._homes = list(homes)
         self.tails: dict[str, Tail] = {}
         """By path."""
         self._heard: dict[str, tuple[float, int, str]] = {}
-        """By the name of a coordinator's log: the time of its last line that was taken, which one of that time it was,
-        and from which file."""
+        """By the name of a coordinator's log: time of the last taken line, its number within that time, its file."""
 
     def look(self) -> bool:
-        """Find new logs. True: one of those known is another one now, so that all is to be read anew."""
+        """Find new logs. True: a known log was replaced, so all must be read anew."""
         for home in self._homes:
             for path in self._files(home):
                 if str(path) not in self.tails and len(self.tails) < MOST_LOGS:
@@ -41,7 +40,7 @@ class Logs:
         return any(tail.is_replaced() for tail in self.tails.values())
 
     def take(self, until: float = math.inf) -> Iterator[Line]:
-        """Lines of all logs by time, without the noise, as far as they are not after `until`."""
+        """New lines of all logs by time, without the noise, up to `until`."""
         tails = list(self.tails.values())
         merged = tails[0].lines() if len(tails) == 1 else heapq.merge(*(tail.lines() for tail in tails), key=_time)
         for line in merged:
@@ -59,7 +58,7 @@ class Logs:
                 yield line
 
     def _is_new(self, tail: Tail) -> bool:
-        """Whether the last line of a coordinator's log was not taken from another file."""
+        """Whether the last line of a coordinator's log was not taken from another file yet."""
         if not tail.source.startswith(COORDINATOR):
             return True
         path = str(tail.path)
@@ -70,7 +69,7 @@ class Logs:
         return True
 
     def progress(self) -> tuple[int, int]:
-        """Bytes that are read, and all."""
+        """Bytes read, and total bytes."""
         sizes = {path: tail.size for path, tail in self.tails.items()}
         return sum(min(tail.offset, sizes[path]) for path, tail in self.tails.items()), sum(sizes.values())
 
@@ -81,7 +80,7 @@ class Logs:
         }
 
     def restore(self, raw: dict[str, Any]) -> None:
-        """Go on from there. Raises KeyError, TypeError or ValueError for what `to_json` did not make."""
+        """Continue from there. Raises KeyError, TypeError or ValueError for data that `to_json` did not make."""
         tails = {}
         for path, (source, offset, head, at, nth) in raw["tails"].items():
             tail = Tail(Path(path), str(source))
@@ -103,7 +102,7 @@ def _time(line: Line) -> float:
 
 
 def _speaker(path: Path) -> str:
-    """Who speaks in a log, by its first line; in a copy without a beginning, by its name."""
+    """The writer of a log, by its first line; in a copy without a beginning, by its name."""
     source = _source(line_at(path, 0))
     if source is not None:
         return source

@@ -1,4 +1,4 @@
-"""Series: a figure over time, as many points as a picture has pixels: least, most and last of each."""
+"""Series: a figure over time, with as many points as a picture has pixels: minimum, maximum and last value of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_POINTS = 4000
 
 
 def series(store: Store, name: str, start: float, end: float, points: int) -> dict[str, Any]:
-    """`t`: unix seconds of the last value in each bucket. Raises KeyError for a name that is none of NAMES."""
+    """`t`: unix seconds of the last value in each bucket. Raises KeyError for a name outside NAMES."""
     if name == "heldout_loss":
         rows = store.rows("SELECT at, loss FROM evaluations WHERE at BETWEEN ? AND ? ORDER BY at", (start, end))
     else:

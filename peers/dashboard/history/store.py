@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS snapshots (at REAL, line INTEGER, events INTEGER PRIM
 
 
 class Store:
-    """Raises sqlite3.Error. `path` None: in memory, for what cannot be written anywhere."""
+    """Raises sqlite3.Error. `path` None: in memory, if no file can be written."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Store:
         return str(self.value("SELECT name FROM names WHERE id = ?", (number,)) or "")
 
     def number(self, name: str) -> int:
-        """Of a name, made at first use."""
+        """The number of a name, made at first use."""
         found = self._names.get(name)
         if found is None:
             found = self._names[name] = len(self._names) + 1
@@ -96,7 +96,7 @@ class Store:
         return self._names.get(name)
 
     def starts_of(self, peer: str) -> list[int]:
-        """Numbers of all actors that are starts of a peer, or that actor itself."""
+        """Numbers of all actors that are starts of a peer, or of that actor itself."""
         prefix = f"{peer}."
         return [number for name, number in self._names.items() if name == peer or name.startswith(prefix)]
 
@@ -115,11 +115,11 @@ class Store:
 
     @property
     def waiting(self) -> int:
-        """Rows that are not written yet."""
+        """Number of rows that are not written yet."""
         return len(self._lines) + len(self._work) + len(self._rows)
 
     def drop(self) -> None:
-        """Forget what is not written."""
+        """Forget unwritten rows."""
         self._lines, self._work, self._rows = [], [], []
 
     def commit(self) -> None:
@@ -139,7 +139,7 @@ class Store:
             raise
 
     def add_snapshot(self, at: float, events: int, logs: dict[str, Any], lines: Iterator[str]) -> None:
-        """Written at once, with all that waits. `lines`: of the state."""
+        """Written at once, with all waiting rows. `lines`: of the state."""
         squeeze = zlib.compressobj(1)
         blob = b"".join(squeeze.compress(line.encode() + b"\n") for line in lines) + squeeze.flush()
         values = at, self._next_line - 1, events, json.dumps(logs), blob
@@ -151,7 +151,9 @@ class Store:
                 self.execute("DELETE FROM snapshots WHERE events = ?", (each,))
 
     def snapshot(self, until: float | None = None) -> tuple[int, dict[str, Any], Iterator[bytes]] | None:
-        """Lines written by then, how far the logs were read, and the state's lines: of the newest not after `until`."""
+        """Of the newest snapshot not after `until`: lines written by then, positions in the logs, lines of the
+        state.
+        """
         where, values = ("WHERE at <= ?", (until,)) if until is not None else ("", ())
         found = self.rows(f"SELECT line, logs, state FROM snapshots {where} ORDER BY events DESC LIMIT 1", values)
         if not found:
@@ -160,18 +162,18 @@ class Store:
         return line, json.loads(logs), _unpacked(blob)
 
     def cut_lines(self, last: int) -> None:
-        """Lines after that one are read anew."""
+        """Later lines are read anew."""
         self.execute("DELETE FROM lines WHERE id > ?", (last,))
         self._next_line = last + 1
 
     @property
     def nbytes(self) -> int:
-        """In use: pages that were freed are used again."""
+        """Bytes in use: freed pages are reused."""
         pages, free, size = (self.value(f"PRAGMA {what}") for what in ("page_count", "freelist_count", "page_size"))
         return int((pages - free) * size)
 
     def shrink(self, limit: int) -> None:
-        """Below nine tenths of `limit`: the oldest reports of work go first, then lines, then snapshots."""
+        """Shrink below nine tenths of `limit`: the oldest reports of work go first, then lines, then snapshots."""
         for table, key in (("work", "step"), ("lines", "id"), ("snapshots", "events")):
             while self.nbytes > 0.9 * limit:
                 first, last = self.rows(f"SELECT min({key}), max({key}) FROM {table}")[0]

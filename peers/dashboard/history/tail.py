@@ -1,4 +1,4 @@
-"""A tail: one event log as it grows. Whole lines only; a torn last one is read when it is whole."""
+"""A tail: one event log as it grows. Whole lines only; a torn last line is read when it is complete."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CHUNK_BYTES = 1 << 20
 MOST_KIND = 80
 """Letters of an event's name."""
 MOST_LINE = 4 << 20
-"""Bytes of a line; longer ones are passed over."""
+"""Bytes of a line; longer ones are skipped."""
 HEAD_BYTES = 256
-"""By which a log is known again."""
+"""Bytes by which a log is recognised."""
 
 
 class Line(NamedTuple):
@@ -24,13 +24,13 @@ class Line(NamedTuple):
     kind: str
     tail: Tail
     offset: int
-    """Of its first byte in the log."""
+    """Offset of its first byte in the log."""
     end: int
     raw: bytes
 
 
 class Tail:
-    """`offset`: up to there its lines have been taken; `Logs` moves it on. `source`: who speaks in it."""
+    """`offset`: its lines are taken up to there; `Logs` advances it. `source`: the writer of the log."""
 
     def __init__(self, path: Path, source: str) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class Tail:
         """A hash of its beginning, once there is one."""
         self.at = -1e18
         self.nth = 0
-        """Of the last line that was taken: its time, and how many of that time came before it."""
+        """For the last taken line: its time, and how many lines of that time came before it."""
 
     @property
     def size(self) -> int:
@@ -50,11 +50,11 @@ class Tail:
             return 0
 
     def is_replaced(self) -> bool:
-        """Whether this is another log than the one that was read, or it has been cut."""
+        """Whether the log was replaced or truncated since it was read."""
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
-            return False  # it may come back; what it said stands
+            return False  # it may come back; its lines stand
         if size < self.offset:
             return True
         if not self.head:
@@ -63,7 +63,7 @@ class Tail:
         return _head(self.path) != self.head
 
     def lines(self) -> Iterator[Line]:
-        """From `offset` on, to the end of what is there."""
+        """The lines from `offset` to the current end."""
         try:
             file = self.path.open("rb", buffering=0)
         except OSError:
@@ -103,7 +103,7 @@ class Tail:
 
 
 def header(raw: bytes) -> tuple[float, str] | None:
-    """Time and kind of a line, without reading the rest of it where it begins as ours do. None: it is no event."""
+    """Time and kind of a line, without parsing the rest if it begins in our format. None: it is not an event."""
     if raw.startswith(b'{"at":'):
         comma = raw.find(b',"kind":"', 6, 64)
         quote = raw.find(b'"', comma + 9, comma + 80) if comma > 0 else -1
@@ -133,7 +133,7 @@ def record_of(raw: bytes, kind: str) -> dict[str, object] | None:
 
 
 def line_at(path: Path, offset: int) -> bytes:
-    """The line that begins there. Empty: there is none any more."""
+    """The line that begins there. Empty: it does not exist any more."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -143,10 +143,10 @@ def line_at(path: Path, offset: int) -> bytes:
 
 
 def _parsed(raw: bytes) -> dict[str, object] | None:
-    """Halves of characters, which JSON can write and UTF-8 cannot, become question marks."""
+    """Half characters, which JSON can write and UTF-8 cannot, become question marks."""
     try:
         record = orjson.loads(raw)
-    except orjson.JSONDecodeError:  # five times as fast, but it knows no NaN and no half characters
+    except orjson.JSONDecodeError:  # five times as fast, but it refuses NaN and half characters
         record = _parsed_slowly(raw)
     return record if type(record) is dict else None
 

@@ -1,4 +1,4 @@
-"""The timeline: what every peer did in some steps, read from its reports in the logs, and the critical path."""
+"""The timeline: what every peer did in some steps, from its reports in the logs, and the critical path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_STEPS = 16
 MOST_ROWS = 200
 MOST_SPANS = 64
 MOST_WALKED = 256
-"""Peers of a swarm of which the critical path is looked for, and pieces of that path."""
+"""Largest number of peers for which the critical path is computed, and of pieces in it."""
 
 Spans = list[tuple[str, int, float, float]]
 
@@ -78,7 +78,7 @@ def steps_of(store: Store, actor: str, most: int) -> list[dict[str, Any]]:
         return []
     query = "SELECT step, stage, log, offset FROM work WHERE actor = ? AND step > ? ORDER BY step DESC LIMIT ?"
     newest = store.value("SELECT max(step) FROM work") or 0
-    # the key begins with the step: a look at the last ones alone, else all of them would be gone through
+    # the key begins with the step: query only the last ones, else all rows would be read
     found = []
     for step, stage, log, offset in store.rows(query, (number, newest - 4 * most, most)):
         report = _report(store, actor, stage, log, offset)
@@ -88,9 +88,10 @@ def steps_of(store: Store, actor: str, most: int) -> list[dict[str, Any]]:
 
 
 def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
-    """What the step was waiting for, from its end back to its beginning: who waits, waits for whoever ends last before.
+    """The critical path of the step, from its end back to its beginning: a waiting peer waits for the latest end
+    before.
 
-    A guess where frames took long on their way: peers' clocks are told apart by `Open` alone. Oldest first.
+    A guess if frames took long in transfer: only `Open` aligns the peers' clocks. Oldest first.
     """
     work = [
         [span for span in sorted(report.spans, key=lambda span: span[2]) if span[0] != "waiting" and span[3] > 0]
@@ -105,7 +106,7 @@ def critical_path(reports: list[Report]) -> list[dict[str, Any]]:
             for span in reversed(spans):
                 end = min(span[2] + span[3], moment)
                 if span[2] < moment - 1e-9:
-                    key = end + (1e-3 if index == current else 0.0)  # who was just at work goes on, where that may be
+                    key = end + (1e-3 if index == current else 0.0)  # a peer that was just at work is preferred
                     if best is None or key > best[0]:
                         best = key, index, span
                     break

@@ -1,4 +1,4 @@
-"""Faults: every one with time, peer, reason, and what it cost; the newest first."""
+"""Faults: every incident with time, peer, reason and cost; the newest first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = {
 
 
 def faults_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
-    """`total` counts those that are kept: the last 500. `lost` is of all there ever were."""
+    """`total` counts those that are kept: the last 500. `lost` counts all so far."""
     items = list(reversed(state.faults.items))
     return {
         "total": len(items),

@@ -1,4 +1,4 @@
-"""Links: pairs of actors with rate, round trip, the way between them, and bytes by kind."""
+"""Links: pairs of actors with rate, round trip, route, and bytes by kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peers.fold.views.words import display_name
 
 
 def links_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[str, Any]:
-    """`offset` and `limit` cut the pairs, those of the earlier stages first; `actors` are all that these name."""
+    """`offset` and `limit` cut the pairs, earlier stages first; `actors` are all that these pairs name."""
     pairs = [pair for of_sender in state.links.pairs.values() for pair in of_sender.values()]
     pairs.sort(key=lambda pair: (*_order(state, pair.sender), *_order(state, pair.receiver)))
     shown = page(pairs, offset, limit)
@@ -32,13 +32,13 @@ def links_view(state: RunState, *, offset: int = 0, limit: int = 200) -> dict[st
 
 
 def _has_left(state: RunState, actor: str) -> bool:
-    """Before the run was over: after that everybody leaves."""
+    """Whether an actor left before the end of the run: after the end all leave."""
     gone, end = state.members.gone.get(actor), state.run.finished_at
     return gone is not None and (end is None or gone.left_at < end)
 
 
 def pairs_of(state: RunState, actor: str) -> list[dict[str, Any]]:
-    """From and to one actor."""
+    """The pairs from and to one actor."""
     out = list(state.links.pairs.get(actor, {}).values())
     into = [of_sender[actor] for of_sender in state.links.pairs.values() if actor in of_sender]
     return [_pair(pair) for pair in page(out, 0, 100)] + [_pair(pair) for pair in page(into, 0, 100)]

@@ -1,4 +1,4 @@
-"""Peers: all of them, those here and those gone, and one alone with all that is known of it."""
+"""Peers: all of them, present and gone, and one alone with everything known about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SORTS: dict[str, tuple[Callable[[dict[str, Any]], Any], bool]] = {
     "bytes_sent": (lambda row: row["bytes_sent"], True),
     "faults": (lambda row: row["faults"], True),
 }
-"""By name: the key, and whether the most comes first."""
+"""By name: the key, and whether the largest comes first."""
 
 
 def peers_view(
@@ -39,8 +39,8 @@ def peers_view(
     sort: str = "stage",
     query: str = "",
 ) -> dict[str, Any]:
-    """`sort`: a key of _SORTS, with `-` before it the other way round; unknown ones are `stage`. `query`: part of an
-    actor, of a machine's words, or a stage as `stage 2`.
+    """`sort`: a key of _SORTS, with `-` before it in reverse; unknown ones mean `stage`. `query`: part of an actor, of
+    a machine's description, or a stage as `stage 2`.
     """
     words, shares = words_of(state), shares_of(state)
     rows = [_row(state, facts, each, words[each.actor], shares) for each in state.members.here.values()]
@@ -54,7 +54,7 @@ def peers_view(
 
 
 def peer_view(state: RunState, facts: RunFacts | None, wanted: str, at: float | None = None) -> dict[str, Any] | None:
-    """By actor, or by peer id: then its newest start. `at`: this instant (unix s). None: there is no such peer."""
+    """One peer, by actor or by peer id (then its newest start). `at`: this instant (unix s). None: no such peer."""
     found = _find(state, wanted)
     if found is None:
         return None
@@ -113,7 +113,7 @@ def _row(
 
 
 def shares_of(state: RunState) -> dict[str, float]:
-    """Of its stage's microbatches, by the tables told last."""
+    """Each actor's share of its stage's microbatches, by the tables reported last."""
     found = {}
     for stage in state.pipeline.stages:
         if (total := sum(stage.weights)) > 0:

@@ -1,4 +1,4 @@
-"""The pipeline: stages as columns, the peers that serve each as cells, who is slowest and why."""
+"""The pipeline: stages as columns, the peers that serve each as cells, the slowest stage and why."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peers.fold.views.words import SYMBOLS, display_name, word_of, words_of
 def pipeline_view(
     state: RunState, facts: RunFacts | None = None, *, offset: int = 0, limit: int = 200
 ) -> dict[str, Any]:
-    """`offset` and `limit` cut each stage's cells, and those who stand by.
+    """`offset` and `limit` cut each stage's cells, and the standbys.
 
-    Whoever fell out of the open step has a cell (`out`) in the stage it was in until that step is decided.
+    A peer that fell out of the open step has a cell (`out`) in its stage until that step is decided.
     """
     pipeline, words = state.pipeline, words_of(state)
     slowest = slowest_stage(state)
@@ -73,7 +73,7 @@ def pipeline_view(
 
 
 def slowest_stage(state: RunState) -> int | None:
-    """The stage that limits the swarm: as the planner's rates say."""
+    """The stage that limits the swarm, by the planner's rates."""
     rates = state.pipeline.rates()
     if rates and len(rates) > 1:
         return min(range(len(rates)), key=lambda index: rates[index])
@@ -90,7 +90,7 @@ def _why(state: RunState, slowest: int | None) -> str:
 
 
 def _actors(stage: Stage, members: list[Member]) -> list[str]:
-    """The roster in its order, those who fell out of the open step, then those who hold the stage or load it."""
+    """The roster in its order, then members that fell out of the open step, then holders and loaders of the stage."""
     listed = {*stage.roster, *stage.out}
     return stage.roster + stage.out + [member.actor for member in members if member.actor not in listed]
 
@@ -107,7 +107,7 @@ def _codec(stage: Stage, index: int, facts: RunFacts | None) -> dict[str, str] |
 def _cell(
     state: RunState, stage: Stage, actor: str, words: dict[str, str], position: int | None, total: float
 ) -> dict[str, Any]:
-    """`position`: in the roster, whose weights are `total` together."""
+    """`position`: in the roster, whose weights add up to `total`."""
     member = state.members.here.get(actor)
     gone = state.members.gone.get(actor)
     left = gone is not None and word_of(state, gone) == "left"

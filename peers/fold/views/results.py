@@ -8,7 +8,7 @@ from peers.fold.state import RunState
 
 
 def checkpoints_view(state: RunState) -> dict[str, Any]:
-    """Newest first. `exports` are files, which the log does not know: whoever serves them adds them."""
+    """Newest first. `exports` are files, which the log does not know: the server adds them."""
     return {
         "checkpoints": [
             {

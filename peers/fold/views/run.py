@@ -1,4 +1,4 @@
-"""The run: one state in words, how far it is, how fast beside the ideal, and what it has cost."""
+"""The run: one state in words, its progress, its speed beside the ideal, and its cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_view(
     control: bool = False,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`live`: a process writes the log now. `control`: this viewer may steer."""
+    """`live`: a process writes the log now. `control`: this viewer may give commands."""
     run, work, pipeline = state.run, state.work, state.pipeline
     last = work.steps[-1] if work.steps else None
     heldout = state.results.evaluations[-1] if state.results.evaluations else None
@@ -78,12 +78,12 @@ def run_view(
 
 
 def total_steps(state: RunState, facts: RunFacts | None) -> int | None:
-    """As the organiser last said, else as the manifest says."""
+    """As the organiser last set, else as in the manifest."""
     return state.run.steps if state.run.steps is not None else facts.steps if facts is not None else None
 
 
 def speed(state: RunState) -> float | None:
-    """Tokens a second of the last step."""
+    """Tokens/s of the last step."""
     if not state.work.steps:
         return None
     last = state.work.steps[-1]
@@ -93,9 +93,9 @@ def speed(state: RunState) -> float | None:
 
 
 def bytes_view(state: RunState, facts: RunFacts | None) -> dict[str, Any]:
-    """Bytes that peers say they have sent, by kind, and what activations and gradients would have been in fp32.
+    """Bytes that peers report to have sent, by kind, and the fp32 size of the same activations and gradients.
 
-    Of logs in which no peer says so, what the processes whose logs are here have sent, without kinds.
+    If no peer reports any, the bytes that the processes of these logs have sent, without kinds.
     """
     links, run = state.links, state.run
     by_kind = {kind: links.sent.get(kind, 0) for kind in sorted(KINDS)}

@@ -1,4 +1,4 @@
-"""What if a peer left now: the planner's rates without it, and what of the open step would have to be done again."""
+"""What if a peer left now: the planner's rates without it, and the work of the open step that would be repeated."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ FORWARD_SHARE = 1 / 3
 
 
 def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, Any] | None:
-    """`actor` dies at this instant, and with it the other seats of its process. None: it is not in the swarm.
+    """The effect of `actor`'s death at this instant, with the other seats of its process. None: it is not in the swarm.
 
-    `at`: the instant, in unix seconds. None: that of the last word of how far the step is.
+    `at`: the instant, in unix seconds. None: that of the last progress report of the step.
 
-    A stage does as many microbatches a second as its peers together, and the swarm as many as its slowest stage, so
-    `after` is that of the others. `microbatches_again` is what the seats had accumulated in the open step: it is void.
-    `seconds_again` is what the survivors of their stages, all at the same time, need for these, and for the forward
-    passes of those they had in hand, which are moved. `step_later_s` is by how much the open step would be decided
-    later: for that work, and for all that is left of the step and is done by fewer. That a death takes a while to be
-    noticed is in neither. How far the step is was told once a heartbeat; since then all have gone on at their rates.
+    A stage does as many microbatches/s as its peers together, and the swarm as many as its slowest stage; `after` is
+    the rate of the remaining peers. `microbatches_again` counts the microbatches that the seats had accumulated in the
+    open step, which are void. `seconds_again` is the time that the survivors of their stages, all at the same time,
+    need for these, and for the forward passes of the seats' microbatches in hand, which are moved. `step_later_s` is
+    the delay of the open step's decision: for that work, and because fewer peers do the rest of the step. Neither
+    includes the time until the death is noticed. Progress is reported once a heartbeat; since then all are assumed to
+    have continued at their rates.
     """
     member = state.members.here.get(actor)
     if member is None:
@@ -44,12 +45,12 @@ def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, A
     }
     if not hit:
         where = "stands by" if member.stage is None else f"is loading stage {member.stage}"
-        text = f"{display_name(actor)} {where}: nothing would change, but nobody could take over so soon."
+        text = f"{display_name(actor)} {where}: nothing would change, but a standby would be missing."
         return answer | {"after": before, "seconds_again": 0.0, "step_later_s": 0.0, "stage_lost": False, "text": text}
     emptied = [loss.stage for loss in hit if loss.others == 0]
     if emptied:
         backed = any(each.stage is None and each not in together for each in state.members.here.values())
-        who = "a peer that stands by would load it" if backed else "somebody would have to join, or move there"
+        who = "a peer that stands by would load it" if backed else "a peer would have to join, or move there"
         stages = f"Stage {emptied[0]}" if len(emptied) == 1 else f"Stages {', '.join(map(str, emptied))}"
         text = f"{stages} would have no peer: training would stop, and {who}.{_with(together)}"
         return answer | {"after": 0.0, "seconds_again": None, "step_later_s": None, "stage_lost": True, "text": text}
@@ -68,7 +69,7 @@ def what_if(state: RunState, actor: str, at: float | None = None) -> dict[str, A
 def _later(
     state: RunState, rates: list[float], left: dict[int, float], hit: list[_Loss], forward_share: float, since: float
 ) -> float | None:
-    """Seconds by which the slowest stage ends later. None: how far the step is has not been told."""
+    """Seconds by which the slowest stage ends later. None: the progress of the step has not been reported."""
     stages = state.pipeline.stages
     if state.pipeline.open is None or not all(len(stage.told) == 3 for stage in stages) or min(rates) <= 0:
         return None
@@ -83,7 +84,7 @@ def _later(
 
 
 def seats_of(state: RunState, member: Member) -> list[Member]:
-    """`member` first, then those that say that they are of the same process."""
+    """`member` first, then the members that report to be in the same process."""
     process = member.machine.get("process")
     if not isinstance(process, str) or not process:
         return [member]
@@ -93,18 +94,18 @@ def seats_of(state: RunState, member: Member) -> list[Member]:
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """What a stage would lose."""
+    """The loss of one stage."""
 
     stage: int
     seats: int
-    """Of those that leave."""
+    """Number of seats that leave."""
     others: int
     rate: float | None
-    """Of the others, microbatches a second. None: not told."""
+    """Microbatches/s of the other members. None: not reported."""
     accumulated: int
-    """Microbatches that are void."""
+    """Number of void microbatches."""
     work: float
-    """That is done again, in microbatches."""
+    """Work that is done again, in microbatches."""
 
     @classmethod
     def of(cls, state: RunState, index: int, leaving: list[Member], since: float) -> _Loss:
@@ -120,7 +121,7 @@ class _Loss:
 
 
 def _again(stage: Stage, position: int, forward_share: float, since: float) -> tuple[float, float]:
-    """Of the open step: microbatches that it has accumulated, and the work that is done again, in microbatches."""
+    """In the open step: its accumulated microbatches, and the work that is done again, in microbatches."""
     if position >= len(stage.shares):
         return 0.0, 0.0
     rate = stage.rates[position] if position < len(stage.rates) else 0.0
@@ -129,13 +130,13 @@ def _again(stage: Stage, position: int, forward_share: float, since: float) -> t
 
 
 def _by_now(told: list[int], rate: float, since: float) -> tuple[float, float]:
-    """Accumulated and forwarded, `since` seconds after these counts were told."""
+    """Accumulated and forwarded, `since` seconds after these counts were reported."""
     accumulated, forwarded, every = told
     return min(every, accumulated + rate * since), min(every, forwarded + rate * since)
 
 
 def _forward_share(seconds: Mapping[str, float]) -> float:
-    """Of the work on a microbatch: as the peer said of its last step, else a third."""
+    """Share of the forward in the work on a microbatch: as the peer reported for its last step, else a third."""
     forward, backward = seconds.get("forward", 0.0), seconds.get("backward", 0.0)
     return forward / (forward + backward) if forward > 0 and backward > 0 else FORWARD_SHARE
 
@@ -154,12 +155,12 @@ def _sentence(
     stages = f"stage {hit[0].stage}" if len(hit) == 1 else f"stages {', '.join(str(loss.stage) for loss in hit)}"
     who = f"{others} other peer{'s' if others > 1 else ''} of {stages}"
     if before is None or after is None:
-        return f"If {name} left now, the {who} would go on."
+        return f"If {name} left now, the {who} would continue."
     slower = 1 - after / before if before > 0 else 0.0
     speed = "as fast as before" if slower < 0.005 else f"{100 * slower:.0f} % slower ({after:,.0f} tokens/s)"
     begun = f"{again} microbatches" if again else "what it has begun"
     work = f", after {seconds:.1f} s of work done again ({begun})" if seconds else ""
-    return f"If {name} left now, the {who} would go on {speed}{work}."
+    return f"If {name} left now, the {who} would continue {speed}{work}."
 
 
 def _with(together: list[Member]) -> str:

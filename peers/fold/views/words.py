@@ -1,4 +1,4 @@
-"""Words: what a peer does, as a symbol and a word; who a peer is, for people."""
+"""Words: a peer's state as a symbol and a word, and a peer's name for people."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SYMBOLS = {
     "paused": "⏸",
 }
 LATE = 0.5
-"""Who has done less than that part of what its stage's median has, is slow."""
+"""A member that has done less than this fraction of its stage's median is slow."""
 
 
 def display_name(actor: str) -> str:
-    """The end of the peer id: what of an actor stays the same when its process starts again."""
+    """The end of the peer id: the part of an actor that stays the same when its process starts again."""
     return peer_of(actor)[-NAME_LETTERS:]
 
 
 def words_of(state: RunState) -> dict[str, str]:
-    """What each member does, by actor."""
+    """The word for each member's state, by actor."""
     slow = _slow(state)
     return {actor: _word(state, member, slow) for actor, member in state.members.here.items()}
 
@@ -60,7 +60,7 @@ def _word(state: RunState, member: Member, slow: frozenset[str]) -> str:
 
 
 def _slow(state: RunState) -> frozenset[str]:
-    """Those of the open pass that are far behind the others of their stage, whose shares fit their speeds."""
+    """Members of the open pass that are far behind others of their stage, although their shares fit their speeds."""
     found: list[str] = []
     for stage in state.pipeline.stages:
         done = {

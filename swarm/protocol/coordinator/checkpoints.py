@@ -1,8 +1,9 @@
-"""Which checkpoints are on the volunteers' disks, and when one is complete enough to be fetched into the archive.
+"""The checkpoints on the volunteers' disks, and when one is complete enough to be fetched into the archive.
 
-Only those are believed whose work is in the version: the roster that decided it. Where that is not known (this process
-has decided nothing yet) or nobody of it is left, those are asked who hold the version now. Most of them must say the
-same; who has not saved it yet is waited for, a step budget at most, so that the quickest alone decides nothing.
+For each stage, only the reports of the roster that decided the version count. If that roster is unknown (this process
+has decided nothing yet), or none of its peers is left, the reports of the current holders of the version count. A
+majority must report the same digest. The coordinator waits up to a step budget for peers that have not saved the
+version yet, so that the quickest peer alone decides nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 KEPT = 3
-"""Versions that are kept in mind: peers report the newest one they have."""
+"""Number of versions that are kept in memory: peers report the newest one they have."""
 
 
 @dataclass(slots=True)
 class _Copies:
-    """What is said of one version."""
+    """The reports about one version."""
 
     since: float
     """When the first copy was reported."""
@@ -37,18 +38,18 @@ class _Copies:
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
     differing: set[int] = field(default_factory=set)
-    """Stages of which it has been said that their copies differ."""
+    """Stages whose differing copies have been reported as an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Believed:
     peers: frozenset[str]
     awaited: int
-    """How many of them may still say what they have."""
+    """Number of these peers that may still report."""
 
 
 class Checkpoints:
-    """Fed with every Status. Orders a version once every stage of it is stored somewhere, and again while it lacks."""
+    """Takes every Status. Orders a version once every stage of it is saved, repeatedly until it is archived."""
 
     def __init__(self, settings: Settings, history: History, members: Members, doubts: Doubts, out: Outbox) -> None:
         self._settings = settings
@@ -59,17 +60,17 @@ class Checkpoints:
         self._rosters: dict[int, list[frozenset[str]]] = {}
         """{version: by stage, the peers that made it}"""
         self._newest_rosters: tuple[int, list[frozenset[str]]] = (-1, [])
-        """Of the last step decided: its version may be asked for later."""
+        """The rosters of the last decided step: the organiser may ask for its version later."""
         self._due: tuple[int, float] = (-1, 0.0)
-        """(version, when) that was last to be saved because the organiser wants it."""
+        """(version, time) of the last save that the organiser wanted."""
         self._copies: dict[int, _Copies] = {}
         self._ordered: tuple[int, float] = (-1, 0.0)
-        """(version, when)"""
+        """(version, time) of the last order."""
         self._orders = 0
-        """How many there were. Each asks another holder first: the one before may be slow."""
+        """Number of orders. Each asks another holder first: the one before may be slow."""
 
     def decided(self, version: int, pass_state: PassState, without: frozenset[Actor]) -> None:
-        """A step is decided: from now on its rosters are who is believed about `version`."""
+        """A step is decided: from now on the reports of its rosters count for `version`."""
         rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in pass_state.tables]
         self._newest_rosters = version, rosters
         if self._history.saves(version, self._settings):
@@ -77,10 +78,11 @@ class Checkpoints:
             self._forget()
 
     def ask(self, now: float) -> None:
-        """Have the present version saved, if the organiser wants one of now, or if the run ends with it.
+        """Have the current version saved, if the organiser wants a checkpoint now, or if the run ends with this
+        version.
 
-        If it comes to nothing, since some who held it are gone, the next one is asked for; not sooner than after a step
-        budget, for it may be on its way.
+        If its holders are gone before it is archived, ask for a later version; not before a step budget has passed,
+        since it may be on its way.
         """
         history, settings = self._history, self._settings
         version, wanted, (last, at) = history.version, history.controls.checkpoint, self._due
@@ -99,7 +101,7 @@ class Checkpoints:
             self._forget()
 
     def note(self, member: Member, status: Status, now: float) -> None:
-        """Take down the checkpoint that a peer says it has."""
+        """Record the checkpoint that a peer reports."""
         version, stage, peer = status.checkpoint_version, status.stage, status.actor.peer
         if stage is None or stage != member.stage or not 0 <= stage < self._settings.stages:
             return
@@ -122,7 +124,7 @@ class Checkpoints:
             self._order(version, copies, now)
 
     def rolled_back(self, version: int) -> None:
-        """Later versions belong to a history that does not stand any more."""
+        """Forget later versions: they belong to a void history."""
         self._copies = {v: copies for v, copies in self._copies.items() if v <= version}
         self._rosters = {v: rosters for v, rosters in self._rosters.items() if v <= version}
         self._newest_rosters = (-1, [])
@@ -140,13 +142,13 @@ class Checkpoints:
                 return f"{what}: its replicas' copies differ, or some have not saved it"
         return f"checkpoint {version} is not archived: its copies could not be fetched or stored so far"
 
-    # ------------------------------------------------------------ who is believed
+    # ------------------------------------------------------------ whose reports count
 
     def _is_archived(self, version: int) -> bool:
         return self._history.archived is not None and version <= self._history.archived
 
     def _believed(self, version: int, stage: int) -> _Believed:
-        """Whose copies of a stage count."""
+        """The peers whose reports about a stage count."""
         crew = [m for m in self._members.of_stage(stage) if m.actor.peer not in self._doubts.left_out]
         makers = self._rosters[version][stage] if version in self._rosters else frozenset[str]()
         here = sum(peer in makers for peer in {member.actor.peer for member in crew})
@@ -158,7 +160,7 @@ class Checkpoints:
         return _Believed(holders, max(len(holders), self._settings.replicas))
 
     def _agreed(self, version: int, stage: int, copies: _Copies, now: float) -> str | None:
-        """The digest that most of those say who are believed: of all of them, until a step budget has passed."""
+        """The digest that a majority of the counted peers reports: of all of them, until a step budget has passed."""
         believed = self._believed(version, stage)
         votes = Counter(digest for peer, (_, digest) in copies.by_stage[stage].items() if peer in believed.peers)
         if not votes:
@@ -167,14 +169,14 @@ class Checkpoints:
         voters = votes.total()
         if now - copies.since < self._settings.step_budget_s:
             voters = max(voters, believed.awaited)
-        elif len(votes) == voters == 2:  # nobody can tell which is right
+        elif len(votes) == voters == 2:  # it is unknown which is right
             said = copies.by_stage[stage]
             first = min((p for p in said if p in believed.peers), key=lambda p: self._members.standing(said[p][0]))
             return said[first][1]
         return digest if 2 * agreeing > voters else None
 
     def _compare(self, version: int, stage: int, copies: _Copies) -> None:
-        """Say so as soon as copies of a stage differ."""
+        """Report the copies of a stage as soon as they differ."""
         whose: dict[str, list[str]] = {}
         for actor, digest in copies.by_stage[stage].values():
             whose.setdefault(digest, []).append(str(actor))
@@ -185,7 +187,7 @@ class Checkpoints:
     # ------------------------------------------------------------ ordering
 
     def _order(self, version: int, copies: _Copies, now: float) -> None:
-        """Fetch from those who agree; a copy that differs from its siblings' is refused."""
+        """Fetch from the peers that agree. Refuse a copy that differs from its siblings'."""
         digests = [self._agreed(version, stage, copies, now) for stage in range(self._settings.stages)]
         agreed = [digest for digest in digests if digest is not None]
         if len(agreed) < len(digests):
@@ -206,7 +208,7 @@ class Checkpoints:
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 
     def _forget(self) -> None:
-        """What is archived, and what is long past."""
+        """Forget archived and old versions."""
         self._rosters = {v: self._rosters[v] for v in self._newest(self._rosters)}
         self._copies = {v: self._copies[v] for v in self._newest(self._copies)}
 

@@ -1,7 +1,7 @@
-"""Members that are leaving: the coordinator lets each go as soon as nothing depends on it any more.
+"""Members that are leaving: the coordinator dismisses each one as soon as nothing depends on it any more.
 
-What it has not begun in the open pass is taken from it there (`Mending.drain`); here is when it may go: when its part
-in the pass is decided, and when somebody else holds its stage, or nobody will in time.
+In the open pass its unstarted microbatches are reassigned (`Repair.drain`). This file decides when the member may go:
+when its part in the pass is decided, and another member holds its stage or none will in time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Departures:
         self._seats = seats
         self._out = out
         self._leaving: dict[Actor, float] = {}
-        """Who has said so and is still here, and when it was dismissed last."""
+        """Members that reported that they are leaving and are still here; and when each was dismissed last."""
         self._excuse_at = 0.0
 
     def announced(self, member: Member, reason: str, now: float) -> bool:
-        """A member says that it is leaving. True when that is news."""
+        """A member reports that it is leaving. True at its first report."""
         if member.leaving_since is not None:
             return False
         member.leave(now)
@@ -40,7 +40,7 @@ class Departures:
         return True
 
     def attend(self, open_pass: OpenPass | None, now: float) -> None:
-        """Dismiss whom nothing keeps. Not while a term is being written: what is to be done again is not known then."""
+        """Dismiss members that nothing depends on. Not while a term is being written: the work to repeat is unknown."""
         if self._history.controls.excused and now >= self._excuse_at:
             self._excuse(open_pass, now)
         for actor, told_at in list(self._leaving.items()):
@@ -56,11 +56,11 @@ class Departures:
                     self._out.send(actor, Dismiss(self._history.term, why))
 
     def excuse_now(self) -> None:
-        """Somebody is to be let go: look for it at the next `attend`."""
+        """The organiser dismisses a peer: look for it at the next `attend`."""
         self._excuse_at = 0.0
 
     def _excuse(self, open_pass: OpenPass | None, now: float) -> None:
-        """Ask those to leave whom the organiser lets go."""
+        """Ask the peers that the organiser dismisses to leave."""
         self._excuse_at = now + self._settings.heartbeat_s
         for actor, reason in excused(self._history.controls).items():
             member = self._members.get(actor)
@@ -82,10 +82,10 @@ class Departures:
             return f"stage {stage} at version {history.version} is in the archive or can be made anew"
         successor = self._members.has_successor(stage) or self._seats.may_come(stage, now)
         if successor or history.saves(history.version, self._settings):
-            return ""  # somebody takes it up from this one, or its checkpoint is on its way to the archive
+            return ""  # another peer loads the stage from this one, or its checkpoint is on its way to the archive
         return (
-            f"nobody is there to take up stage {stage} at version {history.version}: unless a machine that held it "
-            f"comes back, the run goes on from version {history.rollback_target}"
+            f"no peer is there to take up stage {stage} at version {history.version}: unless a machine that held it "
+            f"comes back, the run continues from version {history.rollback_target}"
         )
 
     def _holds(self, member: Member) -> bool:

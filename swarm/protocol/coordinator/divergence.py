@@ -1,12 +1,12 @@
-"""A run that has diverged: what its parameters give is no number any more, so that every later step is for nothing.
+"""Divergence: the parameters of a run give non-finite results, so that every later step is useless.
 
-One skipped step is an accident: that step changes nothing, and training goes on. Several in a row are none, nor are
-parameters or moments that are not finite. Then the history goes back to the newest checkpoint that has proved its
-worth: with a lower learning rate where the manifest says so, and so many times; else it stops there and says why.
+One skipped step is an accident: it changes nothing, and training continues. Several in a row, or parameters or moments
+that are not finite, are a divergence. The run then goes back to the newest sound checkpoint, with a lower learning
+rate, as often as the manifest allows. Otherwise it stops there and says why.
 
-Only what is seen from more than one place ends a run: two stages hold parameters from which nothing finite follows.
-What one stage alone says of itself is doubted (`Doubts`). If gradients of several stages are not finite, one peer may
-have caused that: the run goes back as often as the manifest says, and then waits and says why.
+A divergence must be seen in more than one place: two stages hold parameters that give non-finite results. A report that
+one stage alone makes about itself is doubted (`Doubts`). If the gradients of several stages are not finite, one peer
+may be the cause: the run goes back as often as the manifest allows, and then waits and says why.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 BY = "coordinator"
-"""Whose command it is."""
+"""The author of the command."""
 DIVERGED = "the run has diverged"
-"""So begins the reason for all that is done about it."""
+"""The reason for every action against a divergence starts with this text."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
-    """The history is to go on from `version`."""
+    """The history is to continue from `version`."""
 
     version: int
     reason: str
     halt: str = ""
-    """Why all are sent home when that is done; empty: the run goes on."""
+    """Why the run ends after that; empty: the run continues."""
 
 
 class Divergence:
-    """Of one coordinator's life. `look` between passes, when no command is being written."""
+    """Of one coordinator's life. Call `look` between passes, while no command is being written."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Divergence:
         self._commands = commands
         self._out = out
         self._spoilt = ""
-        """What is not finite, at the present version."""
+        """The parts of the current version that are not finite."""
         self._suspected = ""
-        """Why no step can be decided, which would be a divergence if somebody else saw it too."""
+        """Why no step can be decided. It would be a divergence if another stage confirmed it."""
         self._confirmed = False
-        """The organiser says that it is one."""
+        """Whether the organiser confirms the divergence."""
 
     def spoilt(self, what: str) -> None:
-        """Parameters or moments of the present version are not finite, as all say who hold them."""
+        """Parameters or moments of the current version are not finite, as all their holders report."""
         self._spoilt = what
 
     def rolled_back(self) -> None:
@@ -76,19 +76,19 @@ class Divergence:
         self._confirmed = False
 
     def decided(self) -> None:
-        """A step is decided with what was suspected, or without it."""
+        """A step is decided, so the suspicion is over."""
         self._suspected = ""
 
     def suspect(self, what: str) -> None:
-        """Nobody else confirms it: the run waits, for others or for the organiser."""
+        """No other stage confirms the divergence: the run waits for other peers or for the organiser."""
         self._suspected = what
 
     def lowered(self) -> None:
-        """The organiser has commanded a rate. If the run waits for who knows whether it has diverged: it has."""
+        """The organiser has commanded a rate. If the run waits for a confirmation of its divergence, this is one."""
         self._confirmed = bool(self._suspected)
 
     def doubted(self) -> Doubted | None:
-        """A stage that has found its state not finite on saving it, as the only one: all others have saved theirs."""
+        """The only stage that reports a non-finite state after saving it, when all others have saved theirs."""
         claims = self._claims()
         if len(claims) != 1 or self._is_confirmed(claims):
             return None
@@ -98,10 +98,10 @@ class Divergence:
             if stage not in claims and not any(saved):
                 return None
         ((stage, holders),) = claims.items()
-        return Doubted(stage, tuple(m.actor for m in holders), f"nobody else sees that {self._what(claims)}")
+        return Doubted(stage, tuple(m.actor for m in holders), f"no other stage confirms that {self._what(claims)}")
 
     def objection(self, pass_state: PassState, without: frozenset[Actor]) -> Doubted | GiveUp | None:
-        """Why a step that would be skipped is not, since the run would count as diverged then. None: it is skipped."""
+        """Why a non-finite step is not skipped: skipping it would count as a divergence. None: skip it."""
         settings, skipped = self._settings, self._history.soundness.skipped + 1
         if skipped < settings.divergence.skips:
             return None
@@ -112,13 +112,13 @@ class Divergence:
             return None
         if len(found) == 1:
             (stage,) = found
-            reason = f"its sums are not finite in step {pass_state.pass_id.step}, and those of no other stage"
+            reason = f"the sums of step {pass_state.pass_id.step} are not finite in its stage alone"
             return Doubted(stage, self._doubts.who_said(stage), reason)
         if self._may_retreat:
             return None
         what = f"{_in_a_row(skipped)} not finite, and one peer may have caused that"
         self.suspect(what)
-        return GiveUp(f"{what}: no two stages hold parameters from which it follows. {IF_DIVERGED}")
+        return GiveUp(f"{what}: no two stages hold parameters that explain it. {IF_DIVERGED}")
 
     @property
     def _may_retreat(self) -> bool:
@@ -127,7 +127,7 @@ class Divergence:
         return section.action == "go_back" and self._history.controls.retreats < section.times
 
     def look(self) -> GoBack | None:
-        """What is to be done now. None: nothing, or a command is being written first."""
+        """The action that is due now. None: no action, or a command is being written first."""
         history, retreat = self._history, self._history.controls.retreat
         if retreat is not None and retreat.term >= history.rolled_back_in and retreat.version <= history.version:
             what = f"the learning rate is {retreat.rate:g} times the schedule from here on"
@@ -150,13 +150,13 @@ class Divergence:
         what = f"version {version}" if version else "version 0, from which it began"
         slower = f"swarm-peer control rate {controls.rate * section.rate:g}"
         halt = (
-            f"{DIVERGED}{tried}: {reason}. Nothing more is trained. The last good checkpoint is {what}, and "
-            f"`swarm-peer coordinate` goes on from there: have it train more slowly first, with `{slower}`"
+            f"{DIVERGED}{tried}: {reason}. The training has stopped. The last good checkpoint is {what}, and "
+            f"`swarm-peer coordinate` continues from there. Lower the learning rate first, with `{slower}`"
         )
         return GoBack(version, f"{DIVERGED}: {reason}", halt)
 
     def _reason(self) -> str:
-        """Why it counts as diverged. Empty: it does not."""
+        """Why the run counts as diverged. Empty: it does not."""
         history, skipped = self._history, self._history.soundness.skipped
         if self._spoilt:
             return self._spoilt
@@ -169,13 +169,13 @@ class Divergence:
         return f"{steps} skipped up to step {history.version - 1}, since gradients were not finite"
 
     def _holders(self, stage: int) -> list[Member]:
-        """Who holds the present version of a stage, and is not left out."""
+        """The holders of the current version of a stage that are not left out."""
         version, left_out = self._history.version, self._doubts.left_out
         there = (m for m in self._members.of_stage(stage) if m.lost_at is None and m.version == version)
         return [member for member in there if member.actor.peer not in left_out]
 
     def _claims(self) -> dict[int, list[Member]]:
-        """Stages all of whose holders have found their state not finite on saving it."""
+        """Stages whose holders all report a non-finite state after saving it."""
         held = {stage: self._holders(stage) for stage in range(self._settings.stages)}
         return {
             stage: holders

@@ -1,4 +1,4 @@
-"""Inputs and actions of a coordinator's core, beside those of every core (`swarm.protocol.io`)."""
+"""Inputs and actions of a coordinator's core, in addition to those of every core (`swarm.protocol.io`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.protocol.messages import Command, Decision, Join, Status
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The newest that a peer said of itself while another coordinator led. It may have got further since."""
+    """The newest report of a peer to this member while another coordinator led. The peer may have advanced since."""
 
     sender: Actor
     report: Join | Status
@@ -33,7 +33,7 @@ class TermWritten:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStored:
-    """One verified copy of every stage of checkpoint `version` lies in the archive, as was ordered in `term`."""
+    """One verified copy of every stage of checkpoint `version` lies in the archive, as `term` ordered."""
 
     version: int
     term: Term
@@ -41,17 +41,17 @@ class ArchiveStored:
 
 @dataclass(frozen=True, slots=True)
 class Transferring:
-    """Bytes of a checkpoint come in from a peer: it is there, though what it says may wait behind them on its line."""
+    """Bytes of a checkpoint come in from a peer. So it is alive, even if its messages are queued behind them."""
 
     other: Actor
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRequested:
-    """The organiser wants something of the run (`controls`) → AnswerControl, sooner or later."""
+    """The organiser requests a command (`controls`) → AnswerControl, sooner or later."""
 
     request: str
-    """Its name, of whoever asks: one that comes again is the same request."""
+    """The requester's name for it: a repeated name is the same request."""
     command: str
     value: str
     by: str
@@ -92,9 +92,9 @@ class Feed(Action):
 
 @dataclass(frozen=True, slots=True)
 class WriteTerm(Action):
-    """Make the term durable before anything is said under it → TermWritten.
+    """Make the term durable before any message is sent under it → TermWritten.
 
-    `rollback_to`: the history goes on from this version; decisions of later steps are void.
+    `rollback_to`: the history continues from this version; decisions of later steps are void.
     """
 
     term: int
@@ -117,14 +117,14 @@ class WriteCommand(Action):
 
 @dataclass(frozen=True, slots=True)
 class AnswerControl(Action):
-    """What has become of a ControlRequested: the number of its command and what that does; or why it is refused."""
+    """The result of a ControlRequested: the number of its command and the effect, or the reason for refusing it."""
 
     request: str
     number: int = 0
     text: str = ""
     error: str = ""
     unsure: bool = False
-    """Nobody has answered: it may come into force yet."""
+    """No coordinator has answered: the command may still take effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ class PassClosed(Action):
 
 @dataclass(frozen=True, slots=True)
 class CollectCheckpoint(Action):
-    """Fetch each stage's shard of checkpoint `version` into the archive, one copy a stage → ArchiveStored.
+    """Fetch each stage's shard of checkpoint `version` into the archive, one copy per stage → ArchiveStored.
 
-    A rollback to an older version ends it: what it has fetched is of a history that does not stand.
+    A rollback to an older version ends it: the fetched shards belong to a void history.
     """
 
     version: int
@@ -150,9 +150,9 @@ class CollectCheckpoint(Action):
     """By stage, actors that stored it with the agreed digest."""
     digests: tuple[str, ...]
     from_archive: bool = False
-    """The holders are other members of the group, and it lies in their archives."""
+    """Whether the holders are other members of the group, and the checkpoint lies in their archives."""
     proven: int = 0
-    """As in SaveCheckpoint: what the archive is not to forget."""
+    """As in SaveCheckpoint: a checkpoint that the archive must keep."""
 
 
 CoordinatorAction = (

@@ -1,9 +1,10 @@
-"""Who listens to which stage while the others train, and from which version on: the coordinator's side of catching up.
+"""The peers that listen to a stage while the others train, and from which version on: the coordinator's part in
+catching up.
 
-Everybody who has a stage but no part in the pass listens: newcomers, who load the version the pass starts from, and who
-was fenced or fell behind. What is said here goes into the opening of the pass, so that those who hold the stage keep a
-copy of that version, and the sums of every step from the oldest one on that somebody needs. For who is lost while it
-loads they keep it a while longer: it may be back, with what has come so far on its disk.
+Every peer with a stage but no part in the pass listens: newcomers, which load the version that the pass starts from,
+and peers that were fenced or fell behind. The opening of the pass names the listeners. So the holders of the stage keep
+a copy of that version, and the sums of every step from the oldest one that a listener needs. If a listener is lost
+while it loads, they keep them a while longer: it may come back with the part that it has on its disk.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from swarm.protocol.messages import Listener
 from swarm.protocol.settings import Settings
 
 MAX_VERSIONS = 2
-"""Versions of a stage that are loaded at a time: so many copies of its state its holders keep."""
+"""Number of versions of a stage that are loaded at the same time: its holders keep a copy of the state for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Interrupted:
-    """What somebody loaded when it was lost. `rolled_back_in`: versions count anew after a rollback."""
+    """The version that a peer loaded when it was lost. `rolled_back_in`: versions are counted anew after a rollback."""
 
     listener: Listener
     until: float
@@ -39,10 +40,10 @@ class Listeners:
         self._history = history
         self._members = members
         self._interrupted: dict[str, _Interrupted] = {}
-        """By peer: a restarted process has another incarnation."""
+        """By peer id: a restarted process has another incarnation."""
 
     def lost(self, member: Member, now: float) -> None:
-        """Before it is removed. If it was loading a state, that is kept for half a step budget more."""
+        """Call it before the member is removed. If it was loading a state, remember that for half a step budget."""
         if not self._loads(member):
             return
         listener = self._known(member)
@@ -50,14 +51,14 @@ class Listeners:
         self._interrupted[member.actor.peer] = _Interrupted(listener, until, self._history.rolled_back_in)
 
     def joined(self, member: Member, now: float) -> None:
-        """It has presented itself, perhaps again: where it was loading it had best go on."""
+        """A member has introduced itself, perhaps again: it should continue with the state that it was loading."""
         if (found := self._of_lost(member.actor.peer, now)) is not None:
             member.interrupted = found.stage
 
     def of(
         self, pass_id: PassId, rosters: Sequence[Collection[Actor]], now: float, closed: Collection[int] = ()
     ) -> tuple[Listener, ...]:
-        """The listeners of a pass over these rosters. `closed`: stages that take in nobody new any more."""
+        """The listeners of a pass over these rosters. `closed`: stages that take in no new listeners."""
         busy = {actor for roster in rosters for actor in roster}
         listeners: list[Listener] = []
         for stage in range(self._settings.stages):
@@ -80,10 +81,10 @@ class Listeners:
         return tuple(listeners)
 
     def _goes_on(self, member: Member, pass_id: PassId) -> bool:
-        """Whether somebody listens already, or has what it needs to listen from now on."""
+        """Whether a member listens already, or has the state to listen from now on."""
         at, since = self._at(member), member.listens_from
         if since is None:
-            told_before = member.has_heard_any and self._knows(member)  # by an earlier life of ours
+            told_before = member.has_heard_any and self._knows(member)  # by an earlier life of this coordinator
             if at is None or not (at == pass_id.version or told_before):
                 return False
             member.listen(at, pass_id)
@@ -96,7 +97,7 @@ class Listeners:
         return member.at(self._history.rolled_back_in, self._history.version)
 
     def _knows(self, member: Member) -> bool:
-        """Whether it can still be told all the decisions that it lacks."""
+        """Whether the coordinator still knows all the decisions that the member lacks."""
         lacks = member.status.lacks if member.status is not None else None
         return lacks is None or self._history.since(lacks) is not None
 
@@ -112,7 +113,10 @@ class Listeners:
         return Listener(member.actor, member.stage, version, loads, member.move_number, member.void_before)
 
     def _new(self, member: Member, pass_id: PassId, others: Sequence[Listener], now: float) -> Listener:
-        """It loads the version of this pass, or goes on with another; the newest loaded if there are too many."""
+        """A new listener. It loads the version of this pass, or continues a version that it began to load.
+
+        If too many versions are being loaded already, it loads the newest of them.
+        """
         assert member.stage is not None
         loaded = {other.version for other in others if other.loads}
         version, before = pass_id.version, self._of_lost(member.actor.peer, now)
@@ -133,11 +137,11 @@ class Listeners:
         return found.listener
 
     def _lost_of(self, stage: int, now: float) -> list[Listener]:
-        """Who loaded this stage when it was lost, and may come back to it."""
+        """The peers that were loading this stage when they were lost, and may come back to it."""
         found = [self._of_lost(peer, now) for peer in list(self._interrupted)]
         return [each for each in found if each is not None and each.stage == stage]
 
     def _expect_progress(self, member: Member, now: float) -> None:
-        """Who does not get on keeps its place from nobody. Who has all there is so far need not."""
+        """A listener without progress gives up its place, unless it has the newest version."""
         if self._at(member) != self._history.version and now - member.progress_at > self._settings.step_budget_s:
             member.yield_place()

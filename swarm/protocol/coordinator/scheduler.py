@@ -1,4 +1,4 @@
-"""Which pass comes next, and its opening: evaluation and samples after a decided step, else the next step."""
+"""The next pass, and its opening: evaluation and samples after a decided step, else the next step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from swarm.protocol.residuals import Rosters
 from swarm.protocol.settings import Settings
 
 ENTERING_WEIGHT = 0.25
-"""Of who comes into a roster before it has the last decision: its share is to be done however late it begins."""
+"""Weight of an actor in a roster without the last decision: it must finish its share even if it begins late."""
 LATE_WEIGHT = 0.5
-"""Of who comes into it later: it can begin at once, but its inputs have yet to come."""
+"""Weight of an actor that comes into a roster later: it can begin at once, but its inputs have yet to come."""
 
 
 class Scheduler:
-    """`due` says what to open, `pass_state` opens it, and the other methods tick it off."""
+    """`due` names the pass to open, `pass_state` makes it, and the other methods report its end."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class Scheduler:
         self._choice = choice
         self._weights = weights
         self._index = 0
-        """Of the last forward-only pass in this term."""
+        """Index of the last forward-only pass in this term."""
         self._evaluated = -1
         """The newest version that was evaluated, or whose evaluation was given up."""
         self._sampled = 0
-        """Tokens generated after that evaluation."""
+        """Number of tokens generated after that evaluation."""
         self._sample_since = 0.0
         """When the first of them was begun."""
         self._opened = -1
-        """The newest version of which an evaluation was begun."""
+        """The newest version whose evaluation was begun."""
 
     def due(self) -> PassKind | None:
-        """None: all steps are decided, evaluated and sampled."""
+        """The kind of the next pass. None: all steps are decided, evaluated and sampled."""
         settings, version = self._settings, self._history.version
         over = version == self._history.end(settings)
         pause = settings.evaluate_every > 0 and (over or (version > 0 and version % settings.evaluate_every == 0))
@@ -77,7 +77,7 @@ class Scheduler:
     ) -> PassState:
         """A new pass of `kind` over these replicas, by stage: named and wired.
 
-        `promotion`: those of them who lack the last decision yet, and begin later. `step_s`: as in Open.
+        `promotion`: the replicas that lack the last decision yet, and begin later. `step_s`: as in Open.
         """
         version, failure_history = self._history.version, self._failure_history
         weights: dict[Actor, float] = {}
@@ -96,7 +96,7 @@ class Scheduler:
                 rosters = self._rosters.in_order(pass_id, rosters)
             for actor in weights:
                 if (member := self._members.get(actor)) is not None and member.version == version:
-                    member.prepared = None  # what it prepared before this pass is of no use any more
+                    member.prepared = None  # its preparations from before this pass are void
         else:
             self._index += 1
             if kind is PassKind.EVALUATE and self._opened != version:
@@ -149,12 +149,12 @@ class Scheduler:
         return pass_state
 
     def _without_idle(self, rosters: list[list[Actor]]) -> tuple[list[list[Actor]], list[list[Actor]]]:
-        """By stage: who is given work in a forward-only pass, and who is not, since it has held up others."""
+        """By stage: the actors with work in a forward-only pass, and those without, since they held up others."""
         busy = [[a for a in roster if not self._failure_history.is_idle(a.peer)] or roster for roster in rosters]
         return busy, [[a for a in roster if a not in those] for roster, those in zip(rosters, busy, strict=True)]
 
     def weight(self, actor: Actor, pass_state: PassState, stage: StageIndex) -> float | None:
-        """Of one who is to come into a roster while the pass is open. None: it would lack what the others build on."""
+        """Weight of an actor that is to enter a roster of the open pass. None: it lacks the others' residuals."""
         if self._settings.averages_compressed and self._rosters.carried(pass_state.pass_id, stage, (actor,)) != (-1,):
             return None
         return min(LATE_WEIGHT, self._weights.of([*pass_state.tables[stage].roster, actor], stage)[actor])
@@ -173,14 +173,14 @@ class Scheduler:
             self._sampled += 1
 
     def aborted(self, kind: PassKind) -> bool:
-        """A sample is given up at once, an evaluation at the third time; a step is tried for ever. Whether it is."""
+        """Whether an aborted pass is given up: a sample at once, an evaluation at the third abort, a step never."""
         if kind is PassKind.TRAIN or (kind is PassKind.EVALUATE and self._failure_history.aborts <= 2):
             return False
         self.dropped()
         return True
 
     def dropped(self) -> None:
-        """The evaluation that is due, or the sample after it, is not done: the next one is when it is due."""
+        """The evaluation that is due, or the sample after it, is skipped until the next one is due."""
         self._evaluated = self._history.version
         self._sampled = self._settings.sample_tokens
 

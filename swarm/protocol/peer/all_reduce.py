@@ -1,14 +1,15 @@
-"""One attempt of a stage to reduce: reduce-scatter and all-gather of exact sums among the roster.
+"""One attempt of a stage to reduce its gradient: reduce-scatter and all-gather of exact sums among the roster.
 
-Each bucket is summed by one member of the roster (`reducers`), which sends one encoded result to all, so that all hold
-the same bytes. The attempt is named by pass, stage and table number; an amendment voids it, and the sums made under it.
-Contributions are immutable while the attempt lives. A part says of which microbatches it is, and of the same ones a
-member adds up the same: so where a table only moves microbatches among others, what was sent under the table before is
-not sent again (`go_on`), and whoever has to sum it keeps it.
+One member of the roster sums each bucket (`bucket_owners`) and sends one encoded result to all members, so every member
+holds the same bytes. Pass, stage and table number name the attempt. An amendment voids the attempt and the sums made
+under it. Contributions do not change while the attempt lives. A part names the microbatches that it contains, and a
+member always adds up the same microbatches to the same bytes. So when a new table only moves microbatches among other
+members, the parts that were sent under the table before stay valid: the sender does not send them again (`go_on`), and
+the reducer keeps them.
 
-Two stages that hold some of the same parameters reduce the buckets of these together, over the union of their rosters:
-one reducer sends the same bytes to both. Their attempts are named by both table numbers, so what was made with another
-table of either stage is void. A key names the attempt as its receiver knows it.
+Two stages that share parameters reduce the shared buckets together, over the union of their rosters: one reducer sends
+the same bytes to both stages. Both table numbers name such an attempt, so a new table of either stage voids it. A key
+names the attempt as the receiver knows it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from swarm.protocol.timeouts import Observed, want_deadline
 
 
 class AllReduce:
-    """Started when this peer is sealed under `table`. `prepared` is set when every bucket is here.
+    """The reduction of one stage. It starts when this peer is sealed under `table`; `prepared` is set when every bucket
+    is here.
 
     `accumulated`: bit set of the microbatches that really are in the accumulator, whatever the table says.
-    `receipt`: of those. `first_round`: so many buckets, the lowest, are summed before the others; 0: all at once.
-    `carry`: the residuals that count in it, where gradients are averaged compressed.
+    `receipt`: the receipt of those microbatches.
+    `first_round`: the number of buckets, the lowest ones, that are summed before the others. 0: all buckets at once.
+    `carry`: the residuals that enter this reduction, in a run that averages compressed gradients.
     `partner`: the stage that shares the first `shared` buckets, and its roster.
     """
 
@@ -57,7 +60,7 @@ class AllReduce:
         self.attempt = attempt
         self.prepared: Prepared | None = None
         self._began = attempt.number
-        """Under this table or a later one the parts were made that are sent here."""
+        """The parts sent in this attempt were made under this table number or a later one."""
         self._table = table
         self._me = me
         self._roster = table.roster
@@ -70,17 +73,17 @@ class AllReduce:
         self._mine = accumulated
         self._receipt = receipt
         self._totals: dict[int, Receipt | None] = {}
-        """Receipts of the whole stage, by bucket: of those that are summed here, and of those that have come."""
+        """Receipts of the whole stage, by bucket: for the buckets summed here and for the sums received."""
         self._owners = [table.roster[i] for i in owners(table.lines, len(table.roster), buckets)]
         self._buckets = buckets
         self._shared = shared
         self._carry = carry
         self._warm = bool(table.carried) and min(table.carried) >= 0
         self._open = range(first_round or buckets)
-        """Buckets that can be computed."""
+        """Buckets that can be computed now."""
         self._budget_s = budget_s
         self._waits = Observed()
-        """Stays empty: a lost part is rare, so it is asked for after the longest deadline."""
+        """Stays empty: parts are rarely lost, so this peer asks again only after the longest deadline."""
         self._out = out
         self._encoded: dict[int, Payload] = {}
         self._parts: dict[int, dict[Actor, ReducePart]] = {b: {} for b in range(buckets) if self._owner(b) == me}
@@ -90,13 +93,13 @@ class AllReduce:
         self._asked_at = now
         self._attempts = 0
         self._arrived = 0
-        """Parts and sums that have come, but for parts that are asked for anew."""
+        """Parts and sums received, without the parts that a new table made void."""
         self._seen = 0
-        """Of them, at the last look at what is overdue."""
+        """The value of `_arrived` at the last check for overdue parts."""
         self._begin()
 
     def _begin(self) -> None:
-        """Compute what is open now."""
+        """Compute the buckets that are open now."""
         for b in self._open:
             if self._owner(b) != self._me:
                 self._out.add(EncodePart(self.attempt, b, self._carry is not None, self._warm))
@@ -104,16 +107,16 @@ class AllReduce:
                 self._sum_if_complete(b)
 
     def goes_on(self, table: StageTable, accumulated: int) -> bool:
-        """Whether what was sent and has come so far is of use under a new table: not if others are to sum it now.
+        """Whether this attempt can continue under a new table. False once this peer has summed or stored a bucket.
 
-        Nor if the table is new by its number alone: then all of it is to be tried once more.
+        False as well if only the number of the table is new: then the whole reduction is to be tried once more.
         """
         before = self._table
         same = (table.roster, table.lines) == (before.roster, before.lines) and accumulated == self._mine
         return same and table.assignment != before.assignment and not (self._summing or self._stored)
 
     def go_on(self, attempt: Attempt, table: StageTable, now: float) -> None:
-        """Under a new table: what is not of the microbatches that it names has to come anew."""
+        """Continue under a new table. Drop the parts whose microbatches it changes: their senders send new ones."""
         self.attempt, self._table = attempt, table
         sets = {actor: table.set_of(actor) for actor in self._roster}
         for held in self._parts.values():
@@ -125,18 +128,18 @@ class AllReduce:
 
     @property
     def parts(self) -> list[ReducePart]:
-        """Those that have come and are not summed yet."""
+        """The parts received that are not summed yet."""
         return [part for held in self._parts.values() for part in held.values()]
 
     def is_mine(self, attempt: Attempt) -> bool:
-        """Whether parts made here for an attempt are those of this one."""
+        """Whether a part made here for `attempt` belongs to this attempt."""
         return replace(attempt, number=self.attempt.number) == self.attempt and attempt.number >= self._began
 
     def _owner(self, bucket: int) -> Actor:
         return self._both[bucket % len(self._both)] if bucket < self._shared else self._owners[bucket]
 
     def _members(self, bucket: int) -> tuple[Actor, ...]:
-        """Who contributes to a bucket, and receives its sum."""
+        """The actors that contribute to a bucket and receive its sum."""
         return self._both if bucket < self._shared else self._roster
 
     def _named_for(self, actor: Actor) -> Attempt:
@@ -192,7 +195,7 @@ class AllReduce:
         )
 
     def _complete(self, sets: Sequence[int]) -> bool:
-        """Whether these sets of a stage's microbatches are disjoint and complete."""
+        """Whether these sets of microbatches are disjoint and together contain every microbatch of the pass."""
         union = 0
         for bits in sets:
             union |= bits
@@ -230,14 +233,14 @@ class AllReduce:
 
     def on_assembled(self, done: Assembled) -> Prepared:
         found = (done.digest, done.squared_norm, done.loss_sum, done.finite)
-        receipt = self._totals.get(self._shared)  # of a bucket that this stage has for itself
+        receipt = self._totals.get(self._shared)  # the first bucket that this stage does not share
         state = (done.state, done.spoilt, done.unusable)
         self.prepared = Prepared(self.attempt, *found, receipt, done.shared, *state)
         return self.prepared
 
     @property
     def progress(self) -> int:
-        """Parts and sums that were made here or have come; it does not grow for ever where no end is in sight."""
+        """Number of parts and sums made here or received. It is bounded: it stops growing when the reduction stalls."""
         return len(self._encoded) + len(self._sums) + self._arrived
 
     # ------------------------------------------------------------ recovery
@@ -261,7 +264,7 @@ class AllReduce:
                 self._out.send(actor, Want(tuple(keys)), via_of[actor])
 
     def _parts_lacking(self) -> Iterator[tuple[int, Actor]]:
-        """Bucket, and whose part of it."""
+        """Each missing part: its bucket and its contributor."""
         for bucket, held in self._parts.items():
             if bucket in self._open and bucket not in self._summing:
                 for actor in self._members(bucket):
@@ -269,7 +272,7 @@ class AllReduce:
                         yield bucket, actor
 
     def _sums_lacking(self) -> Iterator[tuple[int, Actor]]:
-        """Bucket, and who sums it."""
+        """Each missing sum: its bucket and the actor that sums it."""
         for bucket in self._open:
             owner = self._owner(bucket)
             if bucket not in self._stored and owner != self._me:
@@ -277,9 +280,9 @@ class AllReduce:
 
     @property
     def awaited(self) -> tuple[Actor, ...]:
-        """As in Status: a sum that has not come may wait for what its reducer has not been sent.
+        """The actors that this peer waits for, as in Status. A reducer whose sum is missing may itself wait for a part.
 
-        What was to be computed here and is not is what everybody waits for.
+        This peer names itself as long as its own computation is missing, since all others wait for that.
         """
         if self._computing:
             return (self._me,)
@@ -295,22 +298,22 @@ class AllReduce:
 
     @property
     def _computing(self) -> bool:
-        """Whether the compute thread has yet to do something that it was ordered."""
+        """Whether the compute thread has not finished an order of this attempt."""
         parts = any(self._owner(b) != self._me and b not in self._encoded for b in self._open)
         assembled = len(self._stored) < self._buckets or self.prepared is not None
         return parts or not self._summing <= self._sums.keys() or not assembled
 
     @property
     def siblings(self) -> tuple[Actor, ...]:
-        """Whom this reduces with."""
+        """The other actors in this reduction."""
         members = self._both if self._shared else self._roster
         return tuple(actor for actor in members if actor != self._me)
 
     def overdue(self, now: float) -> int:
-        """0 when nothing is due; else how often it has been asked for, this time included.
+        """Return 0 if nothing is overdue, else how often this peer has asked by now, this time included.
 
-        Nothing is, as long as anything comes: on a slow line a reduce takes longer than any deadline, and what is asked
-        for while it is on its way is sent twice.
+        Nothing is overdue as long as parts or sums keep arriving. On a slow link a reduction takes longer than any
+        deadline, and a part that is asked for while it is on the way is sent twice.
         """
         if len(self._stored) == self._buckets or now < self.next_deadline_at():
             return 0

@@ -1,9 +1,10 @@
-"""Catching up: how a peer gets over steps that were decided without it, by the reduced sums of those who took part.
+"""Catching up: how a peer applies steps that were decided without it, from the reduced sums of the replicas that took
+part.
 
-A newcomer loads a version while the others train on, and listens: it hears of every decision, fetches the sums of its
-stage, and keeps them until its own version has come so far. Then it applies them in order, each only if it has the
-digest that was decided. Nothing that is not decided is ever fetched, so an aborted step leaves nothing here; and nobody
-waits for who listens. A peer that was fenced catches up in the same way.
+A newcomer loads a version while the others train on, and listens. It hears every decision, fetches the sums of its
+stage and keeps them until its own version has reached that step. Then it applies the sums in order, each only if its
+digest is the decided one. A peer fetches only decided sums, so an aborted step leaves nothing here. No peer waits for a
+listener. A fenced peer catches up in the same way.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from swarm.protocol.peer.io import Apply, Assembled, ComputeFailed, FetchSums, R
 from swarm.protocol.settings import Settings
 
 SPOOLED = 64
-"""Steps whose sums are fetched ahead: what a donor keeps is bounded, and so is what is kept here."""
+"""Number of steps whose sums are fetched ahead. It bounds what a donor keeps and what this peer keeps."""
 MAX_TRIES = 3
-"""So often the sums of a step may come otherwise than they were decided."""
+"""Number of times that the sums of a step may differ from the decided digest."""
 
 
 @dataclass(slots=True)
@@ -32,11 +33,11 @@ class _Step:
 
 
 class CatchUp:
-    """Of one peer. `advance` after every input; what it returns is to be carried out."""
+    """Catching up of one peer. Call `advance` after every input and carry out the action that it returns."""
 
     def __init__(self, me: Actor, settings: Settings, held_stage: HeldStage, out: Outbox) -> None:
         self.heard: PassId | None = None
-        """The newest pass of which this peer was told as a listener."""
+        """The newest pass that this peer was told of as a listener."""
         self._me = me
         self._settings = settings
         self._held_stage = held_stage
@@ -49,7 +50,7 @@ class CatchUp:
 
     @property
     def lacks(self) -> int | None:
-        """The first step from the version that is loaded or held on whose decision is not known."""
+        """The first step, from the loading or held version on, whose decision this peer does not know."""
         step = self._base
         while step is not None and step in self._steps:
             step += 1
@@ -57,17 +58,17 @@ class CatchUp:
 
     @property
     def behind(self) -> bool:
-        """Whether a step is decided that is not applied here."""
+        """Whether a decided step is not applied here yet."""
         return self._base in self._steps
 
     @property
     def _base(self) -> int | None:
         return self._held_stage.version if self._held_stage.loading is None else self._held_stage.loading
 
-    # ------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------ passes and decisions heard
 
     def told(self, opening: Open) -> None:
-        """A pass has opened, with this peer as a listener or in a roster: who is in the roster holds its version."""
+        """A pass has opened, with this peer as a listener or in a roster. Every roster member holds its version."""
         stage = self._held_stage.stage
         assert stage is not None
         self._rolled_back_in = max(self._rolled_back_in, opening.rolled_back_in)
@@ -80,7 +81,7 @@ class CatchUp:
             self.decided(opening.decision)
 
     def decided(self, decision: Decision) -> None:
-        """Take down a decision of the history that this peer's state is of, if it is still to be applied here."""
+        """Record a decision of this state's history, if the step is still to be applied here."""
         base, step = self._base, decision.step
         if base is None or not base <= step < base + self._settings.steps:
             return
@@ -92,10 +93,10 @@ class CatchUp:
         if known is None or known.decision.term < decision.term:
             self._steps[step] = _Step(decision)
 
-    # ------------------------------------------------------------ what is done about it
+    # ------------------------------------------------------------ fetching, restoring, applying
 
     def advance(self) -> RestoreSums | None:
-        """Fetch the next sums that are known to be needed. The order to restore those of the next step, once here."""
+        """Start to fetch the next sums needed. Return the order to restore the next step's sums, once they are here."""
         base = self._base
         if base is None:
             return None
@@ -116,14 +117,14 @@ class CatchUp:
             self._steps[event.step].fetched = True
 
     def missing(self, event: SumsMissing) -> bool:
-        """True if that is so for good: without these sums this peer's state is of no use."""
+        """Fetching failed. Return whether this peer cannot catch up any more, because it needs these sums."""
         if event.step != self._fetching or event.stage != self._held_stage.stage:
             return False
         self._give_up(event.step, event.reason)
         return True
 
     def restored(self, event: Assembled) -> Apply | None:
-        """The sums of a step lie in the separate buffer: the order to apply them, if they are what was decided."""
+        """The sums of a step lie in the separate buffer. Return the order to apply them, if the digest is right."""
         if event.attempt != self._restoring:
             return None
         self._restoring = None
@@ -137,7 +138,7 @@ class CatchUp:
         return None
 
     def failed(self, event: ComputeFailed) -> None:
-        """What was fetched could not even be read."""
+        """Computing failed. If the fetched sums could not be read, count this as a refused attempt."""
         restoring, self._restoring = self._restoring, None
         if restoring is None or restoring.pass_id != event.pass_id:
             self._restoring = restoring
@@ -150,23 +151,23 @@ class CatchUp:
         self._out.emit(FrameRefused("its donors", f"the sums of step {due.decision.step} {reason}", due.tries))
 
     def spoilt(self) -> str:
-        """Why nothing better is to be expected of the sums of the next step, if they came wrong again and again."""
+        """The reason to give up on the sums of the next step, after `MAX_TRIES` wrong ones; else an empty string."""
         due = self._steps.get(self._base) if self._base is not None else None
         if due is None or due.tries < MAX_TRIES:
             return ""
-        reason = "its sums came otherwise than they were decided again and again"
+        reason = "its sums differed from the decided digest again and again"
         self._give_up(due.decision.step, reason)
         return reason
 
     def applied(self, step: int) -> None:
-        """What was known of steps up to this one is of no use any more."""
+        """Forget the steps up to `step`."""
         self._steps = {known: each for known, each in self._steps.items() if known > step}
         self._restoring = None
         if self._fetching is not None and self._fetching <= step:
             self._fetching = None
 
     def clear(self) -> None:
-        """Another state is loaded."""
+        """Another state is loaded: forget every step."""
         self._steps.clear()
         self._fetching = self._restoring = None
 
@@ -182,7 +183,7 @@ class CatchUp:
         self._out.add(FetchSums(stage, decision.step, decision.outcomes[stage].digest, self._donors))
 
     def _attempt(self, decision: Decision) -> Attempt:
-        """What was reduced when the step was decided."""
+        """The attempt that the decision accepted."""
         stage = self._held_stage.stage
         assert stage is not None
         partner: StageIndex | None = self._settings.partner(stage)
@@ -191,5 +192,5 @@ class CatchUp:
 
 
 def is_whole(decision: Decision, stage: int) -> bool:
-    """Whether a stage's sums were not compressed, though others are: one replica took the step alone."""
+    """Whether a stage's sums are uncompressed in a run that compresses: a single replica took the step alone."""
     return len(decision.outcomes[stage].contributions) == 1

@@ -1,42 +1,42 @@
-"""How fast this peer computes: what the coordinator weighs it by, and how long it lets it be at work on one thing."""
+"""How fast this peer computes. The coordinator derives the peer's share and its deadlines from it."""
 
 from __future__ import annotations
 
 from swarm.protocol.ids import Microbatch
 
 SUDDENLY = 2.0
-"""What takes so many times as long as before takes as long as that from now on: an average would lag behind."""
+"""If a pass takes this many times the average or longer, its time replaces the average, which would lag behind."""
 
 
 class ComputeTime:
     """Seconds per microbatch, forward and backward: of the pass so far, else the moving average over passes.
 
-    Also of what was void when it was done: who became so slow that it was fenced has to say so.
+    Void work counts too, so a peer that was fenced because it became slow reports its new speed.
     """
 
     def __init__(self) -> None:
         self._forward, self._backward = _Seconds(), _Seconds()
         self._halves: dict[Microbatch, float] = {}
-        """Seconds of backwards whose weights' gradients are due: they count when those are done."""
+        """Seconds of backwards whose weight gradients are still due. They count when the weight gradients are done."""
         self._stage: int | None = None
 
     def forward(self, seconds: float) -> None:
         self._forward.add(seconds)
 
     def backward(self, seconds: float) -> None:
-        """In the last stage with the forward: there it is done at once."""
+        """Count a whole backward. In the last stage this includes the forward, which is computed together with it."""
         self._backward.add(seconds)
 
     def half_backward(self, m: Microbatch, seconds: float) -> None:
-        """The backward of `m` without the weights' gradients."""
+        """Record the backward of `m` without the weight gradients."""
         self._halves[m] = seconds
 
     def other_half(self, m: Microbatch, seconds: float) -> None:
-        """The weights' gradients of `m`."""
+        """Count the weight gradients of `m`, together with its backward."""
         self.backward(self._halves.pop(m, 0.0) + seconds)
 
     def new_pass(self, stage: int) -> None:
-        """What was measured in another stage says nothing of this one."""
+        """Start a pass. Times measured in another stage are dropped, since they do not hold for this one."""
         if stage != self._stage:
             self._forward, self._backward = _Seconds(), _Seconds()
         self._stage = stage
@@ -51,7 +51,7 @@ class ComputeTime:
 
 
 class _Seconds:
-    """Of one kind of work."""
+    """Measured seconds of one kind of work."""
 
     def __init__(self) -> None:
         self._average: float | None = None
@@ -63,7 +63,7 @@ class _Seconds:
         self._count += 1
 
     def fold(self) -> None:
-        """A pass is over."""
+        """End a pass: fold its measurements into the average."""
         if self._count:
             measured = self._busy_s / self._count
             if self._average is None or measured > SUDDENLY * self._average:

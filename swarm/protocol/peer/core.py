@@ -1,8 +1,8 @@
-"""The peer's core: joins, holds a stage at a version, takes part in passes, applies decisions, gets out of the way.
+"""The peer's core: it joins, holds a stage at a version, takes part in passes, applies decisions and leaves on request.
 
-Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. `held_stage` is what the peer
-holds, `pass_run` its share of the open pass, `status_reports` what it says of itself. This file decides which
-coordinator it obeys, and when one pass ends and the next begins.
+Sans-IO: `handle(input, now) -> actions`. The driver computes, stores and transports. `held_stage` is the peer's stage
+and version, `pass_run` its share of the open pass, `status_reports` its reports to the coordinator. This file decides
+which coordinator the peer obeys, and when one pass ends and the next begins.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class PeerCore:
         base_capacity: int = 0,
         group: tuple[Actor, ...] = (),
     ) -> None:
-        """`coordinator`: the one to begin with, of `group` if there are several. `visits`: given if the codec builds on
-        earlier visits. `saved`: the newest checkpoint on this machine's disk.
-
-        `base_capacity`: how many reconstructions of earlier visits this machine has room for.
+        """`coordinator`: the coordinator to start with; if there are several, a member of `group`.
+        `saved`: the newest checkpoint on this machine's disk.
+        `visits`: given if the codec builds on earlier visits to the same samples.
+        `base_capacity`: number of reconstructions of earlier visits that this machine has room for.
         """
         self.actor = actor
         self.leader = Leader(coordinator, group)
@@ -117,40 +117,40 @@ class PeerCore:
         self._early = EarlyMessages()
         self._catch_up = CatchUp(actor, settings, self.held_stage, self._out)
         self._lent_at = -3
-        """The newest version of a pass in which others listened to this stage."""
+        """The newest version of a pass in which listeners took up this stage."""
         self._begun: PassId | None = None
         self._opening: Open | None = None
-        """A pass that opens here as soon as the step before is applied."""
+        """A pass that this peer begins once it has applied the step before."""
         self._applying: Decision | None = None
         self._saving: tuple[StageIndex, int, float] | None = None
-        """(stage, version, when) of the last checkpoint that was ordered."""
+        """(stage, version, time in seconds) of the last checkpoint that was ordered."""
         self._to_save = -1
-        """The newest version that is to be saved, whatever the manifest says."""
+        """The newest version to save beyond the schedule of the manifest."""
         self._proven = 0
-        """The newest version that has proved its worth, of what is held here."""
+        """The newest version held here that is known to be sound (swarm/protocol/soundness.py)."""
         self._bases = DeltaBases(visits, settings.steps, base_capacity)
         self._carry: Carry | None = None
-        """The residuals of the last step applied, in a run that averages compressed gradients."""
+        """The residuals of the last applied step, in a run that averages compressed gradients."""
         self._shortages = 0
         self.short = ""
         """Why this peer leaves by itself: it has run out of memory twice."""
         self.finished = False
-        """The run is: all its steps are decided, and this peer was told so."""
+        """Whether all steps of the run are decided and this peer was told so."""
         self._shutdown = Shutdown(actor, self.leader.group, settings.leave_s, self._out)
 
     @property
     def coordinator(self) -> Actor:
-        """Whom this peer obeys."""
+        """The coordinator that this peer obeys."""
         return self.leader.actor
 
     @property
     def leaving(self) -> bool:
-        """It was asked to leave before the run is done."""
+        """Whether this peer was asked to leave before the end of the run."""
         return self._shutdown.begun
 
     @property
     def routes(self) -> Mapping[Actor, Actor]:
-        """Who passes messages on to whom, while the direct way is broken."""
+        """For each actor that has no working direct connection: the actor that forwards messages to it."""
         return self._out.routes
 
     @property
@@ -158,7 +158,7 @@ class PeerCore:
         return self._status_reports.means
 
     def offers(self, means: Means) -> None:
-        """What the machine can do, measured since this core was made. Before the first input."""
+        """Set what the machine offers, if it was measured after this core was made. Call it before the first input."""
         self._status_reports.means = means
 
     # ------------------------------------------------------------ entry
@@ -221,7 +221,7 @@ class PeerCore:
         return cast(list[PeerAction], self._out.take())
 
     def _report(self, now: float) -> None:
-        """Every heartbeat to all coordinators, since any may be the next to lead; between them to the one that does."""
+        """Report to all coordinators at every heartbeat, since any may lead next; in between only to the leader."""
         beat = now >= self._status_reports.next_at
         if (
             report := self._status_reports.report(self.held_stage, self.pass_run, self._catch_up, self._pace, now)
@@ -242,7 +242,7 @@ class PeerCore:
         if over and self.pass_run is not None:
             self.pass_run.go_around(over, now)
         for other in over:
-            if self.leader.group == (other,):  # of several, another one may soon lead
+            if self.leader.group == (other,):  # with several coordinators, another one may soon lead
                 self._shutdown.abandoned()
         if self.pass_run is not None:
             self.pass_run.tick(now)
@@ -280,7 +280,7 @@ class PeerCore:
                 pass
 
     def _obeys(self, sender: Actor, message: Control, now: float) -> bool:
-        """Whether an order counts. A new leader is told at once how things stand here."""
+        """Whether to follow an order. If it makes its sender the new leader, report to that leader at once."""
         before = self.coordinator
         if not self.leader.obeys(sender, message):
             return False
@@ -306,7 +306,7 @@ class PeerCore:
                 if (pass_run := self._stint_of(pass_id, sender, message)) is not None:
                     pass_run.fence(reason)
             case Decide(term=term) if term < self.held_stage.term:
-                pass  # told before the state held here was ordered: that history may have been rolled back
+                pass  # sent before the state held here was ordered: a rollback may have voided it
             case Decide(decision=decision, finished=finished, save=save):
                 self.finished = self.finished or finished
                 if save:
@@ -341,7 +341,7 @@ class PeerCore:
         self._status_reports.leaves(now)
 
     def _measure(self, event: ForwardDone | BackwardDone | WeightsDone | ResultDone | ComputeFailed) -> None:
-        """How long it took, whether or not it is of use; a pass without gradients says nothing of one with them."""
+        """Record how long a computation took, even if its result is void. Passes without gradients do not count."""
         match event:
             case ForwardDone(PassId(index=0), seconds=seconds):
                 self._pace.forward(seconds)
@@ -355,7 +355,7 @@ class PeerCore:
                 pass
 
     def _stint_of(self, pass_id: PassId, sender: Actor, message: Message) -> PassRun | None:
-        """The stint if `pass_id` is the open pass here; messages of a later one are kept until it opens."""
+        """The pass run, if `pass_id` is the open pass here. Keep messages of a later pass until it opens."""
         if self.pass_run is not None and pass_id == self.pass_run.pass_id:
             return self.pass_run
         if self.pass_run is None or pass_id > self.pass_run.pass_id:
@@ -369,7 +369,7 @@ class PeerCore:
         self._take_up(load)
 
     def _take_up(self, load: LoadState) -> None:
-        """Whatever was done with the state of before is void."""
+        """Load a state, and drop all work that was done with the state before."""
         self._leave_pass()
         self._bases.clear()
         self._catch_up.clear()
@@ -398,7 +398,7 @@ class PeerCore:
             self._out.add(Send(destination, Relay(origin, destination, inner)))  # type: ignore[arg-type]
 
     def _takes_part(self, actor: Actor) -> bool:
-        """Whether an actor has a part in the open pass. Others pass the handshake too, but no data is taken of them."""
+        """Whether an actor has a part in the open pass. Other actors pass the handshake, but their data is refused."""
         if self.pass_run is None:
             return actor == self.coordinator
         return actor == self.pass_run.microbatches.coordinator or self.pass_run.serves(actor)
@@ -408,7 +408,7 @@ class PeerCore:
             case Frame(key) if sender == self.coordinator:  # the first tokens come unasked, perhaps before the opening
                 if (pass_run := self._stint_of(key.pass_id, sender, message)) is not None:
                     pass_run.microbatches.on_frame(sender, message, now)
-            case Frame(key):  # comes after a Want of mine, so never before the pass is open here
+            case Frame(key):  # answers a Want of this peer, so the pass is open here
                 if self.pass_run is not None and key.pass_id == self.pass_run.pass_id and self._takes_part(sender):
                     self.pass_run.microbatches.on_frame(sender, message, now)
             case Pending(keys):
@@ -430,12 +430,12 @@ class PeerCore:
         for index, key in enumerate(want.keys):
             base = want.base(index)
             pass_run = self.pass_run
-            if isinstance(key, FrameKey):  # a credit, which may come ahead of the pass
+            if isinstance(key, FrameKey):  # a credit, which may come before the pass
                 pass_run = self._stint_of(key.pass_id, sender, Want((key,), (base,), want.again))
             if pass_run is not None and self._takes_part(sender) and pass_run.on_want(sender, key, via, base):
                 assert isinstance(key, FrameKey)
                 pending.append(key)
-        if pending and want.again and via is None:  # both ways, or it says nothing of the way
+        if pending and want.again and via is None:  # a relayed one would not prove that the link works
             self._out.send(sender, Pending(tuple(pending)))
 
     # ------------------------------------------------------------ from pass to pass
@@ -460,7 +460,7 @@ class PeerCore:
                 self.pass_run.amend(enumerate(message.tables), "told again", now)
             return
         if self._begun is not None and pass_id <= self._begun:
-            return  # a late repeat of a pass that was left, perhaps with the state
+            return  # a late repeat of a pass that this peer left, perhaps because it lost the state
         self._opening = message
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
@@ -472,22 +472,22 @@ class PeerCore:
         self._begin_if_ready(now)
 
     def _on_listen(self, message: Open, mine: Listener) -> None:
-        """A pass in which this peer has no part. It takes up its stage meanwhile, or gets over what it has missed."""
+        """Listen in a pass without a part in it: load the stage meanwhile, or catch up on missed steps."""
         pass_id, heard = message.pass_id, self._catch_up.heard
         if (heard is not None and pass_id < heard) or (self._begun is not None and pass_id < self._begun):
             return
         if not 0 <= mine.stage < self.settings.stages:
             return
         if self._opening is not None and self._opening.pass_id <= pass_id:
-            self._opening = None  # fenced before it had begun
+            self._opening = None  # this peer was fenced before it began the pass
         if self.pass_run is not None and pass_id == self.pass_run.pass_id:
             if message.tables[mine.stage].number < self.pass_run.microbatches.numbers[mine.stage]:
-                return  # told before it came into the pass
-            self.pass_run.fence("it listens now")  # as the others know; what told it so was lost
+                return  # sent before this peer came into the pass
+            self.pass_run.fence("it listens now")  # the other peers know it; the message to this peer was lost
         if message.decision is not None:
             self._apply_if_prepared(message.decision)
         if self._applying is not None:
-            return  # it is told again until it says that it has heard
+            return  # the coordinator repeats the order until the peer reports that it has heard
         self._catch_up.heard = pass_id
         fetched = () if mine.version == 0 and not self.settings.imported else message.tables[mine.stage].roster
         void_before = max(message.rolled_back_in, mine.void_before)
@@ -500,7 +500,7 @@ class PeerCore:
         self._catch_up.told(message)
 
     def _lend(self, message: Open) -> None:
-        """Keep for those who listen to this stage what they cannot have later."""
+        """Keep what the listeners of this stage need and cannot get later."""
         pass_id, stage = message.pass_id, self.held_stage.stage
         those = [each for each in message.listeners if each.stage == stage]
         if those:
@@ -511,7 +511,7 @@ class PeerCore:
         if self._applying is not None:
             versions.discard(pass_id.version)  # too late for a copy
         since = min((each.version for each in those), default=pass_id.version)
-        since = min(since, pass_id.version - 1)  # who has just come into the roster may lack the step before
+        since = min(since, pass_id.version - 1)  # an actor that just came into the roster may lack the step before
         self._out.add(Lend(pass_id, tuple(sorted(versions)), since, sums=bool(those)))
 
     def _begin_if_ready(self, now: float) -> None:
@@ -519,7 +519,7 @@ class PeerCore:
         if message is None or self._applying is not None or self.held_stage.loading is not None or stage is None:
             return
         if self._catch_up.behind:
-            return  # it is applied as soon as its sums are here
+            return  # the step is applied as soon as its sums are here
         self._opening = None
         if self.held_stage.version != message.pass_id.version:
             reason = f"holds version {self.held_stage.version}, the pass needs {message.pass_id.version}"
@@ -580,7 +580,7 @@ class PeerCore:
             self._start_again(reason)
 
     def _on_failed(self, event: ComputeFailed) -> None:
-        """The optimizer step raised: the state is half of one version and half of the next. Or sums were no sums."""
+        """The optimizer step raised, so the state mixes two versions; or sums were unreadable."""
         applying = self._applying
         if applying is not None and event.pass_id == PassId(applying.term, applying.step):
             self._applying = None
@@ -592,7 +592,7 @@ class PeerCore:
                 self._start_again(reason)
 
     def _on_memory_short(self, event: MemoryShort, now: float) -> None:
-        """The first time less is kept. Who runs out again would do so for ever, and each time others wait for it."""
+        """Memory ran out. The first time, keep less. The second time, leave, since others wait at each failure."""
         self._shortages += 1
         leaves = self._shortages > 1
         self._out.emit(OutOfMemory(str(self.actor), event.what, event.before, event.now, leaves))
@@ -604,7 +604,7 @@ class PeerCore:
             self._leave(self.short, now)
 
     def _start_again(self, reason: str) -> None:
-        """What this peer holds or loads cannot go on: it is told in the next pass what to load."""
+        """Drop the state held or loaded here, since it cannot continue. The next pass orders a new one."""
         opening, self._opening = self._opening, None
         self.held_stage.spoilt()
         if opening is not None:
@@ -636,7 +636,7 @@ class PeerCore:
         self._carry = None
         if self.pass_run is not None and self.settings.averages_compressed:
             self._carry = Carry.of(self.actor, self.pass_run.microbatches.table, self._applying)
-        # nothing builds on what is not finite, or on what others have computed
+        # do not build on a step that is not finite or that other peers computed
         known = self.pass_run is not None and not self._applying.skip
         if not self._applying.skip:
             self._proven = max(self._proven, self._applying.step)
@@ -655,7 +655,7 @@ class PeerCore:
         self._begin_if_ready(now)
 
     def _save_if_due(self, now: float) -> None:
-        """Save the version held now if it is to be a checkpoint; again, if the last order came to nothing for long."""
+        """Save the held version if it is to be a checkpoint. Order it again if the last order had no result."""
         stage, version = self.held_stage.stage, self.held_stage.version
         if stage is None or version is None or self._applying is not None:
             return

@@ -1,9 +1,9 @@
-"""The bases: what a peer remembers of earlier visits to a microbatch, so that only the change need cross a boundary.
+"""Bases: reconstructions kept from the last visit to a microbatch, so that only the change crosses a boundary.
 
 The data of such a run are ordered in step-blocks (swarm/data/order.py): microbatch `m` of a step holds the same samples
-as microbatch `m` of the step at which the block was visited before. Both ends of a boundary keep the reconstruction of
-that visit, each for itself; here is only which ones, by digest. What may be used is fixed when a pass begins, and what
-a pass leaves is kept once its step is applied: an aborted or repeated pass leaves nothing.
+as microbatch `m` of the step that visited the block before. Each end of a boundary keeps its own reconstruction of that
+visit. This file only tracks which bases exist, by digest. The usable bases are fixed when a pass begins, and the bases
+that a pass leaves are kept only once its step is applied: an aborted or repeated pass leaves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from swarm.protocol.peer.io import SettleBases
 
 
 class Visits(Protocol):
-    """When the samples of a step are trained on: a function of the manifest alone."""
+    """The steps that train on the same samples: a function of the manifest alone."""
 
     @property
     def mutual(self) -> bool:
@@ -24,22 +24,22 @@ class Visits(Protocol):
         ...
 
     def previous(self, step: int) -> int | None:
-        """The step that visited them before; None at the first visit."""
+        """The step that visited the samples of `step` before; None at the first visit."""
         ...
 
     def next(self, step: int) -> int:
-        """The step that visits them again, though the run may end before."""
+        """The step that visits the samples of `step` next, even if the run ends before it."""
         ...
 
 
 class DeltaBases:
-    """At most `capacity` bases, those needed soonest. Each end drops what it likes: the next visit is then whole."""
+    """At most `capacity` bases, those needed soonest. Each end may drop any base: the next frame is then whole."""
 
     def __init__(self, visits: Visits | None, steps: int, capacity: int) -> None:
-        """`visits` None: the run's codec builds on nothing."""
+        """`visits` None: the run's codec uses no bases."""
         self._visits = visits
         self.steps = steps
-        """After so many the run ends: what is for later visits is not kept."""
+        """Number of steps in the run. Bases for visits after the last step are not kept."""
         self._capacity = capacity
         self._held: dict[BaseKey, int] = {}
 
@@ -47,7 +47,7 @@ class DeltaBases:
         return len(self._held)
 
     def crossings(self, step: StepNumber) -> Crossings:
-        """What a training pass of `step` may build on."""
+        """The bases that a training pass of `step` may use."""
         if self._visits is None:
             return Crossings()
         visit = self._visits.previous(step)
@@ -60,7 +60,7 @@ class DeltaBases:
         return Crossings(StepNumber(visit), usable[End.RECEIVED], usable[End.SENT], mutual=self._visits.mutual)
 
     def settle(self, step: StepNumber, crossings: Crossings) -> SettleBases | None:
-        """`step` is applied: its crossings are the bases of the next visit. None where nothing is remembered."""
+        """`step` is applied: its crossings become the bases of the next visit. None if the codec uses no bases."""
         if self._visits is None:
             return None
         visits, before = self._visits, set(self._held)
@@ -80,5 +80,5 @@ class DeltaBases:
         )
 
     def clear(self) -> None:
-        """Another state is loaded: its history may be another one."""
+        """Another state is loaded, perhaps of another history: drop all bases."""
         self._held.clear()

@@ -1,4 +1,4 @@
-"""Messages that came too early: of a pass that is not open here yet, or for a reduce that has not begun here."""
+"""Messages that came too early: of a pass that is not open here yet, or for a reduction that has not begun here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from swarm.protocol.messages import Frame, Message, ReducePart
 
 LIMIT = 4096
 LIMIT_BYTES = 256 << 20
-"""Of payloads."""
+"""Of payloads, in bytes."""
 
 
 class EarlyMessages:
-    """Keeps so many; what does not fit is dropped, and asked for again later by whoever needs it.
+    """Keeps a bounded number of messages. A message that does not fit is dropped; its receiver asks for it again later.
 
-    When it is full, the sender that fills most of it loses its newest: nobody can take the room of all others.
+    When the buffer is full, the sender that fills most of it loses its newest message, so one sender cannot take the
+    room of all others.
     """
 
     def __init__(self) -> None:
         self.dropped = False
-        """Whether something did not fit. For its user to set back."""
+        """Whether a message was dropped. The user of this class resets it."""
         self._kept: list[tuple[Actor, Message]] = []
         self._number: dict[Actor, int] = {}
         self._bytes: dict[Actor, int] = {}
@@ -51,7 +52,7 @@ class EarlyMessages:
             del self._number[sender], self._bytes[sender]
 
     def take(self) -> list[tuple[Actor, Message]]:
-        """All that is kept, in the order it came; nothing is kept afterwards."""
+        """Return all kept messages in the order of arrival, and keep none."""
         kept, self._kept = self._kept, []
         self._number.clear()
         self._bytes.clear()
@@ -64,6 +65,6 @@ class EarlyMessages:
 
 
 def _payload_bytes(message: Message) -> int:
-    """The simulator's payloads have no size."""
+    """Size of the payload in bytes. Payloads of the simulator have no size and count as 0."""
     payload = message.payload if isinstance(message, ReducePart | Frame) else None
     return len(payload) if isinstance(payload, Sized) else 0

@@ -1,4 +1,4 @@
-"""The frames that a peer made in a pass, kept until the pass is left, and who wants which of them."""
+"""The frames that a peer made in a pass, kept until it leaves the pass, and the peers that want them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarm.protocol.outbox import Outbox
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """`whole` is sent to those who lack the base of `payload`. None: it is whole itself."""
+    """A frame that was made. `whole` goes to a peer that lacks the base of `payload`; None: `payload` needs no base."""
 
     payload: Payload = field(repr=False)
     lineage: Lineage | None = None
@@ -19,22 +19,22 @@ class Kept:
 
 
 class FrameCache:
-    """A want is answered at once, or remembered until the frame is there."""
+    """Answers a want at once, or remembers it until the frame is computed."""
 
     def __init__(self, out: Outbox) -> None:
         self._out = out
         self._frames: dict[FrameKey, Kept] = {}
         self._wanted_by: dict[FrameKey, dict[Actor, tuple[Actor | None, int]]] = {}
-        """Who wants it, through whom (None: directly), and the base it has."""
+        """By frame and by the peer that wants it: the peer that forwards it (None: direct), and the peer's base."""
 
     def keep(self, key: FrameKey, kept: Kept) -> None:
-        """A frame is computed: send it to everybody who wants it."""
+        """Keep a computed frame, and send it to every peer that wants it."""
         self._frames[key] = kept
         for actor, (via, base) in self._wanted_by.pop(key, {}).items():
             self._out.send(actor, _frame(key, kept, base), via)
 
     def answer(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
-        """Send a frame that is wanted. False when it is not here."""
+        """Send a frame to a peer that wants it. False if the frame is not here."""
         kept = self._frames.get(key)
         if kept is None:
             return False
@@ -42,12 +42,12 @@ class FrameCache:
         return True
 
     def wanted(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> None:
-        """Remember a want until the frame is computed. The first way named is kept."""
+        """Remember a want until the frame is computed. The route named first is kept."""
         self._wanted_by.setdefault(key, {}).setdefault(sender, (via, base))
 
 
 def _frame(key: FrameKey, kept: Kept, base: int) -> Frame:
-    """The frame as somebody can use it who has `base` (0: none)."""
+    """The frame in the form that a peer with `base` can decode (0: no base)."""
     lineage = kept.lineage
     if kept.whole is None or lineage is None or lineage.base == base:
         return Frame(key, kept.payload, lineage)

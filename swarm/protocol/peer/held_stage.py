@@ -1,4 +1,4 @@
-"""What a peer holds: a stage at a version, or the order to load one. Late and repeated orders change nothing."""
+"""The stage and version that a peer holds, or the order to load one. Late and repeated orders change nothing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from swarm.protocol.peer.io import LoadState, StateFailed, StateLoaded
 
 
 class HeldStage:
-    """Within a term a holding only goes forward; a newer term may send it back to an older version (rollback)."""
+    """Within a term the held version only increases. A newer term may send it back to an older version (rollback)."""
 
     def __init__(self) -> None:
         self.term = -1
-        """The newest that was heard of."""
+        """The newest term that was heard of."""
         self.stage: StageIndex | None = None
         self.version: int | None = None
         self.buckets = 1
-        """Into how many buckets the stage's gradient is divided."""
+        """Number of buckets that the stage's gradient is divided into."""
         self.first_round = 0
-        """So many of them are reduced before the others."""
+        """Number of buckets that are reduced before the others."""
         self.shared = 0
-        """How many of them, from the first, another stage has too."""
+        """Number of buckets, from the first, that another stage shares."""
         self.standing_by = False
         self._loading: LoadState | None = None
         self.state_term = -1
@@ -32,11 +32,11 @@ class HeldStage:
 
     @property
     def loading(self) -> int | None:
-        """The version that is loaded now."""
+        """The version that is being loaded; None if there is none."""
         return None if self._loading is None else self._loading.version
 
     def assigned(self, assign: Assign) -> LoadState | None:
-        """What is to be loaded, if that order is news. Whatever was held before is then given up."""
+        """Take an order. Return what to load, if the order is new; the state held before is then given up."""
         if assign.term < self.term:
             return None
         self.term = assign.term
@@ -46,7 +46,7 @@ class HeldStage:
         if assign.term == self.state_term and assign.move > self._move:
             self._move = assign.move
             if assign.stage != self.stage:
-                self._reached = -1  # to another stage: nothing held here counts there
+                self._reached = -1  # another stage: the version held here does not count there
                 self.stage, self.version, self._loading = assign.stage, None, None
         if assign.term <= self.state_term:
             if assign.term == self.state_term and assign.move < self._move:
@@ -55,7 +55,7 @@ class HeldStage:
             if held is not None and (assign.version <= held or assign.stage != self.stage):
                 return None
             if assign.version <= self._reached:
-                return None  # a late repeat: what it names was held here and lost
+                return None  # a late repeat: the version that it names was held here and lost
         else:
             self._reached, self._move = -1, assign.move
         self.state_term = assign.term
@@ -67,9 +67,9 @@ class HeldStage:
     def listens(
         self, listener: Listener, term: Term, rolled_back_in: Term, donors: tuple[Actor, ...]
     ) -> LoadState | None:
-        """What is to be loaded by one who takes up a stage while others train, if it holds or loads nothing of use."""
+        """Take up a stage while others train. Return what to load, if this peer holds or loads no usable state."""
         if term == self.state_term and listener.move < self._move:
-            return None  # it has moved since
+            return None  # this peer has moved since
         self.term = term
         goes_on = self.stage == listener.stage and self.stands(rolled_back_in)
         held = self.version if self._loading is None else self._loading.version
@@ -85,11 +85,11 @@ class HeldStage:
         return self._loading
 
     def stands(self, rolled_back_in: Term) -> bool:
-        """Whether what is held or loaded is of the history that stands, if that was the term of the last rollback."""
+        """Whether the held or loaded state belongs to the valid history, given the term of the last rollback."""
         return self.state_term >= rolled_back_in
 
     def loaded(self, event: StateLoaded | StateFailed) -> bool:
-        """The order is carried out, or has failed. True when a version is held now."""
+        """The order is carried out, or has failed. True if a version is held now."""
         loading = self._loading
         if loading is None or (event.stage, event.version) != (loading.stage, loading.version):
             return False
@@ -110,5 +110,5 @@ class HeldStage:
         self.version = self._reached = step + 1
 
     def spoilt(self) -> None:
-        """Half an optimizer step, or one that is missed for good: the state must be fetched anew."""
+        """The state is unusable (half an optimizer step, or a step is missing for good), so it must be fetched anew."""
         self.version = self._loading = None

@@ -1,4 +1,4 @@
-"""What a peer waits for in a pass: since when, how often it was asked for in vain, and when to ask again."""
+"""The frames that a peer waits for in a pass: since when, how often it asked in vain, and when to ask again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from swarm.protocol.ids import FrameKey
 from swarm.protocol.timeouts import Observed, want_deadline
 
 MAX_PENDING = 2
-"""For so many answers that a frame is yet to be made the next asking is twice as late each time. More of them would be
-little gain, and the one frame in many that is lost after it was made would be missed late."""
+"""After each of the first MAX_PENDING answers "not made yet", the delay until the next request doubles. A higher limit
+would gain little, and would detect the rare frame that is lost after it was made late.
+"""
 
 
 class InFlight:
-    """`waits` collects how long frames took that came at the first asking; it outlives the pass."""
+    """`waits` collects how long the frames took that came after the first request; it outlives the pass."""
 
     def __init__(self, waits: Observed, budget_s: float) -> None:
         self._waits = waits
@@ -26,16 +27,16 @@ class InFlight:
         return key in self._at
 
     def note(self, key: FrameKey, now: float) -> None:
-        """It is asked for now, or it is expected from now on."""
+        """Start to wait for a frame: it is requested now, or expected from now on."""
         self._at[key] = now
 
     def expect(self, key: FrameKey, now: float) -> None:
-        """It comes unasked: how long that takes says nothing of what is asked for."""
+        """Start to wait for a frame that comes unasked. The time it takes does not count for requested frames."""
         self._at[key] = now
         self._pending[key] = 0
 
     def forget(self, key: FrameKey) -> None:
-        """It is not wanted any more; if it is again, it must be asked for."""
+        """Stop waiting for a frame. If it is wanted again later, it must be requested."""
         for held in (self._at, self._in_vain, self._pending):
             held.pop(key, None)
 
@@ -44,17 +45,17 @@ class InFlight:
             self._waits.add(now - at)
 
     def pending(self, key: FrameKey, now: float) -> None:
-        """Whoever is to send it has said that it is yet to be made: so far nothing was in vain."""
+        """The sender has answered that the frame is not made yet: the requests so far were not in vain."""
         self._at[key] = now
         self._in_vain.pop(key, None)
         self._pending[key] = self._pending.get(key, 0) + 1
 
     def in_vain(self, key: FrameKey) -> int:
-        """How often its deadline has passed without a word."""
+        """How often the deadline of a frame has passed without an answer."""
         return self._in_vain.get(key, 0)
 
     def deadlines(self, keys: Iterable[FrameKey]) -> dict[FrameKey, float]:
-        """When to ask again for those of `keys` that have been noted."""
+        """When to ask again, for each of `keys` that this peer waits for."""
         usual = want_deadline(self._waits, self._budget_s, 0)
         due = {}
         for key in keys:
@@ -64,5 +65,5 @@ class InFlight:
         return due
 
     def missed(self, key: FrameKey) -> None:
-        """Its deadline has passed: the next one is longer."""
+        """The deadline of a frame has passed: the next one is longer."""
         self._in_vain[key] = self.in_vain(key) + 1

@@ -1,4 +1,4 @@
-"""Inputs and actions of a peer's core, beside those of every core (`swarm.protocol.io`)."""
+"""Inputs and actions of a peer's core, in addition to those of every core (`swarm.protocol.io`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from swarm.protocol.messages import CodecPair, Decision, LinkRate, Means, Payloa
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """Frames and parts for `other` of which nothing has left: there has never been a connection.
+    """Frames and parts for `other` that were never sent, because there has never been a connection to it.
 
-    Two that cannot dial each other find that out when one has something for the other, and it goes around then. What is
-    for somebody whose connection broke does not: as a rule that one is dead.
+    Two peers that cannot dial each other notice it only when one has something to send; it then takes a detour.
+    Messages for a peer whose connection broke take none: such a peer is usually dead.
     """
 
     other: Actor
@@ -28,11 +28,11 @@ class StateLoaded:
     stage: StageIndex
     version: int
     buckets: int
-    """Into how many buckets the stage's gradient is divided for the reduce: a function of the manifest and stage."""
+    """Number of buckets of the stage's gradient in the reduction: a function of the manifest and stage."""
     first_round: int = 0
-    """So many of them are reduced before the others can be computed."""
+    """Number of buckets that are reduced before the others can be computed."""
     shared: int = 0
-    """How many of them, from the first, are of parameters that another stage holds too."""
+    """Number of buckets, from the first, that hold parameters which another stage holds too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class ForwardDone:
     payload: Payload = field(repr=False)
     seconds: float = 0.0
     whole: Payload | None = field(default=None, repr=False)
-    """The same reconstruction as a frame that needs no base, where `payload` needs one."""
+    """If `payload` needs a base: the same reconstruction as a frame that needs none."""
     received: int = 0
-    """Digest of the activation that came in, in a run whose codec builds on earlier visits (else 0)."""
+    """Digest of the activation that came in, in a run whose codec builds on earlier visits; else 0."""
     sent: int = 0
-    """Digest of what the next stage makes of `payload`."""
+    """Digest of the reconstruction that the next stage decodes from `payload`."""
     kept: bool = True
-    """The graph is. Where memory does not suffice for it, the backward computes the forward again."""
+    """Whether the graph is kept. If memory does not suffice for it, the backward computes the forward again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,14 @@ class BackwardDone:
     received: int = 0
     """As in ForwardDone."""
     weights_due: bool = False
-    """The gradients of the weights are not computed yet: the core orders them with `Weights`, and the microbatch is in
-    the accumulator when that is done. False: it is there now."""
+    """True: the weight gradients are not computed yet. The core orders them with `Weights`, after which the microbatch
+    is in the accumulator. False: it is there now.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsDone:
-    """`Weights` of a microbatch is done: it is in the accumulator."""
+    """`Weights` of a microbatch is done: the microbatch is in the accumulator."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -96,7 +97,7 @@ class ResultDone:
 
 @dataclass(frozen=True, slots=True)
 class ComputeFailed:
-    """Forward, backward or apply raised. Half a microbatch may be in the accumulator: the peer fences itself."""
+    """Forward, backward or apply raised. The accumulator may hold half a microbatch, so the peer fences itself."""
 
     pass_id: PassId
     microbatch: Microbatch | None
@@ -107,14 +108,14 @@ class ComputeFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShort:
-    """There was no memory for something. What can be given up is; after the second time this peer leaves."""
+    """Memory ran out. The peer gives up what it can; after the second time it leaves."""
 
     what: str
-    """What failed, and how."""
+    """The operation that failed, and how."""
     before: int = 0
-    """Graphs that were kept between forward and backward."""
+    """Number of graphs that were kept between forward and backward."""
     now: int = 0
-    """As many as are kept from now on: of the others the forward is computed again."""
+    """Number of graphs that are kept from now on. For the other microbatches the forward is computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class PartEncoded:
 class BucketSummed:
     """`SumBucket` is done; `payload` is what every member of the roster receives, byte for byte.
 
-    Whoever computed it may leave it empty where the roster has one member.
+    The driver may leave it empty if the roster has one member.
     """
 
     attempt: Attempt
@@ -146,9 +147,9 @@ class Assembled:
     loss_sum: float
     finite: bool = True
     shared: str = ""
-    """Digest of the buckets that another stage holds too; empty where there are none."""
+    """Digest of the buckets that another stage shares; empty if there are none."""
     state: int = 0
-    """As in Prepared, like the next two."""
+    """As in Prepared, like the next two fields."""
     spoilt: bool = False
     unusable: bool = False
 
@@ -169,14 +170,14 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class StateSpoilt:
-    """The state of this version is not finite, and no checkpoint is made of it."""
+    """The state of this version is not finite, so no checkpoint of it is saved."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class LinksMeasured:
-    """What this peer knows of its links by now: its own limit, and what comes in (see Status)."""
+    """The link rates that this peer knows: its own uplink limit, and the rates of incoming links (see Status)."""
 
     uplink: float | None
     links: tuple[LinkRate, ...] = ()
@@ -184,7 +185,7 @@ class LinksMeasured:
 
 @dataclass(frozen=True, slots=True)
 class MeansChanged:
-    """What this peer has of its machine is another part of it, since its process has more peers now, or fewer."""
+    """The peer's share of its machine has changed, because its process has more or fewer peers now."""
 
     means: Means
 
@@ -199,7 +200,7 @@ class SumsFetched:
 
 @dataclass(frozen=True, slots=True)
 class SumsMissing:
-    """`FetchSums` has come to nothing: no donor has them any more, or they cannot be kept here."""
+    """`FetchSums` has failed: no donor has the sums any more, or they cannot be kept here."""
 
     stage: StageIndex
     step: StepNumber
@@ -208,7 +209,7 @@ class SumsMissing:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """So many bytes of states and sums have come from other peers, since the process began."""
+    """Bytes of states and sums received from other peers since the process began."""
 
     nbytes: int
 
@@ -244,7 +245,7 @@ PeerInput = (
 
 @dataclass(frozen=True, slots=True)
 class OpenSeats(Action):
-    """Have so many peers in this process, if it has room for them."""
+    """Run this number of peers in this process, if it has room for them."""
 
     seats: int
     reason: str
@@ -252,9 +253,9 @@ class OpenSeats(Action):
 
 @dataclass(frozen=True, slots=True)
 class LoadState(Action):
-    """Take up `stage` at `version`: initialise (0, no `source`), or from `source`.
+    """Load `stage` at `version`: initialise it (0, no `source`), or fetch it from `source`.
 
-    Or from `donors`, from several at once: each keeps a copy of that version for it.
+    With `donors`, fetch from several peers at once: each keeps a copy of that version for this peer.
     """
 
     stage: StageIndex
@@ -266,36 +267,37 @@ class LoadState(Action):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Action):
-    """A pass begins: zero the accumulator, drop graphs, tasks and frames of every other pass."""
+    """A pass begins: zero the accumulator; drop the graphs, tasks and frames of every other pass."""
 
     pass_id: PassId
     kind: PassKind
     codecs: tuple[CodecPair, ...] = ()
-    """As in Open: what crosses a boundary otherwise than with these is refused."""
+    """As in Open: frames that cross a boundary with another codec are refused."""
     nonfinite: bool = False
-    """As in Open. Otherwise what is not finite is a ComputeFailed, and refused when it comes."""
+    """As in Open. If False, a non-finite result is a ComputeFailed, and a non-finite frame is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward(Action):
-    """Compute a microbatch → ForwardDone. On the last stage of a TRAIN pass: forward, loss and backward in one →
-    BackwardDone."""
+    """Compute a microbatch → ForwardDone. On the last stage of a TRAIN pass: forward, loss and backward together →
+    BackwardDone.
+    """
 
     pass_id: PassId
     kind: PassKind
     microbatch: Microbatch
     payload: Payload = field(repr=False)
     decode_with: BaseKey | None = None
-    """The base that `payload` is the change of; None: it is whole."""
+    """The base that `payload` is relative to; None: `payload` is whole."""
     encode_with: BaseKey | None = None
-    """The base to encode the change of; None: a key frame."""
+    """The base to encode the result relative to; None: encode a key frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backward(Action):
-    """Backward of a forwarded microbatch → BackwardDone. Goes before forward work.
+    """Backward of a forwarded microbatch → BackwardDone. It goes before forward work.
 
-    Adds to the accumulator, or leaves that to `Weights`.
+    It adds to the accumulator, or leaves that to `Weights`.
     """
 
     pass_id: PassId
@@ -305,9 +307,9 @@ class Backward(Action):
 
 @dataclass(frozen=True, slots=True)
 class Weights(Action):
-    """Compute the weights' gradients that a backward left due; adds to the accumulator, then → WeightsDone.
+    """Compute the weight gradients that a backward left due, add them to the accumulator → WeightsDone.
 
-    Goes after backward and forward work: nobody waits for it before the reduce.
+    It goes after backward and forward work: no peer waits for it before the reduction.
     """
 
     pass_id: PassId
@@ -316,7 +318,7 @@ class Weights(Action):
 
 @dataclass(frozen=True, slots=True)
 class Discard(Action):
-    """Forget graph, input, due weights' gradients and queued work of a microbatch that was given up."""
+    """Forget the graph, input, due weight gradients and queued work of a microbatch that was given up."""
 
     pass_id: PassId
     microbatch: Microbatch
@@ -329,23 +331,23 @@ class EncodePart(Action):
     attempt: Attempt
     bucket: int
     carried: bool = False
-    """With what compressing this peer's share lost in the step before."""
+    """Whether to add the residual that compressing this peer's share left in the step before."""
     warm: bool = False
-    """Every member of the roster carries something over from the step before."""
+    """Whether every member of the roster carries a residual from the step before."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumBucket(Action):
-    """Add own share and the others' `parts` of `bucket` → BucketSummed."""
+    """Add this peer's own share and the `parts` of the others for `bucket` → BucketSummed."""
 
     attempt: Attempt
     bucket: int
     parts: tuple[Payload, ...] = field(repr=False)
     """In the order of the roster."""
     place: int = 0
-    """How many of them come before the own share."""
+    """Number of `parts` that come before this peer's own share."""
     carried: bool = False
-    """As in EncodePart, for the own share; and with what compressing this bucket's sum lost here, if it did."""
+    """As in EncodePart, for this peer's own share; also the residual of compressing this bucket's sum, if any."""
     warm: bool = False
     """As in EncodePart."""
 
@@ -368,14 +370,14 @@ class Assemble(Action):
 
 @dataclass(frozen=True, slots=True)
 class CancelReduce(Action):
-    """The attempt is void; nothing of it may be used."""
+    """The attempt is void: none of its results may be used."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Action):
-    """Optimizer step from the reduced buffer of `attempt` → AppliedStep. Retention of the pass may be dropped."""
+    """Run the optimizer step on the reduced buffer of `attempt` → AppliedStep. The pass's frames may be dropped."""
 
     decision: Decision
     attempt: Attempt
@@ -383,7 +385,7 @@ class Apply(Action):
 
 @dataclass(frozen=True, slots=True)
 class SettleBases(Action):
-    """`step` is applied: of what crossed in it, keep `kept` as bases; forget `dropped`, and the rest of the step."""
+    """`step` is applied: keep the reconstructions `kept` as bases; forget `dropped` and the rest of the step."""
 
     step: StepNumber
     kept: tuple[BaseKey, ...]
@@ -392,25 +394,25 @@ class SettleBases(Action):
 
 @dataclass(frozen=True, slots=True)
 class Lend(Action):
-    """Others take up this stage while it trains: keep for them what they cannot have later. Replaces what was ordered.
+    """Keep what listeners of this stage need and cannot get later. It replaces the order before.
 
-    If `pass_id.version` is one of `versions`, copy the state before the step is applied; drop copies of others. Drop
-    the reduced buckets of steps before `since`.
+    If `pass_id.version` is one of `versions`, copy the state before the step is applied; drop the copies of other
+    versions. Drop the reduced buckets of steps before `since`.
     """
 
     pass_id: PassId
     versions: tuple[int, ...]
     since: int
     sums: bool
-    """When the step is applied, keep its reduced buckets as they were sent, or would have been to another replica."""
+    """Whether to keep the reduced buckets when the step is applied, encoded as for another replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSums(Action):
-    """Take the reduced buckets of a decided step from `donors`, and keep them on disk → SumsFetched or SumsMissing.
+    """Fetch the reduced buckets of a decided step from `donors`, and keep them on disk → SumsFetched or SumsMissing.
 
-    Ordered again while it is under way: with other donors. Ordered again after it was done: what came is not what was
-    decided. A LoadState of another version, or stage, drops them all.
+    A repeated order while the fetch runs changes the donors. A repeated order after it is done means that the fetched
+    sums differ from the decided digest. A LoadState of another version or stage drops all fetched sums.
     """
 
     stage: StageIndex
@@ -425,7 +427,7 @@ class RestoreSums(Action):
 
     attempt: Attempt
     whole: bool = False
-    """One replica took the step alone, in a run that averages compressed: so its sums are not compressed."""
+    """Whether the sums are uncompressed in a run that compresses: one replica took the step alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,8 +436,9 @@ class SaveCheckpoint(Action):
 
     version: int
     proven: int = 0
-    """The newest version that has proved its worth (swarm/protocol/soundness.py), as far as is known here: the newest
-    checkpoint up to it is kept beside the newest of all."""
+    """The newest version that is known here to be sound (swarm/protocol/soundness.py). The newest checkpoint up to it
+    is kept beside the newest of all.
+    """
 
 
 PeerAction = (

@@ -1,7 +1,7 @@
-"""Whom a peer listens to: of the coordinators that the manifest names, the one that speaks under the highest term.
+"""The coordinator that a peer obeys: of the coordinators that the manifest names, the one that leads the highest term.
 
-A term is given to one coordinator alone. So what comes under an older one is void, whoever sends it: its sender has
-been replaced and may not know it yet.
+Each term belongs to one coordinator. A message of an older term is void whatever its sender: that sender has been
+replaced and may not know it yet.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Control = Assign | Open | Amend | Release | Fenced | Decide | Dismiss | TakeSeat
 
 
 class Leader:
-    """`group`: all that may coordinate; `first`: who is taken for the leader until one speaks."""
+    """`group`: all coordinators. `first`: the coordinator to take for the leader until one sends an order."""
 
     def __init__(self, first: Actor, group: tuple[Actor, ...]) -> None:
         self.actor = first
         self.term = -1
-        """The highest that was heard; −1: none yet."""
+        """The highest term heard of; −1: none yet."""
         self.group = group or (first,)
 
     def includes(self, actor: Actor) -> bool:
         return actor in self.group
 
     def obeys(self, sender: Actor, message: Control) -> bool:
-        """Whether a control message counts. One of a higher term makes its sender the leader."""
+        """Whether to obey a control message. A message of a higher term makes its sender the leader."""
         if sender not in self.group:
             return False
         if len(self.group) == 1:

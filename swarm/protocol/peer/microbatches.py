@@ -1,9 +1,9 @@
-"""A peer's part in one pass: which microbatches are mine, what I lack, what I keep for others.
+"""A peer's part in one pass: its microbatches, the frames that it lacks, and the frames that it keeps for others.
 
-Frames move only because somebody wants them. A peer WANTs the inputs of its assigned microbatches in ascending order,
-as many as it has slots for; the holder answers at once or when it has computed the frame. The same message repairs
-everything: it is sent again when an amendment changes who holds the frame, when a connection comes back, and when a
-deadline passes. The smallest unfinished microbatch may always be wanted, so full slots cannot lock the pipeline.
+A frame moves only when a peer wants it. A peer sends WANT for the inputs of its assigned microbatches in ascending
+order, as many as it has slots for. The holder answers at once, or when it has computed the frame. WANT is also the only
+recovery: the peer sends it again when an amendment changes the holder of a frame, when a connection comes back, and
+when a deadline passes. The smallest unfinished microbatch may always be wanted, so full slots cannot lock the pipeline.
 Gradients are pushed, always admitted, and wanted only in recovery.
 """
 
@@ -34,7 +34,7 @@ from swarm.protocol.slots import Slots, unasked
 from swarm.protocol.timeouts import Observed
 
 LOOKAHEAD = 2
-"""Forwards handed to the compute queue at once; the rest stays here, where it can still be released."""
+"""Number of forwards handed to the compute queue at once. The rest stays here, where it can still be released."""
 
 
 class Phase(enum.IntEnum):
@@ -45,27 +45,27 @@ class Phase(enum.IntEnum):
     FORWARDED = 4
     BACKWARD = 5
     WEIGHTS = 6
-    """Its gradient is on the way to the stage before. It counts only when its weights' gradients are in the sums."""
+    """The gradient is on the way to the stage before. The microbatch counts when its weight gradients are summed."""
     FINISHED = 7
     RELEASED = 8
 
 
 @dataclass(slots=True)
 class Work:
-    """One microbatch of mine."""
+    """One microbatch of this peer."""
 
     phase: Phase = Phase.NEEDED
     moved: bool = False
-    """It came to me by an amendment: the stage before may have its gradient already, so it is sent only if wanted."""
+    """An amendment gave it to this peer. The stage before may have its gradient already: send it only on a WANT."""
     ask: bool = False
-    """Nobody will push its gradient to me (it was moved here or in the next stage): ask for it."""
+    """Whether to ask for its gradient: no peer pushes it, since its microbatch moved here or in the next stage."""
     asked_again: bool = False
     input: Payload | None = field(default=None, repr=False)
     gradient: Payload | None = field(default=None, repr=False)
 
 
 class Microbatches:
-    """State of one open pass at one peer. `tables[s]` is replaced by `amend`, whoever is told first."""
+    """State of one open pass at one peer. `amend` replaces `tables[s]`; stages may learn of it in any order."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Microbatches:
         self.kind = kind
         self.tables = list(tables)
         self.rosters = [frozenset(table.roster) for table in tables]
-        """By stage, of the tables as they are."""
+        """By stage, according to the current tables."""
         self.numbers = tuple(table.number for table in tables)
         self.fenced = me not in self.rosters[stage]
         self.done = 0
@@ -99,7 +99,7 @@ class Microbatches:
         """Bit m is set when microbatch m was forwarded here, in training; in the last stage, if it is not done yet."""
         self.crossings = crossings
         self.unreachable: set[Actor] = set()
-        """Whose connection broke and is not back: they pass nothing on."""
+        """Actors whose connection broke and is not back: they forward no messages."""
         self.work: dict[Microbatch, Work] = {}
         self._is_up = is_up
         self._slots = slots
@@ -108,7 +108,7 @@ class Microbatches:
         self._frame_cache = FrameCache(out)
         self._reported: set[Actor] = set()
         self._results: list[Result] = []
-        """What was told of this pass, if it is forward-only."""
+        """The results reported so far in this pass, if it is forward-only."""
         for m in sorted(self.tables[stage].assigned_to(me)):
             self.work[m] = Work()
         if self._first and not self.table.number:
@@ -117,7 +117,7 @@ class Microbatches:
                 self._asked.expect(self._input_key(m), now)
         self.pull(now)
 
-    # ------------------------------------------------------------ what the outside asks
+    # ------------------------------------------------------------ queries
 
     @property
     def table(self) -> StageTable:
@@ -129,12 +129,12 @@ class Microbatches:
 
     @property
     def sealed(self) -> bool:
-        """All that is assigned to me is in the accumulator, and nothing else."""
+        """Whether all microbatches assigned here, and no others, are in the accumulator."""
         return not self.fenced and all(work.phase is Phase.FINISHED for work in self.work.values())
 
     @property
     def queued(self) -> int:
-        """Microbatches I could be computing now."""
+        """Number of microbatches that this peer could compute now."""
         at_hand = (Phase.INPUT, Phase.SUBMITTED, Phase.BACKWARD, Phase.WEIGHTS)
         return sum(work.phase in at_hand for work in self.work.values())
 
@@ -174,13 +174,13 @@ class Microbatches:
         return FrameKey(self.pass_id, self.stage + 1, Direction.BACKWARD, m)
 
     def _holder(self, key: FrameKey) -> Actor:
-        """Who holds or will hold a frame that I want."""
+        """The actor that holds, or will hold, a frame that this peer wants."""
         if key.direction is Direction.BACKWARD:
             return self.tables[self.stage + 1].assignee(key.microbatch)
         return self.coordinator if self._first else self.tables[self.stage - 1].assignee(key.microbatch)
 
     def _lacking(self) -> list[FrameKey]:
-        """Every frame I wait for."""
+        """Every frame that this peer waits for."""
         keys = []
         for m, work in self.work.items():
             if work.phase is Phase.WANTED:
@@ -198,7 +198,7 @@ class Microbatches:
         )
 
     def ask_again(self, now: float, *, of: Actor) -> None:
-        """WANT all that I lack from `of`, because a connection changed."""
+        """WANT every missing frame that `of` holds, because the connection to it changed."""
         self._want_again([key for key in self._lacking() if self._holder(key) == of], now)
 
     def _want_again(self, keys: list[FrameKey], now: float, *, again: bool = False) -> None:
@@ -211,7 +211,7 @@ class Microbatches:
             self._out.send(holder, self._want(grouped, again=again))
 
     def tick(self, now: float) -> None:
-        """Ask again for what is overdue; from the second time on also through somebody else."""
+        """Ask again for overdue frames; from the second time on also through another actor."""
         if self.fenced:
             return
         direct: list[FrameKey] = []
@@ -243,10 +243,11 @@ class Microbatches:
         return min(self._asked.deadlines(self._lacking()).values(), default=None)
 
     def detour(self, other: Actor) -> Actor | None:
-        """Who may pass messages on to `other`: a sibling of mine, of theirs, or any peer that is told of both.
+        """An actor that can forward messages to `other`: a sibling of either end, or another peer that both ends know.
 
-        One that is connected with this peer. If there is none, the coordinator, which all reach; its line is for more
-        than this. Last, somebody who was never tried: each newcomer behind a router would else be, by everybody.
+        First choice is an actor that is connected to this peer. If there is none, take the coordinator, which all peers
+        reach but whose bandwidth has other uses. Last comes an actor that this peer never tried to reach: if it came
+        first, every peer would dial every newcomer behind a router.
         """
         there = next((stage for stage, roster in enumerate(self.rosters) if other in roster), None)
         if there is None:
@@ -276,7 +277,7 @@ class Microbatches:
             if work.phase > Phase.WANTED:
                 return
             if not self.crossings.accepts(key.microbatch, frame.lineage):
-                self._out.emit(FrameRefused(str(sender), f"{key} is the change of another base", 1))
+                self._out.emit(FrameRefused(str(sender), f"{key} is relative to another base", 1))
                 return
             self.crossings.arrived(key.microbatch, frame.lineage)
             work.input = frame.payload
@@ -294,7 +295,7 @@ class Microbatches:
             self._backward_if_ready(key.microbatch, work)
 
     def on_pending(self, sender: Actor, keys: tuple[FrameKey, ...], now: float) -> None:
-        """What is overdue is yet to be made, and the way to whom it was asked of is open."""
+        """The holder answers that overdue frames are not made yet. So the link to the holder works."""
         lacking = set(self._lacking())
         for key in keys:
             if key in lacking and self._holder(key) == sender and self._asked.in_vain(key):
@@ -302,7 +303,7 @@ class Microbatches:
                 self.work[key.microbatch].asked_again = False
 
     def overdue(self, other: Actor) -> bool:
-        """Whether something asked of `other` more than once has not come directly."""
+        """Whether `other` has not answered a repeated request directly."""
         return any(self._asked.in_vain(key) > 1 and self._holder(key) == other for key in self._lacking())
 
     def _arrived(self, key: FrameKey, sender: Actor, now: float) -> None:
@@ -334,9 +335,9 @@ class Microbatches:
             self._out.add(Backward(self.pass_id, m, payload))
 
     def on_want(self, sender: Actor, key: FrameKey, via: Actor | None, base: int = 0) -> bool:
-        """Answer from retention, or remember the want until the frame is computed. A direct way is kept.
+        """Answer from the cache, or remember the want until the frame is computed. A direct route is kept.
 
-        Returns whether it is yet to be made here.
+        Returns whether this peer is yet to compute the frame.
         """
         if self._frame_cache.answer(sender, key, via, base) or not self._mine_to_answer(key):
             return False
@@ -382,7 +383,7 @@ class Microbatches:
         self.pull(now)
 
     def tell_results_again(self) -> None:
-        """One that was lost would be waited for until the pass is given up."""
+        """Send the results again: for a lost result the coordinator would wait until it gives up the pass."""
         for result in self._results:
             self._out.send(self.coordinator, result)
 
@@ -393,7 +394,7 @@ class Microbatches:
             return
         if done.weights_due:
             work.phase = Phase.WEIGHTS
-            self.forwarded |= 1 << m  # of the last stage this is the first that the coordinator can hear
+            self.forwarded |= 1 << m  # in the last stage this is the first progress that the coordinator can hear of
         else:
             self._accumulate(m, work)
         lineage = self.crossings.accumulated(m, done.received)
@@ -449,12 +450,12 @@ class Microbatches:
         self._want_again([key for key in changed if key in lacking], now)
 
     def _take_assignment(self, table: StageTable, now: float) -> None:
-        self.fenced = self.fenced or self.me not in table.roster  # who fenced itself may still be named
+        self.fenced = self.fenced or self.me not in table.roster  # a peer that fenced itself may still be in the roster
         mine = table.assigned_to(self.me)
         for m in [m for m in self.work if m not in mine]:
             dropped = self.work.pop(m)
             if dropped.phase in (Phase.BACKWARD, Phase.WEIGHTS, Phase.FINISHED) and self.kind is PassKind.TRAIN:
-                self.fenced = True  # its gradient may be in my accumulator: no sum of mine may be used in this pass
+                self.fenced = True  # its gradient may be in the accumulator: this peer's sums are void in this pass
             if dropped.phase not in (Phase.NEEDED, Phase.WANTED, Phase.RELEASED):
                 self._out.add(Discard(self.pass_id, m))
                 self.crossings.forget(m)
@@ -463,7 +464,8 @@ class Microbatches:
         for m in sorted(mine):
             held = self.work.get(m)
             if held is None or held.phase is Phase.RELEASED:
-                # of what was given up and stayed mine the stage before knows nothing: it awaits the gradient unasked
+                # The stage before does not know of a microbatch that was given up and assigned here again: it does not
+                # ask for its gradient.
                 self.work[m] = Work(moved=held is None, ask=True)
                 self.forwarded &= ~(1 << m)
         self.pull(now)
@@ -472,7 +474,7 @@ class Microbatches:
         self._want_again([key for key in lacking if key not in self._asked], now)
 
     def release(self, number: int, microbatches: tuple[Microbatch, ...]) -> None:
-        """Tombstone what is not begun to accumulate, and say which. Idempotent: a repeat gets the same answer."""
+        """Give up the microbatches that are not accumulated yet, and reply which. A repeat gets the same reply."""
         if self.fenced or number != self.table.number:
             return
         given = []
@@ -485,8 +487,8 @@ class Microbatches:
                     self._out.add(Discard(self.pass_id, m))
                     self.crossings.forget(m)
                 self.work[m] = Work(phase=Phase.RELEASED)
-                self._asked.forget(self._gradient_key(m))  # one that comes now is dropped, and m may stay mine
+                self._asked.forget(self._gradient_key(m))  # drop a gradient that comes now, even if m stays here
             if self.work[m].phase is Phase.RELEASED:
                 given.append(m)
         self._out.send(self.coordinator, Released(self.pass_id, number, tuple(given)))
-        self._submit()  # those that waited for what was discarded
+        self._submit()  # start the work that waited for the discarded microbatches

@@ -1,7 +1,7 @@
-"""A peer's share in one pass: its way through the microbatches, then the reduction, up to a prepared gradient.
+"""A peer's share in one pass: its microbatches, then the reduction, up to a prepared gradient.
 
-Made when the pass begins here, left when the next one does. Whatever changes who does what in this peer's stage voids
-the attempt to reduce that was made under the old table.
+It is made when the pass begins here, and left when the next pass begins. Every change of the work assignment in this
+peer's stage voids the attempt to reduce that was made under the old table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from swarm.protocol.slots import Slots
 from swarm.protocol.timeouts import Observed
 
 MAX_UNDELIVERED = 256
-"""Frames and parts that are held for somebody to whom no way is known."""
+"""Number of frames and parts that are held for one actor to which no route is known."""
 
 
 class PassRun:
@@ -83,11 +83,11 @@ class PassRun:
         self._shared = shared
         self._carry = carry
         self._fence_said = False
-        """Several ways lead out of a pass; only the first is news."""
+        """Whether the fence was reported: a peer can be fenced for several reasons, and only the first is reported."""
         self._out = out
         self._early = EarlyMessages()
         self._undelivered: dict[Actor, list[WithPayload]] = {}
-        """What waits for a way to somebody who cannot be reached."""
+        """By actor that cannot be reached: the messages that wait for a route to it."""
         pace.new_pass(stage)
         slots.new_pass(stage)
         out.add(Begin(opening.pass_id, opening.kind, opening.codecs, opening.nonfinite))
@@ -110,7 +110,7 @@ class PassRun:
         self.go_around(tuple(unreachable), now)
 
     def leave(self) -> None:
-        """The pass is over here."""
+        """Leave the pass: it is over here."""
         self._cancel_reduction("the pass is over")
 
     def serves(self, actor: Actor) -> bool:
@@ -119,18 +119,18 @@ class PassRun:
 
     @property
     def reduced(self) -> int:
-        """Parts and sums of the attempt to reduce that is under way, made here or come."""
+        """Number of parts and sums of the current attempt to reduce that were made here or received."""
         return self.reduction.progress if self.reduction is not None else 0
 
     @property
     def awaited(self) -> tuple[Actor, ...]:
-        """Whose parts or sums of it have not come."""
+        """The actors whose parts or sums of this attempt are missing."""
         return self.reduction.awaited if self.reduction is not None else ()
 
     # ------------------------------------------------------------ told by the coordinator
 
     def amend(self, tables: Iterable[tuple[int, StageTable]], reason: str, now: float) -> None:
-        """Tables by stage, of which some may be news. What changes the attempt's name voids the attempt to reduce."""
+        """Take tables by stage, of which some may be new. A new attempt number voids the current attempt to reduce."""
         before = self._attempt
         for stage, table in tables:
             self.microbatches.amend(stage, table, now)
@@ -153,7 +153,7 @@ class PassRun:
         self.reduce_if_sealed(now)
 
     def fence(self, reason: str) -> None:
-        """Out of this pass: parameters stay, the accumulator is dropped with the pass, frames are still served."""
+        """Leave the work of this pass: parameters stay, the accumulator is dropped, frames are still served."""
         self.microbatches.fenced = True
         self._cancel_reduction(reason)
         self.prepared = None
@@ -232,29 +232,30 @@ class PassRun:
         for _, part in self._early.take():
             if isinstance(part, ReducePart):
                 self.on_part(part)
-        if self._early.dropped:  # the other end of the pipeline may be done long before: its parts can be many
+        if self._early.dropped:  # the other end of the pipeline may be done long before and have sent many parts
             self._early.dropped = False
             self.reduction.ask_again()
 
     @property
     def _attempt(self) -> Attempt:
-        """As the tables that are known here name it."""
+        """The attempt under the tables that are known here."""
         microbatches = self.microbatches
         return attempt_under(
             microbatches.tables, microbatches.pass_id, microbatches.stage, self._settings.partner(microbatches.stage)
         )
 
     def _reduces_here(self, actor: Actor) -> bool:
-        """Whether an actor is of this stage, or of the one that shares parameters with it."""
+        """Whether an actor belongs to this stage, or to the stage that shares parameters with it."""
         partner = self._settings.partner(self.microbatches.stage)
         return actor in self.microbatches.table.roster or (
             partner is not None and actor in self.microbatches.tables[partner].roster
         )
 
     def _is_of_use(self, part: ReducePart) -> bool:
-        """Whether a part is for this peer's attempt, for one under tables that are not heard of here yet, or as good.
+        """Whether a part is valid for this peer's attempt, or for an attempt under tables that have not arrived here
+        yet.
 
-        One that was made under an older table is, if it is of what its member is to add up now.
+        A part made under an older table is valid if its contributor has the same microbatches in the current table.
         """
         known, attempt = self._attempt, part.key.attempt
         if attempt.stage != known.stage or attempt.partner < known.partner:
@@ -265,9 +266,9 @@ class PassRun:
 
     @property
     def _parts_outlive_tables(self) -> bool:
-        """Whether a part is of use when its stage has a new table that leaves its member what it had.
+        """Whether a part stays valid under a new table that does not change its contributor's microbatches.
 
-        Not where it holds residuals, which count for one attempt, nor of what another stage has too.
+        False for parts with residuals, which count for one attempt only, and in a stage that shares parameters.
         """
         return not self._settings.averages_compressed and self._settings.partner(self.microbatches.stage) is None
 
@@ -281,7 +282,7 @@ class PassRun:
     # ------------------------------------------------------------ from other peers
 
     def on_want(self, sender: Actor, key: FrameKey | PartKey | SumKey, via: Actor | None, base: int = 0) -> bool:
-        """Returns whether it is a frame that is yet to be made here."""
+        """Answer a want. Returns whether it is a frame that this peer is yet to compute."""
         if isinstance(key, FrameKey):
             return self.microbatches.on_want(sender, key, via, base)
         if self.reduction is not None and key.attempt == self.reduction.attempt:
@@ -304,15 +305,15 @@ class PassRun:
     # ------------------------------------------------------------ links and time
 
     def undelivered(self, other: Actor, messages: Iterable[WithPayload]) -> None:
-        """They go around, now or as soon as a way is known. Else `other` would ask for them, after a deadline."""
+        """Keep the messages, and send them once a detour is known. Else `other` asks for them after a deadline."""
         waiting = self._undelivered.setdefault(other, [])
         waiting += [message for message in messages if self._counts(message)]
-        del waiting[MAX_UNDELIVERED:]  # to be asked for
+        del waiting[MAX_UNDELIVERED:]  # `other` asks for the rest
         if other in self._out.routes:
             self.deliver(other)
 
     def deliver(self, other: Actor) -> None:
-        """There is a way to `other`, straight or around."""
+        """A route to `other` exists, direct or by a detour: send what waits for it."""
         for message in self._undelivered.pop(other, ()):
             if self._counts(message) and self.serves(other):
                 self._out.send(other, message)
@@ -327,7 +328,7 @@ class PassRun:
         return mine or attempt == self.reduction.attempt
 
     def reconnected(self, other: Actor, now: float) -> None:
-        """What was in flight before may be lost."""
+        """A connection is back: ask again for what may have been lost in flight."""
         self.microbatches.unreachable.discard(other)
         if not self.microbatches.fenced:
             self.microbatches.ask_again(now, of=other)
@@ -335,7 +336,7 @@ class PassRun:
             self.reduction.ask_again()
 
     def go_around(self, others: Collection[Actor], now: float) -> None:
-        """They do not come back. If one is dead an amendment follows; until then somebody else may reach it."""
+        """The connections to `others` do not come back: find detours. If one is dead, an amendment follows."""
         self.microbatches.unreachable.update(others)
         routes = self._out.routes
         stranded = [to for to, via in routes.items() if via in others and to not in others]
@@ -353,7 +354,7 @@ class PassRun:
                 self.reduction.ask_again()
 
     def tick(self, now: float) -> None:
-        """Ask again for what is overdue."""
+        """Ask again for overdue frames, parts and sums."""
         self.microbatches.tick(now)
         if self.reduction is not None and (attempts := self.reduction.overdue(now)):
             around = {a: via for a in self.reduction.siblings if (via := self.microbatches.detour(a)) is not None}

@@ -1,8 +1,9 @@
-"""How a peer leaves when its owner wants the machine back: asked once it stays while it is needed, asked twice it goes.
+"""How a peer leaves when its owner wants the machine back. On the first request it stays while needed; on the second it
+goes.
 
-It says that it is leaving; the coordinator takes from it what it has not begun, keeps it out of the next view, and
-dismisses it when nothing depends on it any more. If that takes longer than `leave_s`, or if nobody is there to dismiss
-it, the peer goes by itself: what it did in the open step is then done again, as after a death.
+It reports that it is leaving. The coordinator reassigns the work that it has not begun, keeps it out of the next view,
+and dismisses it when nothing depends on it any more. If that takes longer than `leave_s`, or if no coordinator is there
+to dismiss it, the peer goes by itself: its work in the open step is then done again, as after a death.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from swarm.protocol.outbox import Outbox
 
 
 class Shutdown:
-    """`begun`: this peer is leaving. Its last words are `Leave` and `Stop`."""
+    """`begun`: this peer is leaving. Its last messages are `Leave` and `Stop`."""
 
     def __init__(self, me: Actor, coordinators: tuple[Actor, ...], leave_s: float, out: Outbox) -> None:
         self.begun = False
         self.gone = False
-        """The last words are said: nothing more may follow them."""
+        """Whether the last messages are sent: no message may follow them."""
         self._me = me
         self._coordinators = coordinators
         self._leave_s = leave_s
@@ -31,7 +32,7 @@ class Shutdown:
         self._until = math.inf
 
     def asked(self, reason: str, stage: int | None, needed: bool, now: float) -> None:
-        """The owner asks for the machine. `needed`: somebody may depend on this peer, which holds `stage`."""
+        """The owner asks for the machine. `needed`: other peers may depend on this peer, which holds `stage`."""
         again, self.begun = self.begun, True
         self._reason = reason
         if again:
@@ -47,9 +48,9 @@ class Shutdown:
             self._go(why)
 
     def abandoned(self) -> None:
-        """The coordinator is out of reach: nobody would dismiss this peer, nor use what it still computes."""
+        """The coordinator is out of reach: it could neither dismiss this peer nor use its results."""
         if self.begun:
-            self._go("the coordinator is out of reach; if this peer had a part in the open step, it is done again")
+            self._go("the coordinator is out of reach; this peer's part in the open step, if any, is done again")
 
     def tick(self, now: float) -> None:
         if now >= self._until:

@@ -1,4 +1,4 @@
-"""What a peer tells the coordinator of itself, and when: the reports that everything is reconciled against."""
+"""The reports of a peer to the coordinator, and when it sends them. The coordinator reconciles its state with them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Saved:
 
     stage: StageIndex
     version: int = -1
-    """−1: of one that an earlier process has left. After a rollback a version may have come out otherwise."""
+    """−1 for a checkpoint that an earlier process left: after a rollback its version may have another content."""
     digest: str = ""
     """Hash of its file: equal on every replica."""
 
 
 class StatusReports:
-    """Status at every heartbeat, on progress up to five times as often, at once when anything else changed.
+    """A Status at every heartbeat, on progress up to five times as often, and at once when anything else changed.
 
-    Join instead, until there is a stage or the word to stand by.
+    Until this peer has a stage or the order to stand by, it sends a Join instead.
     """
 
     def __init__(self, me: Actor, settings: Settings, saved: Saved | None) -> None:
@@ -39,9 +39,9 @@ class StatusReports:
         self.means = Means()
         self._preferred = saved.stage if saved is not None else None
         self._saved = saved
-        """The newest one, of this process or found on disk."""
+        """The newest checkpoint, made by this process or found on disk."""
         self._spoilt = -1
-        """A version that is not finite, as it was held here last."""
+        """The last version held here that is not finite."""
         self._measured = LinksMeasured(None)
         self._fetched = 0
         self._sequence = 0
@@ -50,12 +50,12 @@ class StatusReports:
         self._leaving = False
 
     def leaves(self, now: float) -> None:
-        """The peer is leaving: said at once, and in every report from now on."""
+        """The peer is leaving: report it at once, and in every report from now on."""
         self._leaving = True
         self.next_at = now
 
     def has(self, means: Means, now: float) -> None:
-        """What the peer has of its machine is another part of it: said at once."""
+        """The peer's share of its machine has changed: report it at once."""
         self.means = means
         self.next_at = now
 
@@ -63,16 +63,16 @@ class StatusReports:
         self._saved = checkpoint
 
     def spoilt(self, version: int, now: float) -> None:
-        """The state of this version is not finite: said at once, and as long as it is held."""
+        """The state of this version is not finite: report it at once, and as long as it is held."""
         self._spoilt = version
         self.next_at = now
 
     def measured(self, links: LinksMeasured) -> None:
-        """Told with the next report."""
+        """Included in the next report."""
         self._measured = links
 
     def fetched(self, nbytes: int) -> None:
-        """Told with the next report."""
+        """Included in the next report."""
         self._fetched = nbytes
 
     def newest_saved(self, stage: StageIndex | None) -> int:
@@ -80,20 +80,20 @@ class StatusReports:
         return self._saved.version if self._saved is not None and self._saved.stage == stage else -1
 
     def takes_up(self, version: int) -> None:
-        """A state of `version` is loaded: a later checkpoint is of a history that does not stand any more."""
+        """A state of `version` is loaded: forget later checkpoints, whose history a rollback voided."""
         self._spoilt = -1
         if self._saved is not None and self._saved.version > version:
             self._saved = None
 
     def again(self, now: float) -> None:
-        """The coordinator is back, and may be another life of it: report at once."""
+        """The coordinator is back, perhaps restarted: report at once."""
         self._last = None
         self.next_at = now
 
     def report(
         self, held_stage: HeldStage, pass_run: PassRun | None, catch_up: CatchUp, pace: ComputeTime, now: float
     ) -> Join | Status | None:
-        """The message that is due now, if one is."""
+        """The message that is due now; None if no message is due."""
         due = now >= self.next_at
         if not due and not self._changed(held_stage, pass_run, catch_up) and not self._progressed(pass_run, now):
             return None

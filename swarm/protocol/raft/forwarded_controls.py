@@ -1,6 +1,7 @@
-"""What a member of a group of coordinators is asked by the organiser, until whoever leads has answered.
+"""The organiser's requests to one member of a group of coordinators, kept until the leader has answered.
 
-It is told to the leader again and again, and to the next one if that dies: by its name a request is one command.
+The member sends a request to the leader repeatedly, and to the next leader if that one dies. The name of a request
+makes its repeats one command.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from swarm.protocol.coordinator.io import ControlRequested
 from swarm.protocol.ids import Actor
 
 MOST = 64
-"""Requests that wait for an answer; further ones are asked again by whoever asks."""
+"""Number of requests that wait for an answer. Requests beyond it are dropped; their senders repeat them."""
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Asked:
 
 class ForwardedControls:
     def __init__(self, again_s: float, patience_s: float) -> None:
-        """A request is told every `again_s`, and given up after `patience_s`."""
+        """A request is sent every `again_s` seconds, and given up after `patience_s` seconds."""
         self._again_s = again_s
         self._patience_s = patience_s
         self._asked: dict[str, Asked] = {}
@@ -43,19 +44,19 @@ class ForwardedControls:
             self._asked[event.request] = Asked(event, origin, now)
 
     def again(self) -> None:
-        """Somebody else leads: all is to be told at once."""
+        """Another member leads: send all requests at once."""
         for asked in self._asked.values():
             asked.told_at = -math.inf
 
     def due(self, now: float) -> list[ControlRequested]:
-        """What is to be told now."""
+        """The requests to send now."""
         those = [asked for asked in self._asked.values() if now >= asked.told_at + self._again_s]
         for asked in those:
             asked.told_at = now
         return [asked.event for asked in those]
 
     def given_up(self, now: float) -> list[ControlRequested]:
-        """Nobody has answered for so long. What others ask is forgotten: they tell it again."""
+        """This member's requests without an answer for `patience_s`. Late requests of others are dropped."""
         late = [asked for asked in self._asked.values() if now >= asked.since + self._patience_s]
         for asked in late:
             if asked.origin is not None:
@@ -63,5 +64,5 @@ class ForwardedControls:
         return [asked.event for asked in late if asked.origin is None]
 
     def answered(self, request: str) -> Asked | None:
-        """It waits no more. None: it did not."""
+        """A request is answered: stop repeating it. None if it was not waiting."""
         return self._asked.pop(request, None)

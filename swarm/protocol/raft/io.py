@@ -1,4 +1,4 @@
-"""Inputs and actions of a member of a group of coordinators, beside those of a coordinator's core."""
+"""Inputs and actions of a member of a group of coordinators, in addition to those of a coordinator's core."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ GroupInput = (
 
 @dataclass(frozen=True, slots=True)
 class WriteGroup(Action):
-    """Make this member's part of the group's record durable, all of it or nothing, in order → GroupWritten.
+    """Make this member's part of the group's record durable, atomically and in order → GroupWritten.
 
-    `entries` replace whatever the log holds from index `first` on. Entries up to `committed` stand for good: a rollback
-    among them also ends the archive's later versions.
+    `entries` replace the log from index `first` on. Entries up to `committed` are final: a rollback among them also
+    ends the archive's later versions.
     """
 
     number: int
     ballot: int
     vote: str
-    """Peer id that got this member's vote in `ballot`; empty: nobody."""
+    """Peer id that got this member's vote in `ballot`; empty: none."""
     first: int
     entries: tuple[Entry, ...]
     committed: int
@@ -57,7 +57,7 @@ class WriteGroup(Action):
 
 @dataclass(frozen=True, slots=True)
 class SendEntries(Action):
-    """Send an Append with entries from index `first` on, as they are on disk: as many as fit into a message."""
+    """Send an Append with the entries from index `first` on, read from disk: as many as fit into a message."""
 
     to: Actor
     ballot: int

@@ -1,6 +1,6 @@
-"""The log that a group of coordinators keeps together: what stands so far, and the entries that may still change.
+"""The replicated log of a group of coordinators: the committed state, and the entries that may still change.
 
-A member has all of it on disk. In memory are the ballots by index, and the entries that are not settled here yet.
+A member has the whole log on disk. In memory it has the ballots by index, and the entries that are not settled yet.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from swarm.protocol.soundness import Soundness
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the run stands after some entries."""
+    """The state of the run after some entries."""
 
     term: int = 0
     decision: Decision | None = None
-    """The last one that stands. None: the next step is 0."""
+    """The last committed decision. None: the next step is 0."""
     rolled_back_in: int = 0
     """The term of the last rollback, 0 for none."""
     archived: ArchivedEntry | None = None
     """The newest checkpoint that a majority holds."""
     since_archived: tuple[Decision, ...] = ()
-    """Decisions from the one that made the oldest of `older` and `archived` on: a rollback goes back to one of these,
-    or to version 0."""
+    """Decisions from the one that made the oldest of `older` and `archived` on. A rollback goes back to one of these,
+    or to version 0.
+    """
     controls: Controls = field(default_factory=Controls)
-    """What the organiser has commanded. A rollback takes nothing of it back."""
+    """The organiser's commands. A rollback does not undo them."""
     older: tuple[ArchivedEntry, ...] = ()
-    """Checkpoints before `archived`: the newest of them that has proved its worth, and those after it."""
+    """Checkpoints before `archived`: the newest one that is known to be sound, and all after it."""
     soundness: Soundness = field(default_factory=Soundness)
 
     @property
     def version(self) -> int:
-        """Steps decided."""
+        """Number of steps decided."""
         return 0 if self.decision is None else self.decision.step + 1
 
     @property
     def checkpoints(self) -> tuple[ArchivedEntry, ...]:
-        """All of which something is known, oldest first."""
+        """All known checkpoints, oldest first."""
         return self.older if self.archived is None else (*self.older, self.archived)
 
     @property
     def last_sound(self) -> int:
-        """The newest checkpoint that a majority holds and that has proved its worth. 0: the beginning."""
+        """The newest checkpoint that a majority holds and that is known to be sound; 0: the initial state."""
         return max((c.version for c in self.checkpoints if c.version <= self.soundness.proven), default=0)
 
     def after(self, entry: Entry) -> Standing:
@@ -75,23 +76,23 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a member finds on its disk when it starts."""
+    """The state that a member finds on its disk when it starts."""
 
     ballot: int = 0
     vote: str = ""
-    """Peer id that got this member's vote in `ballot`; empty: nobody."""
+    """Peer id that got this member's vote in `ballot`; empty: none."""
     committed: int = 0
-    """Entries up to this one stand for good, as far as this member had heard."""
+    """Entries up to this index are committed, as far as this member had heard."""
     standing: Standing = Standing()
-    """After these."""
+    """The state after the committed entries."""
     starts: tuple[tuple[int, int], ...] = ()
-    """(index, ballot) of the first entry of each ballot among these."""
+    """(index, ballot) of the first entry of each ballot among the committed entries."""
     tail: tuple[Entry, ...] = ()
-    """The entries after these."""
+    """The entries after the committed ones."""
 
 
 class RaftLog:
-    """Entries are counted from 1. Those up to `base` are on disk alone, those after it in memory too."""
+    """Entries are counted from 1. Entries up to `base` are only on disk, later ones also in memory."""
 
     def __init__(self, stored: Stored) -> None:
         self.base = stored.committed
@@ -108,7 +109,7 @@ class RaftLog:
         return self._starts[-1][1] if self._starts else 0
 
     def ballot_at(self, index: int) -> int:
-        """Of an entry of this log; 0 before the first."""
+        """Ballot of an entry of this log; 0 before the first."""
         if index <= 0:
             return 0
         return self._starts[bisect_right(self._starts, index, key=lambda start: start[0]) - 1][1]
@@ -125,19 +126,19 @@ class RaftLog:
 
     def cut(self, first: int) -> None:
         """Forget the entries from index `first` on. None of them is settled."""
-        assert first > self.base, "what stands for good is never cut"
+        assert first > self.base, "committed entries are never cut"
         del self._tail[first - self.base - 1 :]
         while self._starts and self._starts[-1][0] >= first:
             self._starts.pop()
 
     def entries(self, first: int, last: int | None = None) -> tuple[Entry, ...]:
-        """From index `first`, which is in memory, to `last` or the end."""
+        """The entries from index `first`, which is in memory, to `last` or the end."""
         assert first > self.base
         stop = None if last is None else last - self.base
         return tuple(self._tail[first - self.base - 1 : stop])
 
     def release(self, index: int) -> None:
-        """Entries up to this one are on disk and stand for good: keep them there alone."""
+        """Entries up to this index are on disk and committed: drop them from memory."""
         if index > self.base:
             del self._tail[: index - self.base]
             self.base = index

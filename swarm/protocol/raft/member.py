@@ -1,8 +1,8 @@
 """A member of a group of coordinators: it keeps the decision record with the others, and coordinates while it leads.
 
-Whoever leads starts a `CoordinatorCore` from what stands in the record, under a term that a majority has on disk before
-anybody is told of it; what that core would write to a disk of its own is what the group appends. The others hear the
-swarm's peers too, keep copies of the archive, and wait.
+The leader starts a `CoordinatorCore` from the state of the record, under a term that a majority has on disk before any
+peer hears of it. The group appends to its log what that core would write to its own disk. The other members hear
+the swarm's peers too, keep copies of the archive, and wait.
 """
 
 from __future__ import annotations
@@ -71,15 +71,16 @@ from swarm.protocol.settings import Settings
 
 FINISHED = "the run is finished"
 _KEPT = 4
-"""Checkpoints of which this member remembers that it holds them."""
+"""Number of checkpoints that this member remembers to hold."""
 _FRESH = 4
-"""Heartbeats for which a peer that says nothing is still believed to be there."""
+"""Number of heartbeats for which a silent peer still counts as present."""
 
 
 class GroupMember:
     """One life of one member.
 
-    `group`: all of them, in the manifest's order. `holds`: {version: by stage, the digests of the archive's files}.
+    `group`: all members, in the manifest's order.
+    `holds`: {version: digests of the archive's files, by stage}.
     """
 
     def __init__(
@@ -94,25 +95,25 @@ class GroupMember:
         self.actor = actor
         self.settings = settings
         self.core: CoordinatorCore | None = None
-        """While this member leads."""
+        """Set while this member leads."""
         self._group = group
         self._stored = stored
         self._ladders = ladders
         self._record: Raft | None = None
         self._holds = dict(holds)
         self._orders: dict[int, CollectCheckpoint] = {}
-        """Of each checkpoint that is to be fetched, the last order."""
+        """The last order for each checkpoint that is to be fetched."""
         self._pending: Offer | None = None
-        """A checkpoint that this leader holds, and not yet a majority."""
+        """A checkpoint that this leader holds, and a majority not yet."""
         self._copy_at = 0.0
         self._reports: dict[Actor, tuple[float, Join | Status]] = {}
-        """(when, what) every peer said last of itself, for when this member leads."""
+        """(time, report): the last report of every peer, for when this member leads."""
         self._halting = False
         self._halt_stands = False
         self._ending_since: float | None = None
-        """When this leader could have gone."""
+        """When this leader could first have stopped."""
         self._unheard_since: float | None = None
-        """Since when this leader hears less than half of the peers that another member hears."""
+        """Since when this leader hears less than half as many peers as another member."""
         self._said = ""
         self._followed: Actor | None = None
         self._leaderless_since: float | None = None
@@ -128,7 +129,7 @@ class GroupMember:
 
     @property
     def leader(self) -> Actor | None:
-        """Who leads, as far as this member knows."""
+        """The leader, as far as this member knows."""
         return None if self._record is None else self._record.leader
 
     @property
@@ -137,7 +138,7 @@ class GroupMember:
 
     @property
     def members(self) -> Members:
-        """The swarm as the leader sees it; nobody is in it elsewhere."""
+        """The members of the swarm, if this member leads; else empty."""
         return Members() if self.core is None else self.core.members
 
     @property
@@ -146,17 +147,17 @@ class GroupMember:
 
     @property
     def open_pass(self) -> OpenPass | None:
-        """While this member leads."""
+        """The open pass, if this member leads."""
         return None if self.core is None else self.core.open_pass
 
     @property
     def known(self) -> frozenset[Actor]:
-        """Peers that have presented themselves: the archive is open to them."""
+        """Peers that have introduced themselves: the archive is open to them."""
         return frozenset(self._reports) | (frozenset() if self.core is None else self.core.known)
 
     @property
     def over(self) -> bool:
-        """All steps are decided, and a majority holds the last checkpoint."""
+        """Whether all steps are decided and a majority holds the last checkpoint."""
         standing, archived = self.standing, self.standing.archived
         end = standing.controls.end(self.settings)
         return archived is not None and archived.version == standing.version == end
@@ -166,7 +167,7 @@ class GroupMember:
             beat_s = self.settings.heartbeat_s / 2
             grace_s = self.settings.reconnect_grace_s
             self._record = Raft(self.actor, self._group, beat_s, grace_s, self._stored, now)
-        self.record.tick(now)  # first of all: who stood still may not lead any more, whatever it hears next
+        self.record.tick(now)  # first of all: a member that stood still may have lost its leadership
         self._step_down()
         match event:
             case Received(sender, Canvass() | Vote() | Append() | Appended() | Adjourn() as message):
@@ -207,10 +208,10 @@ class GroupMember:
         due = min(self.record.next_wakeup(), self._forwarded_controls.next_at)
         return due if self.core is None else min(due, self.core.next_wakeup())
 
-    # ------------------------------------------------------------ who leads
+    # ------------------------------------------------------------ the leader
 
     def _follow_up(self, now: float) -> None:
-        """Whatever follows from what the record has become."""
+        """Act on the changes of the record."""
         self._step_down()
         while True:
             if self.record.leads and self.core is None:
@@ -253,7 +254,7 @@ class GroupMember:
                 self._tell_core(Recalled(peer, report), now)
 
     def _compare_audience(self, now: float) -> None:
-        """A leader that for long hears less than half of the peers that another one hears makes room."""
+        """Resign if this leader hears less than half as many peers as another member for a long time."""
         record = self.record
         fresh_s = _FRESH * self.settings.heartbeat_s
         record.peers = sum(now - at < fresh_s for at, _ in self._reports.values())
@@ -273,7 +274,7 @@ class GroupMember:
             self._emit(LeadershipLost(str(self.actor), self.record.ballot, self.record.why_not))
 
     def _say_who_leads(self, now: float) -> None:
-        """Each news of it once."""
+        """Report each change of the leader once."""
         record = self.record
         leader = record.leader
         if leader is None and self._leaderless_since is None:
@@ -290,14 +291,14 @@ class GroupMember:
         reached = record.reached(now)
         if reached < record.majority and alone_s >= 2 * record.patience_s and not self._said:
             self._said = (
-                f"{reached} of {len(self._group)} coordinators can be reached; it takes {record.majority} to decide"
+                f"{reached} of {len(self._group)} coordinators can be reached; a decision needs {record.majority}"
             )
             self._followed = None
             self._emit(MajorityMissing(reached, record.majority, self._said))
         if self.over and alone_s >= self.settings.step_budget_s:
             self._out.append(Stop(FINISHED))
 
-    # ------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------ messages
 
     def _on_member(self, sender: Actor, message: GroupMessage, now: float) -> None:
         if isinstance(message, Adjourn):
@@ -307,7 +308,7 @@ class GroupMember:
         self.record.hear(sender, message, now)
 
     def _on_peer(self, sender: Actor, message: Message, now: float) -> None:
-        """Remember who is there, though somebody else may lead."""
+        """Remember which peers are present, even if another member leads."""
         match message:
             case Join() | Status() if message.actor == sender:
                 before = self._reports.get(sender)
@@ -319,7 +320,7 @@ class GroupMember:
                 self._reports.pop(sender, None)
 
     def _forget(self, newcomer: Actor, now: float) -> None:
-        """Earlier lives of a newcomer, and who has said nothing for long."""
+        """Forget earlier incarnations of a newcomer, and peers that were silent for long."""
         long_ago = now - self.settings.step_budget_s
         for actor, (at, _) in list(self._reports.items()):
             if at < long_ago or (actor.peer == newcomer.peer and actor.incarnation < newcomer.incarnation):
@@ -333,7 +334,7 @@ class GroupMember:
                 self._pass_on(action, now)
 
     def _pass_on(self, action: CoordinatorAction, now: float) -> None:
-        """What the core would write goes into the record; what ends the run is said when a majority agrees."""
+        """The core's writes go into the record. A message that ends the run waits until a majority agrees."""
         ballot = self.record.ballot
         match action:
             case WriteTerm(term, rollback_to):
@@ -345,9 +346,9 @@ class GroupMember:
             case AnswerControl():
                 self._answer(action)
             case Send(_, Halt(expelled=False)) if not self._halt_stands:
-                self._confirm_halt()  # it is repeated
+                self._confirm_halt()  # the order is repeated
             case Stop(reason, failed):
-                if self._may_adjourn(failed, now):  # if not, it is repeated
+                if self._may_adjourn(failed, now):  # if not, the order is repeated
                     self._adjourn(reason, failed)
             case CollectCheckpoint():
                 self._collect(action)
@@ -357,14 +358,16 @@ class GroupMember:
                 self._out.append(cast(GroupAction, action))
 
     def _confirm_halt(self) -> None:
-        """A leader that another one has replaced must not send everybody home: one more entry proves that it leads."""
+        """A replaced leader must not end the run for all peers: one more entry proves that this member still leads."""
         assert self.core is not None
         if not self._halting:
             self._halting = True
             self.record.propose(TermEntry(self.record.ballot, Term(self.core.history.term + 1)))
 
     def _may_adjourn(self, failed: bool, now: float) -> bool:
-        """A failed run ends when most agree; another when all who are there hold its last checkpoint, or soon after."""
+        """A failed run ends when a majority agrees. A finished run ends when all members that are present hold its last
+        checkpoint, or after a step budget.
+        """
         if failed:
             return self._halt_stands
         if self._ending_since is None:
@@ -379,7 +382,7 @@ class GroupMember:
         self._out.append(Stop(reason, failed))
 
     def _on_settled(self, entry: object, now: float) -> None:
-        """An entry stands for good, on this disk too."""
+        """An entry is committed, on this disk too."""
         mine = self.core is not None and getattr(entry, "ballot", 0) == self.record.ballot
         match entry:
             case TermEntry(term=term, rollback_to=rollback_to):
@@ -402,13 +405,13 @@ class GroupMember:
                 if mine:
                     self._tell_core(CommandWritten(command), now)
                 elif self.core is not None:
-                    self._emit(given(command))  # who led before may have died before it could say so
+                    self._emit(given(command))  # the former leader may have died before it could report it
 
-    # ------------------------------------------------------------ what the organiser commands
+    # ------------------------------------------------------------ commands of the organiser
 
     def _on_request(self, request: ControlRequested, now: float) -> None:
         try:
-            check_words(request)  # before it is told to anybody
+            check_words(request)  # check it before sending it to any member
         except ValueError as error:
             self._emit(refused(request, str(error)))
             self._out.append(AnswerControl(request.request, error=str(error)))
@@ -418,14 +421,14 @@ class GroupMember:
     def _on_steering(self, sender: Actor, message: Steer | Steered, now: float) -> None:
         match message:
             case Steer(request, command, value, by, why):
-                if self.core is not None:  # else it is told again, to whoever leads then
+                if self.core is not None:  # otherwise the member repeats it to the next leader
                     self._forwarded_controls.ask(ControlRequested(request, command, value, by, why), sender, now)
             case Steered(request, number, text, error):
                 if sender == self.leader:
                     self._answer(AnswerControl(request, number, text, error))
 
     def _steer(self, now: float) -> None:
-        """Tell whoever leads what it is asked, again and again until it answers."""
+        """Send the waiting requests to the leader, repeatedly until it answers."""
         for request in self._forwarded_controls.due(now):
             if self.core is not None:
                 self._tell_core(request, now)
@@ -434,7 +437,7 @@ class GroupMember:
                 self._out.append(Send(leader, Steer(*fields)))
         reached = f"{self.record.reached(now)} of {len(self._group)} coordinators can be reached"
         for request in self._forwarded_controls.given_up(now):
-            error = f"no coordinator that leads has answered ({reached}); see later with `control status` if it counts"
+            error = f"no leading coordinator has answered ({reached}); see later with `control status` if it counts"
             self._answer(AnswerControl(request.request, error=error, unsure=True))
 
     def _answer(self, answer: AnswerControl) -> None:
@@ -450,7 +453,7 @@ class GroupMember:
     # ------------------------------------------------------------ the archive
 
     def _collect(self, order: CollectCheckpoint) -> None:
-        """One checkpoint after another: the next is fetched when a majority holds this one."""
+        """Fetch one checkpoint after another: the next one when a majority holds this one."""
         if self._pending is None or order.version <= self._pending.version:
             self._orders[order.version] = order
             self._out.append(order)
@@ -466,7 +469,7 @@ class GroupMember:
             self._pending = Offer(version, term, order.digests)
 
     def _archive(self, now: float) -> None:
-        """Have all members hold the same checkpoints."""
+        """Let all members hold the same checkpoints."""
         record = self.record
         if self.core is None:
             offer = record.offered
@@ -505,7 +508,7 @@ class GroupMember:
 
 
 def recorded(decision: Decision, leader: Actor | None) -> DecisionRecorded:
-    """What the log of one who does not lead says of a decision."""
+    """The event by which a member that does not lead reports a decision."""
     return DecisionRecorded(
         decision.term,
         decision.step,

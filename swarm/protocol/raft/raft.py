@@ -1,14 +1,15 @@
-"""One member's part in a record that a group keeps together, so that a minority may die or be cut off.
+"""One member's part in a replicated record, so that a minority may die or be cut off.
 
-A member leads under a *ballot*, a number that only grows. It needs the votes of a majority, and each member gives one
-vote in a ballot, durably, and only to somebody whose log is not behind its own. The leader appends entries; an entry of
-its own ballot that a majority has on disk stands for good, and so does all before it. Whoever leads later has been
-voted for by one who has it, so its log has it too. (Raft: Ongaro and Ousterhout, "In Search of an Understandable
-Raft Algorithm", 2014, sections 5.2–5.4, with its 9.6 and Ongaro's dissertation 6.2 and 9.6: members ask before
-they vote, and a leader that hears no majority steps down.) There is no chance in it: who stands first by its place in
-the group waits least.
+A member leads under a *ballot*, a number that only grows. It needs the votes of a majority. Each member gives one vote
+per ballot, durably, and only to a candidate whose log is not behind its own. The leader appends entries. An entry of
+its own ballot that a majority has on disk is committed, with all entries before it. Every later leader got the vote of
+a member that has the entry, so its log has the entry too.
 
-What a member says of its log or its ballot leaves when all that it changed before is on disk.
+This is Raft: Ongaro and Ousterhout, "In Search of an Understandable Raft Algorithm", 2014, sections 5.2–5.4, with its
+9.6 and Ongaro's dissertation 6.2 and 9.6: members ask before they vote, and a leader that hears no majority steps down.
+Nothing is random: a member that comes earlier in the group waits less before it stands for election.
+
+A message about a member's log or ballot is sent only once all earlier changes are on disk.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from swarm.protocol.raft.log import RaftLog, Standing, Stored
 GroupMessage = Canvass | Vote | Append | Appended | Adjourn
 
 BATCH = 64
-"""Entries in a message at most."""
+"""Largest number of entries in a message."""
 
 
 class Part(enum.Enum):
     FOLLOWS = "follows"
-    ASKS = "asks who would vote for it"
+    ASKS = "asks which members would vote for it"
     STANDS = "stands for election"
     LEADS = "leads"
 
 
 class Raft:
-    """`beat_s`: how often a leader says that it is there. Nobody is heard for `patience_s`: it is taken for gone."""
+    """`beat_s`: interval of the leader's messages. After `patience_s` without a message, the leader counts as gone."""
 
     def __init__(
         self, me: Actor, group: tuple[Actor, ...], beat_s: float, grace_s: float, stored: Stored, now: float
@@ -46,27 +47,27 @@ class Raft:
         self.part = Part.FOLLOWS
         self.ballot = stored.ballot
         self.leader: Actor | None = None
-        """Whom this member hears as the leader of `ballot`; itself while it leads."""
+        """The leader of `ballot` that this member hears; itself while it leads."""
         self.log = RaftLog(stored)
         self.committed = stored.committed
         self.settled = stored.committed
-        """Entries up to this one stand for good, and that is on disk here."""
+        """Entries up to this index are committed, and their commit is on disk here."""
         self.standing = stored.standing
-        """After the committed entries."""
+        """The state after the committed entries."""
         self.why_not = ""
         """Why this member does not lead any more."""
         self.offer: Offer | None = None
-        """For the leader to set: a checkpoint to be copied by all."""
+        """Set by the leader's driver: a checkpoint that all members should copy."""
         self.held: Offer | None = None
-        """For a follower to set: the leader's offer, once it holds that."""
+        """Set by a follower's driver: the leader's offer, once this member holds it."""
         self.holders: set[Actor] = set()
-        """Who holds the leader's offer."""
+        """Members that hold the leader's offer."""
         self.peers = 0
-        """For the one who drives this to set: how many peers of the swarm this member hears."""
+        """Set by the driver: number of peers of the swarm that this member hears."""
         self.listeners: dict[Actor, int] = {}
-        """How many of them each other member says it hears, while this one leads."""
+        """While this member leads: the number of peers that each other member reports to hear."""
         self.offered: Offer | None = None
-        """What this follower's leader offers."""
+        """The offer of this follower's leader."""
         self.beat_s = beat_s
         self.patience_s = 6 * beat_s
         self._grace_s = grace_s
@@ -75,7 +76,7 @@ class Raft:
         self._vote = stored.vote
         self._yes: set[Actor] = set()
         self._heard_at = dict.fromkeys(group, now)
-        """When each was last heard of."""
+        """When each member was last heard."""
         self._led_at = now
         """When the leader was last heard."""
         self._stand_at = now + self._turn_s()
@@ -83,7 +84,7 @@ class Raft:
         self._matched: dict[Actor, int] = {}
         self._next: dict[Actor, int] = {}
         self._durable = self.log.last
-        """Of a leader's log, up to here it is on its own disk."""
+        """The leader's log is on its own disk up to this index."""
         self._out: list[GroupAction] = []
         self._number = 0
         self._written = 0
@@ -92,10 +93,10 @@ class Raft:
         self._under_way: deque[tuple[int, int, int]] = deque()
         """(number, last index, committed) of writes that are not on disk yet."""
         self._held_back: deque[tuple[int, Send]] = deque()
-        """What may be said when the write of this number is on disk."""
+        """Messages, each with the number of the write that must be on disk before it is sent."""
         self._fresh: list[Entry] = []
 
-    # ------------------------------------------------------------ for the one who drives it
+    # ------------------------------------------------------------ for the driver
 
     @property
     def leads(self) -> bool:
@@ -106,25 +107,28 @@ class Raft:
         return len(self.group) // 2 + 1
 
     def reached(self, now: float) -> int:
-        """How many members were heard of lately, this one included."""
+        """Number of members heard lately, this one included."""
         return 1 + sum(now - self._heard_at[member] < self.patience_s for member in self._others)
 
     def prospect(self) -> Standing:
-        """After all entries of this log: what a leader goes on from, since they stand when its first entry does."""
+        """The state after all entries of this log. A new leader continues from it.
+
+        These entries are committed together with the leader's first one.
+        """
         standing = self.standing
         for entry in self.log.entries(self.committed + 1):
             standing = standing.after(entry)
         return standing
 
     def propose(self, entry: Entry) -> None:
-        """The leader's next entry. It stands when it comes out of `take_settled`, or never."""
+        """Append the leader's next entry. It is committed when `take_settled` returns it, or never."""
         assert self.leads and entry.ballot == self.ballot
         self._append((entry,))
         for member in self._others:
             self._send_log(member)
 
     def take(self) -> list[GroupAction]:
-        """The orders since the last call: first what is to be written, then what is to be said."""
+        """The actions since the last call: first the writes, then the messages."""
         if self._changed:
             self._changed = False
             self._number += 1
@@ -138,12 +142,12 @@ class Raft:
         return out
 
     def take_settled(self) -> list[Entry]:
-        """Entries that stand for good now and are on this disk as such, each once, in order."""
+        """Entries whose commit is on this disk now, each once, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def resign(self, now: float, reason: str) -> None:
-        """Let another lead, and do not stand again at once."""
+        """Let another member lead, and do not stand for election again at once."""
         self._follow(None, now, reason)
         self._stand_at = now + 4 * self.patience_s
 
@@ -166,7 +170,7 @@ class Raft:
             case Appended():
                 self._on_appended(sender, message, now)
             case Adjourn():
-                pass  # for the one who drives this
+                pass  # for the driver
 
     def written(self, number: int) -> None:
         """The write of this number is on disk, and so are all before it."""
@@ -181,7 +185,7 @@ class Raft:
             self._commit()
 
     def lost(self, other: Actor, now: float) -> None:
-        """The connection to another member broke. If it led, it is most likely gone: there is no need to wait long."""
+        """The connection to another member broke. If it led, it is most likely gone, so this member waits less."""
         if other == self.leader and self.part is Part.FOLLOWS:
             self._led_at = now - self.patience_s
             self._stand_at = min(self._stand_at, now + self._grace_s + self._place * self.beat_s / 2)
@@ -200,11 +204,11 @@ class Raft:
     # ------------------------------------------------------------ elections
 
     def _turn_s(self) -> float:
-        """How long without a leader until this member asks: the first of the group least."""
+        """Seconds without a leader until this member asks for votes; the first of the group waits least."""
         return self.patience_s + self._place * 2 * self.beat_s
 
     def _ask(self, now: float) -> None:
-        """Who would vote for me? The ballot stays as it is until most would."""
+        """Ask which members would vote for this one. The ballot changes only when a majority would."""
         self.part = Part.ASKS
         self.leader = None
         self._yes = {self.me}
@@ -293,7 +297,7 @@ class Raft:
         self._changed = True
 
     def _send_log(self, member: Actor) -> None:
-        """What a member lacks, as far as that is known; and that this one leads."""
+        """Send a member the entries that it lacks, as far as known. The message also shows that this member leads."""
         first = self._next[member]
         if first <= self.log.base and first <= self.log.last:
             self._out.append(SendEntries(member, self.ballot, first, self.committed, self.offer))
@@ -312,7 +316,7 @@ class Raft:
         self._follow(sender, now)
         self._led_at = now
         self._stand_at = now + self._turn_s()
-        if append.before < self.committed:  # what stands for good is the same in every log
+        if append.before < self.committed:  # the committed entries are the same in every log
             skipped = min(self.committed - append.before, len(append.entries))
             entries, before = append.entries[skipped:], append.before + skipped
         else:
@@ -358,9 +362,9 @@ class Raft:
             self._send_log(sender)
 
     def _commit(self) -> None:
-        """An entry of this ballot that a majority has on disk stands for good, and with it all before it.
+        """Commit an entry of this ballot that a majority has on disk, with all entries before it.
 
-        Not one of an older ballot by itself: a later leader may still lack it.
+        An entry of an older ballot is never committed by itself: a later leader may still lack it.
         """
         places = sorted((self._durable, *self._matched.values()), reverse=True)
         common = min(places[self.majority - 1], self.log.last)
@@ -384,7 +388,7 @@ class Raft:
     # ------------------------------------------------------------ saying
 
     def _say(self, to: Actor, message: Message) -> None:
-        """When all that was changed before it is on disk."""
+        """Send a message once all changes before it are on disk."""
         number = self._number + self._changed
         self._held_back.append((number, Send(to, message)))
 

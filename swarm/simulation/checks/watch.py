@@ -1,7 +1,7 @@
 """The watch: checks every invariant of the protocol at the very event that could break it.
 
-Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecord`, tables only in `Open` and `Amend`:
-checking each of these as it happens is checking after every event.
+Parameters change only in `Apply` and `LoadState`, decisions only in `WriteRecord`, tables only in `Open` and `Amend`.
+So a check at each of these equals a check after every event.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ INVARIANTS = (
     "commands",
     "contract",
 )
-"""`commands`: those of the organiser are recorded once each, and what is opened and decided afterwards obeys them.
-`orderly leave`: who is asked to leave, in a run in which nothing else happens, costs no work and no state.
-`contract`: a core orders what no driver could carry out (backward without forward, apply without a buffer)."""
+"""`commands`: the organiser's commands are recorded once each, and later openings and decisions obey them. `orderly
+leave`: in an otherwise calm run, a peer that is asked to leave costs no work and no state. `contract`: a core orders
+what no driver could carry out (backward without forward, apply without a buffer).
+"""
 
 
 GOODBYE = "goodbye"
-"""Why a process is asked to leave before the run is done."""
+"""Why a process is asked to leave before the end of the run."""
 ENOUGH_TO_LEAVE_S = 2.0
-"""In so many virtual seconds a step is over and a state handed on."""
+"""Virtual seconds in which a step is over and a state handed on."""
 
 
 class Watch:
-    """What has been decided, fenced and opened so far in one world, and the checks against it."""
+    """The decisions, fences and openings so far in one world, and the checks against them."""
 
     def __init__(self, world: WorldView) -> None:
         self._world = world
@@ -93,59 +94,59 @@ class Watch:
         self._key_frames: dict[int, tuple[int, ...]] = {}
         self._contributions: dict[int, tuple[tuple[Contribution, ...], ...]] = {}
         self._rosters: dict[int, tuple[Decision, tuple[tuple[Actor, ...], ...]]] = {}
-        """By step, who decided it."""
+        """By step, the rosters that decided it."""
         self._absent: dict[int, set[str]] = defaultdict(set)
-        """By step, who had died when it was decided."""
+        """By step, the peers that had died when it was decided."""
         self._codecs: dict[int, tuple[CodecPair, ...]] = {}
         self.controls = Controls()
-        """After the commands that stand in the record."""
+        """After the recorded commands."""
         self._requests: set[str] = set()
         self._rates: dict[int, float] = {}
         """By step, as it was decided."""
         self._rate_of: dict[PassId, float] = {}
-        """What was commanded when it opened."""
+        """The commanded rate when the pass opened."""
         self._crosses: dict[PassId, tuple[CodecPair, ...]] = {}
-        """What everything in a pass is coded with."""
+        """The codecs of each pass."""
         self._unlike = UnlikeRun(world.settings) if world.unlike else None
         self.ideal = self._ideal()
         self.spoilt: dict[tuple[int, int], int | None] = {}
         """{(stage, step): term}: gradients that are not finite, in one term or (None) always."""
         self.overflowing: set[tuple[int, int]] = set()
-        """(stage, step): what is computed there for a neighbour is not finite."""
+        """(stage, step): results for a neighbour are not finite."""
         self._reproduced: set[int] = set()
-        """Steps of which something was not finite in two terms."""
+        """Steps with non-finite results in two terms."""
         self._seen_spoilt: dict[int, int] = {}
         self.decisions: dict[int, Decision] = {}
-        """The decisions that stand, by step; a rollback voids those it goes back over."""
+        """The decisions that stand, by step; a rollback voids those after its version."""
         self._ever_decided: set[Decision] = set()
         self.archived = 0
         self.stored: set[int] = set()
-        """Checkpoints that the coordinator has heard to be in its archive."""
+        """Checkpoints that the coordinator knows to be in its archive."""
         self._soundness = Soundness()
         self._goes_back = ""
-        """Why, as the coordinator has just told."""
+        """The coordinator's reason to go back, as just reported."""
         self.rollbacks = 0
         self.caught_up = 0
-        """Steps that were applied from fetched sums."""
+        """Number of steps that were applied from fetched sums."""
         self.moves = 0
-        """Peers that were told to leave their stage for another one."""
+        """Number of peers that were told to leave their stage for another one."""
         self._passes: dict[int, PassId] = {}
         self._attempts: dict[int, Attempt] = {}
         self._tables: dict[tuple[PassId, int], StageTable] = {}
         self._fenced: dict[PassId, set[Actor]] = defaultdict(set)
         self.standing: list[Entry] = []
-        """What stands in the record of a group of coordinators, wherever."""
+        """The committed entries in the record of a group of coordinators."""
         self._leaders: dict[int, Actor] = {}
         """By ballot."""
         self._votes: dict[tuple[Actor, int], Actor] = {}
         self._terms: dict[int, Actor] = {}
-        """Whose they are, in a group."""
+        """The coordinator of each term, in a group."""
         self.diverged = False
-        """The run has ended, since its parameters give nothing finite: not all steps are decided."""
+        """Whether the run has ended as diverged: not all steps are decided."""
         self.disturbed = False
-        """Something has happened but that somebody was asked to leave: work and states may be lost."""
+        """Whether something beyond requests to leave has happened: work and states may be lost."""
         self._accumulated: Counter[tuple[PassId, int, int]] = Counter()
-        """(pass, stage, microbatch) → by how many peers."""
+        """(pass, stage, microbatch) → number of peers."""
         self._dismissed: set[Actor] = set()
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
@@ -173,7 +174,7 @@ class Watch:
 
     @property
     def steps(self) -> int:
-        """After so many the run is to end, as commanded by now."""
+        """Number of steps after which the run is to end, as commanded by now."""
         return self.controls.end(self._world.settings)
 
     def commanded(self, command: Command) -> None:
@@ -194,7 +195,7 @@ class Watch:
         return any(command.value == actor.peer for command in self.controls.expelled)
 
     def is_finite(self, stage: int, pass_id: PassId) -> bool:
-        """What the peers of `stage` find of their reduced gradient in this pass."""
+        """Whether the peers of `stage` find their reduced gradient finite in this pass."""
         term = self.spoilt.get((stage, pass_id.step), -1)
         if term is not None and term != pass_id.term and not self.is_unusable(pass_id.version):
             return True
@@ -202,7 +203,7 @@ class Watch:
         return False
 
     def is_unusable(self, version: int) -> bool:
-        """Whether nothing finite follows from the parameters of this version."""
+        """Whether the parameters of this version give non-finite results."""
         diverging = self._world.diverging
         return diverging is not None and diverging.is_so(version, self.controls.rate)
 
@@ -212,7 +213,7 @@ class Watch:
         return diverging is not None and diverging.shows and self.is_unusable(version)
 
     def found_nonfinite(self, pass_id: PassId) -> None:
-        """Something in this pass is not finite."""
+        """A result in this pass is not finite."""
         if self._seen_spoilt.setdefault(pass_id.step, pass_id.term) != pass_id.term:
             self._reproduced.add(pass_id.step)
 
@@ -257,7 +258,7 @@ class Watch:
         if peer.version != step + 1:
             raise Violation("atomic", f"{peer.label} applies step {step} at version {peer.version}")
         if self._world.diverging is not None and self.decisions.get(step) != decision:
-            return  # of a history that was left, with another rate: it has yet to hear of that
+            return  # of a rolled-back history, with another rate: it has yet to hear of that
         ideal, states = self.ideal.steps[step], self.ideal.states[step + 1]
         if self._unlike is not None:
             ideal, states = self._unlike.of(decision)
@@ -298,7 +299,7 @@ class Watch:
             raise Violation("orderly leave", f"{peer.label} was not let go in {self._world.settings.leave_s:g} s")
 
     def _dismisses(self, actor: Actor) -> None:
-        """Nothing may depend on `actor`: its stage is held by others, can be made anew, or nobody could take it up."""
+        """Nothing may depend on `actor`: others hold its stage, it can be made anew, or no peer could take it up."""
         self._dismissed.add(actor)
         world, needed = self._world, len(self.decisions)
         leaver = world.by_actor.get(actor)
@@ -312,7 +313,7 @@ class Watch:
         counts = Counter(p.stage for p in staying)
         spare = sum(count if where is None else count - 1 for where, count in counts.items())
         bereft = set(range(world.settings.stages)) - held - {stage}
-        if counts[stage] or spare > len(bereft):  # who is spare may be spoken for by another stage that is left
+        if counts[stage] or spare > len(bereft):  # another stage without holders may need the spare peers
             raise Violation("orderly leave", f"{actor} is let go with the only copy of stage {stage}")
 
     def _check_leaves(self, decision: Decision) -> None:
@@ -326,22 +327,22 @@ class Watch:
     # ------------------------------------------------------------ coordinator
 
     def coordinator_stops(self, stop: Stop) -> None:
-        """The coordinator ends the run: because it is done, and for nothing else."""
+        """The coordinator ends the run: only because it is done."""
         if stop.reason.startswith(GOODBYE):
-            return  # asked to, and it comes back
+            return  # it was asked to, and comes back
         if stop.failed:
             self.gives_up("the coordinator", stop.reason)
         elif len(self.decisions) != self.steps:
             raise Violation("progress", f"the coordinator stops after {len(self.decisions)} steps: {stop.reason}")
 
     def gives_up(self, who: str, reason: str) -> None:
-        """A process ends as failed: that the run has diverged is the one reason."""
+        """A process ends as failed: the only valid reason is that the run has diverged."""
         if not (reason.startswith(DIVERGED) and self._may_end_diverged()):
             raise Violation("progress", f"{who} gives up after {len(self.decisions)} steps: {reason}")
         self.diverged = True
 
     def _may_end_diverged(self) -> bool:
-        """It diverges, goes back no more, and what is left are decisions that led to a checkpoint that is finite."""
+        """Whether the run diverges, goes back no more, and the remaining decisions led to a finite checkpoint."""
         section, retreats = self._world.settings.divergence, self.controls.retreats
         tried = section.action == "stop" or retreats == section.times
         return self._world.diverging is not None and tried and not self.is_unusable(len(self.decisions))
@@ -394,7 +395,7 @@ class Watch:
             raise Violation("same answer", f"step {step} has loss sum {decision.loss_sum!r}, ideal {ideal.loss_sum!r}")
 
     def _check_contributions(self, decision: Decision) -> None:
-        """The record must say who added what, and whose residuals from the step before counted in that."""
+        """The record must name the contributor of every microbatch, and the residuals that counted."""
         pass_id = PassId(decision.term, decision.step)
         tables = [self._tables[pass_id, stage] for stage in range(len(decision.outcomes))]
         before, rosters = self._rosters.get(decision.step - 1, (None, ()))
@@ -435,7 +436,7 @@ class Watch:
             raise Violation("one record", f"{member} votes for {candidate} too under ballot {ballot}")
 
     def stands(self, index: int, entry: Entry) -> None:
-        """A member has entry `index` (counted from 0) on its disk as one that stands for good."""
+        """A member has entry `index` (counted from 0) on its disk as committed."""
         if index < len(self.standing):
             if self.standing[index] != entry:
                 raise Violation("one record", f"{entry} stands where {self.standing[index]} stood")
@@ -474,7 +475,7 @@ class Watch:
             self._dismisses(to)
         elif isinstance(message, Open):
             pass_id = message.pass_id
-            replaced = self._terms and pass_id.term < max(self._terms)  # and does not know it yet
+            replaced = self._terms and pass_id.term < max(self._terms)  # it does not know this yet
             if message.kind is PassKind.TRAIN and pass_id.step in self.decisions and not replaced:
                 raise Violation("atomic", f"step {pass_id.step} is opened again after its decision")
             if pass_id not in self._rate_of:
@@ -489,7 +490,7 @@ class Watch:
             self._table(message.pass_id, message.stage, message.table)
 
     def _obeys(self, message: Open) -> None:
-        """A pass that opens is one that the commands allow."""
+        """The commands must allow a pass that opens."""
         pass_id = message.pass_id
         if self.controls.paused is not None:
             raise Violation("commands", f"{pass_id} opens while the run is paused")
@@ -500,7 +501,7 @@ class Watch:
             raise Violation("commands", f"{void[0]} is expelled, and has a part in {pass_id}")
 
     def _opens(self, message: Open) -> None:
-        """Whoever is told of a pass, and however often, is told the same codecs."""
+        """All openings of a pass, to any actor, must name the same codecs."""
         if len(message.codecs) != (self._world.settings.stages - 1 if self._world.choosing else 0):
             raise Violation("same answer", f"{message.pass_id} opens with codecs of {len(message.codecs)} boundaries")
         if self._crosses.setdefault(message.pass_id, message.codecs) != message.codecs:
@@ -543,7 +544,7 @@ class Watch:
                 raise Violation("progress", f"{event.actor} is to move while {member.actor} is under way")
 
     def _held_last(self, event: PeerMoved) -> bool:
-        """Whether the peer that moves has the present version of the stage it leaves, or can apply the decision."""
+        """Whether the moving peer has the current version of the stage it leaves, or can apply the decision."""
         needed = len(self.decisions)
         return any(
             str(process.actor) == event.actor and process.version in (needed, needed - 1)
@@ -575,7 +576,7 @@ class Watch:
             ideal = self.ideal.states[steps][stage]
             archives = [archive.get((stage, steps)) for archive in self._world.archives]
             archived = 2 * archives.count(ideal) > len(archives)
-            if not held and not archived:  # the last to hold it may have died since
+            if not held and not archived:  # the last holder may have died since
                 raise Violation("atomic", f"the run ended, but version {steps} of stage {stage} is lost")
         if self._world.network.weather is None:
             settled = self._world.now - self._world.settings.step_budget_s
@@ -595,7 +596,7 @@ class Watch:
         if not table.roster or len(set(table.roster)) != len(table.roster):
             raise Violation("contract", f"{pass_id} s{stage}: roster {table.roster}")
         if any(not 0 <= who < len(table.roster) for who in table.assignment):
-            raise Violation("exactly once", f"{pass_id} s{stage}: a microbatch is assigned to nobody")
+            raise Violation("exactly once", f"{pass_id} s{stage}: a microbatch is assigned to no peer")
         void = self._fenced[pass_id].intersection(table.roster)
         if void:
             raise Violation("no zombies", f"{pass_id} s{stage}: fenced {min(void)} is in table {table.number}")
@@ -628,7 +629,7 @@ class Watch:
         raise Violation("bounded loss", f"rolls back to {version} though every stage has a healthy replica")
 
     def _check_retreat(self, version: int) -> None:
-        """The run has diverged and goes back: to the newest checkpoint that is good, which must be in the archive."""
+        """The run has diverged and goes back: to the newest sound checkpoint, which must be in the archive."""
         if self._world.diverging is None:
             raise Violation("progress", f"goes back to {version}, and nothing has diverged: {self._goes_back}")
         stages = range(self._world.settings.stages)
@@ -642,7 +643,7 @@ class Watch:
             raise Violation("bounded loss", f"goes back to {version}, though checkpoint {best} is good")
 
     def rolled_back(self, version: int) -> None:
-        """The rollback is durable: the decisions it goes back over do not stand any more."""
+        """The rollback is durable: the decisions after its version do not stand any more."""
         self.rollbacks += 1
         self._soundness = self._soundness.rolled_back(version)
         self.stored = {stored for stored in self.stored if stored <= version}

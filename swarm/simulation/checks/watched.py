@@ -1,4 +1,4 @@
-"""What the watch sees of a simulated world, and of a peer in it."""
+"""The view that the watch has of a simulated world, and of a peer in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarm.simulation.kernel.timeline import Process
 
 
 class PeerView(Protocol):
-    """A peer that trains, as its checks see it."""
+    """A training peer, as the checks see it."""
 
     pid: int
     actor: Actor
@@ -30,7 +30,7 @@ class PeerView(Protocol):
 
 
 class WorldView(Protocol):
-    """A run, as its checks see it. What each of these is: see `World`."""
+    """A run, as the checks see it. For the meaning of each member see `World`."""
 
     settings: Settings
     visits: Visits | None

@@ -1,4 +1,4 @@
-"""A toy run that diverges: from some version on nothing that it gives is finite, until the learning rate is lower."""
+"""A toy run that diverges: from some version on, its results are not finite until the learning rate is lower."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 class Diverging(NamedTuple):
     version: int
-    """From this one on."""
+    """The first such version."""
     above: float
-    """As long as the rate is above this; 0: for good."""
+    """As long as the rate is above this; 0: forever."""
     shows: bool
-    """Parameters and moments are not finite either, so that nobody has to wait for skipped steps."""
+    """Whether parameters and moments are not finite either, so that the run need not wait for skipped steps."""
 
     def is_so(self, version: int, rate: float) -> bool:
         return version >= self.version and rate > self.above

@@ -1,7 +1,7 @@
-"""What can go wrong: fault kinds, where in a run they strike, whom they hit, and how each is done to a world.
+"""Faults: their kinds, the moments at which they strike, their targets, and their effect on a world.
 
 A fault waits for its moment (a phase of the run, at a process of a role, for the n-th time) and then strikes. The table
-of fault × phase × role says which moments make sense, and for each other one why not.
+of fault × phase × role lists the moments that make sense, and the reason against each other one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ GROUP_KINDS = (
     "members late",
 )
 """In runs with several coordinators. `member cut off`: from all other coordinators. `cut from peers`: from some.
-`members late`: what they say to each other comes late, twice and out of order.
+`members late`: their messages to each other come late, twice and out of order.
 """
 GROUP_PHASES = (*PHASES, "voted")
 GROUP_ROLES = ("leader", "follower")
@@ -90,7 +90,8 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class SimFault:
     """`occurrence`: how often the moment passes before it strikes; `delay`: seconds after the moment; `seconds`: how
-    long the fault lasts (stall, partition, bad weather) or how long the machine is away (restart)."""
+    long the fault lasts (stall, partition, bad weather) or how long the machine is away (restart).
+    """
 
     cell: Cell
     occurrence: int
@@ -102,7 +103,7 @@ def nonsense(cell: Cell) -> str | None:
     """Why there is no such fault; None for cells that make sense."""
     kind, phase, role = cell.kind, cell.phase, cell.role
     if kind == "stranger":
-        return None if role == "coordinator" else "a stranger talks to everybody, whoever's moment it comes at"
+        return None if role == "coordinator" else "a stranger talks to everybody, at any process's moment"
     if kind in ("decision unsent", "decision half sent"):
         return None if (phase, role) == ("deciding", "coordinator") else "only the coordinator decides"
     if role == "coordinator":
@@ -122,9 +123,9 @@ def nonsense(cell: Cell) -> str | None:
     if kind == "bit flip" and phase != "reduce":
         return "a gradient goes wrong while it is reduced"
     if kind == "not finite" and phase not in ("forward", "backward", "reduce"):
-        return "only what is computed or reduced can be so"
+        return "only a computed or reduced value can be non-finite"
     if phase == "weights" and (role in ("coordinator", "standby") or kind in _ON_LINKS):
-        return "weights' gradients are computed alone, and nobody is sent anything"
+        return "weight gradients are computed locally, and nothing is sent"
     if kind == "swallow" and (role in ("coordinator", "standby") or phase not in _WORKING):
         return "work is swallowed where there is some"
     if kind == "exception" and phase not in ("forward", "backward", "weights", "applying"):
@@ -133,7 +134,7 @@ def nonsense(cell: Cell) -> str | None:
 
 
 CELLS = tuple(cell for cell in itertools.starmap(Cell, itertools.product(KINDS, PHASES, ROLES)) if not nonsense(cell))
-"""Every fault × phase × role that makes sense: none of them may stay empty."""
+"""Every fault × phase × role that makes sense: all of them must occur."""
 
 
 GROUP_CELLS = tuple(itertools.starmap(Cell, itertools.product(GROUP_KINDS, GROUP_PHASES, GROUP_ROLES)))
@@ -177,7 +178,7 @@ class Injector:
                 self._world.at(self._world.now + fault.delay, None, (self._strike, (fault, target)))
 
     def _target(self, cell: Cell, process: Process) -> Process | None:
-        """Whom the fault hits when `process` reaches its phase."""
+        """The process that the fault hits when `process` reaches its phase."""
         world = self._world
         if cell.role == "coordinator":
             return world.coordinator
@@ -200,7 +201,7 @@ class Injector:
         return None
 
     def _half_sent(self, fault: SimFault) -> None:
-        """The coordinator dies among the messages that tell of a decision."""
+        """The coordinator dies while it sends a decision."""
         world = self._world
 
         def armed(phase: str, process: Process) -> None:
@@ -225,7 +226,7 @@ class Injector:
             world.note(f"*** fault: {fault.cell} hits {target.label} for {fault.seconds:.3f} s")
         target.disturbed_at = world.now
         if kind not in ("leave", "slow") or target is world.coordinator or (kind == "leave" and target.leaving):
-            world.watch.disturbed = True  # who is asked twice goes at once
+            world.watch.disturbed = True  # a process that is asked twice goes at once
         match kind:
             case "crash":
                 self.kill(target, None)
@@ -289,7 +290,7 @@ class Injector:
                 stranger.start()
 
     def kill(self, target: Process, away: float | None) -> None:
-        """Kill one process; it comes back after `away` seconds, or (None) when a stage would stay without anybody."""
+        """Kill one process; it comes back after `away` seconds, or (None) only if a stage would have no peer."""
         for process in target.mates:
             process.disturbed_at = self._world.now
         self._world.crash(target)
@@ -313,12 +314,12 @@ class Injector:
         self._keep_staffed(away)
 
     def keep_staffed(self, after: float) -> None:
-        """Somebody is sent away."""
+        """A peer is sent away."""
         self.quiet_at = max(self.quiet_at, self._world.now)
         self._keep_staffed(after)
 
     def _keep_staffed(self, after: float) -> None:
-        """A run goes on while volunteers come back: check later that every stage can be held by somebody."""
+        """A run continues while volunteers come back: check later that every stage can be held."""
         self._world.at(self._world.now + after, None, (self._staff, None))
 
     def _staff(self, _: None) -> None:
@@ -376,7 +377,7 @@ class Injector:
         return [p for p in self._world.alive() if p.role == "coordinator"]
 
     def _cut_member(self, kind: str, target: Process, seconds: float) -> None:
-        """One coordinator of a group from another, from all others, or from some peers."""
+        """Cut one coordinator of a group from another, from all others, or from some peers."""
         world, rng = self._world, self._random
         if kind == "cut from peers":
             peers = [p for p in world.network.connected(target) if isinstance(p, SimPeer)]
@@ -393,7 +394,7 @@ class Injector:
             world.network.partition(a, b, world.now + seconds, one_way=one_way, noticed_after=noticed)
 
     def _cut_coordinator(self, target: Process, seconds: float) -> None:
-        """A peer cut off from the coordinator; or the coordinator from everybody."""
+        """Cut a peer from the coordinator; or the coordinator from all peers."""
         world = self._world
         assert world.coordinator is not None
         those = world.network.connected(target) if target is world.coordinator else [target]

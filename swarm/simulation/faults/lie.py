@@ -1,4 +1,4 @@
-"""Peers that do wrong inside the run: their numbers look sound and are wrong, or they keep others from getting on."""
+"""Peers that misbehave inside the run: their numbers look sound and are wrong, or they delay others."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ DISTURBANCES: tuple[Disturbance, ...] = get_args(Disturbance)
 Claim = Literal["spoilt", "unsendable"]
 About = Wrong | Disturbance | Claim
 LIE = 1 << 90
-"""What is added to a sum, or a part of one, that is not what it should be."""
+"""Added to a sum, or a part of one, to make it wrong."""
 HUGE = 1 << 80
-"""A gradient that is finite, and with which no sum of its receiver is."""
+"""A finite gradient with which every sum of its receiver overflows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lie:
     about: About
-    """What it sends to the next stage, to the one before, to who adds up a bucket, or as who adds it up, is wrong.
+    """The wrong result: for the next stage, for the stage before, a part for a reducer, or a sum as a reducer.
 
-    `huge`: what it sends to the stage before is so large that it overflows there. `failed`: it says that it failed on
-    whatever it is to compute. `mute`: it trains, and ignores forward-only passes. `nan`: what it adds to its stage's
-    sums is not finite. `spoilt`: it says that its state is not finite, and saves none.
-    `unsendable`: it says that whatever it computes for others is not finite, and sends a mark for it.
+    `huge`: results for the stage before are so large that they overflow there. `failed`: it reports that every
+    computation failed. `mute`: it trains, and ignores forward-only passes. `nan`: its contribution to its stage's sums
+    is not finite. `spoilt`: it reports that its state is not finite, and saves none. `unsendable`: it reports that its
+    results for others are not finite, and sends a mark instead.
     """
     how_often: float = 1.0
     shy: bool = False
-    """Only as long as all replicas of its stage take part: never while it is looked for."""
+    """Only while all replicas of its stage take part, so never during a search for it."""
     stage: int | None = None
-    """Only if it gets this stage first; None: whichever it gets."""
+    """Only if it gets this stage first; None: any stage."""
     since: int = 0
     """Only once it holds this version."""
 
     @property
     def of_itself(self) -> bool:
-        """What it says is of its own state or sums: others may have to do without what it holds."""
+        """Whether it lies about its own state or sums: others may have to do without its state."""
         return self.about in ("nan", "spoilt")

@@ -1,8 +1,8 @@
-"""A stranger: an admitted actor that takes no part in the run and says what it likes to everybody for a while.
+"""A stranger: an admitted actor that takes no part in the run and sends arbitrary messages to everyone for a while.
 
-The handshake lets it in, as it would anyone who has the manifest. What it says names what is really going on (the open
-pass, its actors, its tables) as often as what cannot be, so that only who says it tells it from the truth.
-It never claims the state it would need to be given work: who does is a replica, not a stranger.
+The handshake admits it, as it admits anyone with the manifest. Its messages name real things (the open pass, its
+actors, its tables) as often as impossible ones, so that only the sender shows that they are false. It never claims the
+state that it would need to get work: an actor that does is a replica, not a stranger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOWHERE = 10**6
 
 
 class Stranger(Process):
-    """Speaks for `seconds` from its start, then is gone. It has no core: what it hears it forgets."""
+    """Sends for `seconds` from its start, then is gone. It has no core, and ignores all messages."""
 
     role = "stranger"
     world: World
@@ -50,7 +50,7 @@ class Stranger(Process):
         self.world.at(self.world.now, self, (self._say, _MESSAGES))
 
     def feed(self, item: Any) -> None:
-        """Whatever it is told."""
+        """Ignores its input."""
 
     def _say(self, left: int) -> None:
         world = self.world
@@ -137,7 +137,7 @@ class Stranger(Process):
     # ------------------------------------------------------------ names, true and invented
 
     def _pass_id(self) -> PassId:
-        """Of the open pass, of one that may come, or of none."""
+        """Of the open pass, of a possible later one, or of none."""
         coordinator, rng = self.world.coordinator, self._random
         core = coordinator.core if coordinator is not None else None
         known = PassId(Term(1), StepNumber(0))

@@ -1,8 +1,9 @@
-"""A run on machines of unlike kinds, whose gradients differ in their last bits: what is right depends on who computed.
+"""A run on machines of different kinds, whose gradients differ in their last bits: the right result depends on the
+machines.
 
-So nothing can be said beforehand of what a step comes to. What was decided is right if each microbatch is in it once
-and if it is what a stage reduced; from then on it is what every replica must hold. A step that is done again, after a
-rollback, may come out otherwise.
+So the result of a step is not known beforehand. A decision is right if it contains each microbatch once and equals what
+a stage reduced; from then on every replica must hold it. A step that is done again after a rollback may have another
+result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from swarm.simulation.toy.toy_model import (
 
 
 class UnlikeRun:
-    """`reduced` whatever a stage reduces, `decide` each decision in turn: then `ideal` knows it."""
+    """Call `reduced` for every result of a stage, and `decide` for each decision in turn: then `ideal` knows it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -39,7 +40,7 @@ class UnlikeRun:
         return Ideal(tuple(self._states), tuple(self._steps))
 
     def of(self, decision: Decision) -> tuple[IdealStep, tuple[int, ...]]:
-        """The step, and the states after it. Who was cut off may apply it when it has been decided otherwise since."""
+        """The step, and the states after it. A peer that was cut off may apply it after another decision."""
         return self._of[decision]
 
     def reduced(self, stage: int, digest: str, sums: tuple[int, ...]) -> None:
@@ -67,5 +68,5 @@ class UnlikeRun:
 
 
 def _shares(sums: tuple[int, ...]) -> tuple[int, ...]:
-    """What the buckets must be, given the first."""
+    """The values of the buckets, given the first."""
     return tuple(bucket_share(sums[0], bucket) for bucket in range(len(sums)))

@@ -1,4 +1,4 @@
-"""A simulated peer's one compute thread: a task at a time, control, backward, forward, weights' gradients."""
+"""A simulated peer's one compute thread: one task at a time: control, backward, forward, weight gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Task:
     run: Callable[[Any], None]
     seconds: float
     void: bool = False
-    """Nothing comes of it any more; if it runs already, it runs to its end."""
+    """Its result is void; if it runs already, it runs to its end."""
 
 
 class ComputeQueue:
@@ -44,7 +44,7 @@ class ComputeQueue:
             self._next()
 
     def cancel(self, what: Callable[[Any], bool], *, running: bool = True) -> None:
-        """Void the tasks whose action is `what`; the one that runs only if `running`."""
+        """Void the tasks whose action satisfies `what`; the running one only if `running`."""
         for task in self._tasks(running):
             if what(task.action):
                 task.void = True

@@ -1,8 +1,8 @@
-"""The network between processes: delays, losses, repeats, reordering, partitions, and what a transport tells of them.
+"""The network between processes: delays, losses, repeats, reordering, partitions, and the transport's notifications.
 
 A pair of processes is connected when one first sends to the other; both are told LinkUp. Over a healthy link messages
-arrive in order. What a real transport does, this one does: a killed process is noticed by everyone connected to it
-(LinkLost after a few milliseconds), a stalled one is not; a partition may be noticed after longer, or never.
+arrive in order. It behaves as a real transport does: everyone connected to a killed process notices it (LinkLost after
+a few milliseconds), but not a stalled one; a partition may be noticed after longer, or never.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What happens to any message at any time, faults or not. Fractions of the messages."""
+    """Disturbances of any message at any time, with or without faults. Fractions of the messages."""
 
     drop: float = 0.0
     late_repeat: float = 0.0
-    """Arrives, and then once more up to `late_s` later."""
+    """Arrives, and again up to `late_s` later."""
     overtaken: float = 0.0
     """Arrives up to `late_s` late, after others."""
     late_s: float = 2.0
@@ -60,20 +60,20 @@ class SimNetwork:
         self._world = world
         self.weather: Weather | None = None
         self.far: dict[str, float] = {}
-        """By peer id, seconds that everything to it and from it is under way besides, on average."""
+        """By peer id, average extra delay in seconds of all messages to and from it."""
         self.payload_s: dict[str, float] = {}
-        """By peer id, seconds in which its line up sends one payload. Of others, and of messages without one, none."""
+        """By peer id, seconds in which its uplink sends one payload; 0 for other peers."""
         self._free_at: dict[int, float] = {}
-        """By process, when its line has sent all that waits."""
+        """By process, when its uplink has sent all waiting payloads."""
         self._waiting: set[tuple[int, Actor, Key]] = set()
-        """What waits for its turn there, or is being sent."""
+        """Payloads that wait for their turn there, or are being sent."""
         self._links: dict[tuple[int, int], SimLink] = {}
         self._neighbours: dict[int, set[int]] = {}
         self._bursts: list[Burst] = []
         self._told: set[tuple[int, Actor]] = set()
 
     def send(self, source: Process, to: Actor, message: Message) -> None:
-        """As a real peer's network does: a payload that still waits for its turn is not queued twice."""
+        """As a real peer's network: a payload that still waits for its turn is not queued twice."""
         data = message.message if isinstance(message, Relay) else message
         seconds = self.payload_s.get(source.actor.peer, 0.0)
         if not seconds or not isinstance(data, WithPayload):
@@ -151,7 +151,7 @@ class SimNetwork:
             world.at(arrival + 0.2 * rng.random(), target, (self._arrive, (source, target, received)))
 
     def _hand_back(self, source: Process, to: Actor, message: Message) -> None:
-        """As a transport does with what it could never begin to send, if not for somebody it was connected with."""
+        """As a transport returns messages that it could never begin to send, unless there was a connection before."""
         if isinstance(source.core, PeerCore) and isinstance(message, WithPayload):
             later = self._world.now + source.core.settings.reconnect_grace_s
             self._world.at(later, source, Undelivered(to, (message,)))
@@ -168,13 +168,13 @@ class SimNetwork:
         return [processes[pid] for pid in sorted(self._neighbours.get(process.pid, ())) if processes[pid].alive]
 
     def cut(self, a: Process, b: Process) -> bool:
-        """Whether anything between the two is blocked now."""
+        """Whether messages between the two are blocked now, in any direction."""
         now = self._world.now
         pairs = self._links.get((a.pid, b.pid)), self._links.get((b.pid, a.pid))
         return any(link is not None and link.blocked_until > now for link in pairs)
 
     def partition(self, a: Process, b: Process, heal: float, *, one_way: bool, noticed_after: float | None) -> None:
-        """Cut a → b (and b → a unless `one_way`) until `heal`. `noticed_after` None: nobody is told, TCP survives."""
+        """Cut a → b (and b → a unless `one_way`) until `heal`. `noticed_after` None: no notification, TCP survives."""
         world = self._world
         both = (a, b), (b, a)
         for source, target in both:
@@ -187,7 +187,7 @@ class SimNetwork:
             world.at(world.now + noticed_after, None, (self._notice, (a, b, heal)))
 
     def flap(self, a: Process, b: Process, seconds: float) -> None:
-        """The connection breaks and comes back; what is sent in between is lost."""
+        """The connection breaks and comes back; messages in between are lost."""
         self.partition(a, b, self._world.now + seconds, one_way=False, noticed_after=0.0)
 
     def burst(self, burst: Burst) -> None:

@@ -21,7 +21,7 @@ _SPIN_LIMIT = 200
 
 
 class Timeline:
-    """What every simulated world has, whatever its network and its computations are made of."""
+    """The base of every simulated world, independent of its network and computations."""
 
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.random = random.Random(seed)
@@ -30,7 +30,7 @@ class Timeline:
         self.actions = 0
         self.crash_at_event = 0
         self.crash_at_action = 0
-        """After the event, before the action of this number `on_crash_point` is called (0: never)."""
+        """After the event, before the action of this number, `on_crash_point` is called (0: never)."""
         self.on_crash_point: Callable[[Process | None], None] = lambda process: None
         self.trace: list[str] | None = [] if tracing else None
         self.processes: list[Process] = []
@@ -83,7 +83,7 @@ class Process:
     """A process with a core in it: alive or dead, running or stalled, with a backlog while stalled."""
 
     stage: int | None = None
-    """Which it holds, if it holds one."""
+    """The stage that it holds, if any."""
     version: int | None = None
     """Of that stage."""
 
@@ -94,17 +94,17 @@ class Process:
         self.alive = True
         self.stalled = False
         self.finished = False
-        """Its core ordered Stop: the run is done."""
+        """Whether its core ordered Stop: the run is done."""
         self.slowness = 1.0
         self.born_at = world.now
         self.leaving = False
-        """Its owner has asked for the machine."""
+        """Whether its owner has asked for the machine."""
         self.replaced = False
-        """Its machine is back, or will be, with another process."""
+        """Whether its machine is back, or will be, with another process."""
         self.disturbed_at = world.now
-        """When a fault last touched this process: until it has had time to recover, nothing can be blamed on others."""
+        """When a fault last touched this process: until it has had time to recover, others cannot be blamed."""
         self.loses_last_words = False
-        """Whether messages under way when it died are lost with it."""
+        """Whether messages in flight at its death are lost with it."""
         self.pid = len(world.processes)
         self._backlog: list[Any] = []
         self._tick_at = math.inf
@@ -118,12 +118,12 @@ class Process:
 
     @property
     def role(self) -> str:
-        """What it is in the run."""
+        """Its role in the run."""
         return "process"
 
     @property
     def mates(self) -> list[Process]:
-        """All that lives in the same process, whom that was started for first: one dies with the others."""
+        """All processes that share this one, the one that it was started for first: they die together."""
         return [self]
 
     def accept(self, item: Any) -> None:
@@ -154,7 +154,7 @@ class Process:
         self.feed(item)
 
     def feed(self, item: Any) -> None:
-        """Hand an input to the core and carry out what it orders, in order."""
+        """Pass an input to the core and carry out its orders, in order."""
         world = self.world
         actions = self.core.handle(item, world.now)
         if world.trace is not None:
@@ -171,7 +171,7 @@ class Process:
             self._rearm(self.core.next_wakeup())
 
     def start(self) -> None:
-        """The first thing a fresh process does."""
+        """The first input of a fresh process."""
         self.feed(_TICK)
 
     def stall(self) -> None:
@@ -196,15 +196,15 @@ class Process:
         return None
 
     def snapshot(self, stage: int, version: int) -> int | None:
-        """What this process gives to another one: the state that it trains, or a checkpoint of its own."""
+        """The state that this process gives to another: the trained one, or its own checkpoint."""
         return None
 
     def can_hold(self, version: int) -> bool:
-        """Whether it holds this version of its stage, or needs only to be told of the last decision."""
+        """Whether it holds this version of its stage, or needs only the last decision."""
         return False
 
     def wiped(self) -> None:
-        """The process is gone; subclasses settle what was half written."""
+        """The process is gone; subclasses settle half-written data."""
 
     def _rearm(self, due: float | None) -> None:
         if due is None or due >= self._tick_at:

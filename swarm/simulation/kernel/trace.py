@@ -1,4 +1,4 @@
-"""Readable lines: what came in and what was ordered, short enough for a whole run to be read top to bottom."""
+"""Readable lines: inputs and orders, short enough that a whole run can be read top to bottom."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def describe_input(item: Any) -> str:
 
 
 def describe_action(action: Any) -> str:
-    """Empty for actions that only repeat what another line says."""
+    """Empty for actions that only repeat another line."""
     match action:
         case io.Send(to, message):
             if isinstance(message, msg.Status):

@@ -12,5 +12,5 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Exceptions are rebuilt from their `args`, the one text; benchmarks get this one from other processes."""
+        """Exceptions are rebuilt from their `args`, the one text; benchmarks receive this one from other processes."""
         return type(self), (self.invariant, self.detail)

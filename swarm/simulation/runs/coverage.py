@@ -1,4 +1,4 @@
-"""Which fault struck where: counts by fault × phase × role over many runs, and which cells are still empty."""
+"""Coverage: counts of faults by fault × phase × role over many runs, and the cells that are still empty."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from swarm.simulation.faults.faults import CELLS, KINDS, PHASES, ROLES, Cell, nonsense
 
 ENOUGH_SEEDS = 2100
-"""After so many mixed runs no cell may be empty; after fewer, many are. Each is planned three times by then."""
+"""After this number of mixed runs no cell may be empty; after fewer, many are. Each is planned three times by then."""
 
 
 class Coverage:
@@ -26,7 +26,7 @@ class Coverage:
         return [cell for cell in CELLS if cell.kind in wanted and not self.counts[cell]]
 
     def table(self) -> str:
-        """A row per fault and role, a column per phase; `·` where there is no such fault, `0!` where one is missing."""
+        """A row per fault and role, a column per phase; `·` if there is no such fault, `0!` if one is missing."""
         width = max(len(kind) for kind in KINDS)
         head = f"{'fault':<{width}}  {'role':<11}  " + "  ".join(f"{phase:>13}" for phase in PHASES)
         lines = [head, "-" * len(head)]

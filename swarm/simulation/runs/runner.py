@@ -52,7 +52,7 @@ class CrashPoint(NamedTuple):
 
 
 class Volunteer(NamedTuple):
-    """Whom a peer's process is started for. `host`: in whose process, if that is there already."""
+    """The peer of a process that is started. `host`: the process to start it in, if that exists already."""
 
     name: str
     disk: Disk
@@ -65,7 +65,7 @@ class Volunteer(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one run. `invariant` is empty when all is well."""
+    """The result of one run. `invariant` is empty if all is well."""
 
     scenario: str
     seed: int
@@ -78,7 +78,7 @@ class Outcome:
     virtual_s: float = 0.0
     rollbacks: int = 0
     caught_up: int = 0
-    """Steps that were applied from fetched sums."""
+    """Number of steps that were applied from fetched sums."""
 
     @property
     def ok(self) -> bool:
@@ -106,7 +106,7 @@ class Run:
         self.world.scribe = scribe
         self._incarnations: Counter[str] = Counter()
         self._disks: dict[str, Disk] = {}
-        """Of who is taken on, by name."""
+        """Disks of further peers in shared processes, by name."""
         self.world.network.weather = plan.weather
         self.world.watch.disturbed = any(lie is not None for lie in plan.lies)
         self.injector = Injector(self.world, plan.faults, self.respawn)
@@ -148,7 +148,7 @@ class Run:
             self.world.at(at, None, (self._start_coordinator, process.record))
 
     def crash_at(self, point: CrashPoint) -> None:
-        """Kill somebody at an exact place of the run. An empty victim is whoever acts there."""
+        """Kill a process at an exact place of the run. An empty victim means the one that acts there."""
         world = self.world
 
         def strike(acting: Process | None) -> None:
@@ -189,7 +189,7 @@ class Run:
         disks = {actor: MemberDisk() for actor in self._group}
         world.archives = []
         for actor, disk in disks.items():
-            if record.archived is not None:  # every organiser's machine has what the run begins with
+            if record.archived is not None:  # every organiser's machine has the initial archive
                 disk.archive = dict(world.archive)
                 digests = [state_digest(*key, state) for key, state in sorted(disk.archive.items())]
                 disk.files[0] = tuple(digests)
@@ -268,7 +268,7 @@ class Run:
 def run_plan(
     plan: Plan, *, tracing: bool = False, crash: CrashPoint | None = None, scribe: Scribe | None = None
 ) -> Outcome:
-    """One run, from the start to the end or to the first broken invariant. `scribe`: hears what coordinators tell."""
+    """One run, from the start to the end or to the first broken invariant. `scribe`: gets the coordinators' events."""
     outcome = Outcome(plan.scenario, plan.seed)
     run = Run(plan, tracing=tracing, scribe=scribe)
     world = run.world
@@ -278,7 +278,7 @@ def run_plan(
         run.finish()
     except Violation as violation:
         outcome.invariant, outcome.detail = violation.invariant, violation.detail
-    except Exception as error:  # whatever a core raises is its failure, and has a seed
+    except Exception as error:  # any error of a core is a failure with a seed
         outcome.invariant, outcome.detail = "contract", f"{type(error).__name__}: {error}"
         world.note(traceback.format_exc())
     outcome.events, outcome.actions, outcome.virtual_s = world.events, world.actions, world.now
@@ -292,8 +292,8 @@ def run_plan(
 def run_seed(scenario: str, seed: int, *, tracing: bool = False, log: Path | None = None) -> Outcome:
     """The run of a seed: the same one every time, in every process.
 
-    `log`: a folder for the event logs of its coordinators, as SEED/ACTOR/events.jsonl. Raises FileExistsError where
-    there are some already.
+    `log`: a folder for the event logs of its coordinators, as SEED/ACTOR/events.jsonl. Raises FileExistsError if it has
+    some already.
     """
     if log is None:
         return run_plan(plan_of(scenario, seed), tracing=tracing)
@@ -335,7 +335,7 @@ def crash_points(plan: Plan) -> list[CrashPoint]:
 
 
 def crash_plan() -> Plan:
-    """The run of the exhaustive test: two stages of two replicas, and what follows its first step."""
+    """The run of the exhaustive test: two stages of two replicas, and the events after its first step."""
     settings = small_settings(stages=2, microbatches=2, steps=1, replicas=2)
     return Plan("crash-everywhere", 0, settings, 0, (1.0, 1.0, 1.0, 1.0), ())
 

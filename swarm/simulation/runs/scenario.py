@@ -1,7 +1,7 @@
-"""Plans: the shape of a small run and the faults that strike it, as a function of (scenario, seed) alone.
+"""Plans: the shape of a small run and its faults, as a function of (scenario, seed) alone.
 
-The first fault of seed `n` is the `n`-th cell of the coverage table, shuffled, so that consecutive seeds walk through
-the whole table; up to two more are drawn at random.
+The first fault of seed `n` is the `n`-th cell of the coverage table, shuffled, so that consecutive seeds cover the
+whole table; up to two more are drawn at random.
 """
 
 from __future__ import annotations
@@ -26,23 +26,35 @@ SCENARIOS = (
     *("moves", "audited", "seats", "controls", "unlike", "insiders", "alone", "diverging"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
-"""`mixed`: one to three faults; `calm`: none; `storm`: four to eight in bad weather; `imported`: as mixed, in a run
-whose version 0 comes from the archive; `delta`: as mixed, in runs whose codec builds on earlier visits; `averaging`: as
-mixed, in runs that average compressed gradients; `auto`: as mixed, in runs whose codecs are chosen from step to step;
-`tied`: as mixed, in runs whose first and last stage hold some of the same parameters, every other one as in delta;
-`group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these;
-`election`: three or five coordinators that hear each other late, and die and return as they have voted;
-`joining`: as mixed, in runs to which peers come while the others train, over links on which a state takes longer than a
-step, one run in four each as in averaging, delta and tied;
-`moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to where
-they are missed; `audited`: as mixed, in runs whose every step, or every other one, is computed again without half;
-`seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers on, and to which more
-machines may come; `controls`: as mixed, in runs whose organiser gives commands, every other one with three
-coordinators; `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them; `insiders`:
-no faults, but one or two of the peers disturb the others (`lie.py`); `alone`: no faults, but all replicas of one stage
-say that nothing finite comes of it, and others come to take their place; `diverging`: every other one as mixed, in runs
-that give nothing finite from some version on, for good or until the rate is lower, every other two with three
-coordinators; otherwise faults of one kind."""
+"""The scenarios:
+
+* `mixed`: one to three faults.
+* `calm`: none.
+* `storm`: four to eight in bad weather.
+* `imported`: as mixed, in a run whose version 0 comes from the archive.
+* `delta`: as mixed, in runs whose codec builds on earlier visits.
+* `averaging`: as mixed, in runs that average compressed gradients.
+* `auto`: as mixed, in runs whose codecs are chosen from step to step.
+* `tied`: as mixed, in runs whose first and last stage share parameters, every other one as in delta.
+* `group`: as mixed, in runs with three coordinators, or sometimes five, and with faults of and between these.
+* `election`: three or five coordinators that hear each other late, and die and return as they have voted.
+* `joining`: as mixed, in runs that peers join while the others train, over links on which a state takes longer than a
+  step, one run in four each as in averaging, delta and tied.
+* `moves`: as mixed, in longer runs of unequal peers, more than planned, some of which are killed: others move to their
+  stages.
+* `audited`: as mixed, in runs whose every step, or every other one, is computed again without half of the peers.
+* `seats`: as mixed, in runs with fewer machines than stages, whose processes take further peers, and that more machines
+  may join.
+* `controls`: as mixed, in runs whose organiser gives commands, every other one with three coordinators.
+* `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them.
+* `insiders`: no faults, but one or two of the peers disturb the others (`lie.py`).
+* `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and others come to take
+  their place.
+* `diverging`: every other one as mixed, in runs whose results are not finite from some version on, for good or until
+  the rate is lower, every other two with three coordinators.
+
+All others: faults of one kind.
+"""
 _MIXED = (
     "mixed",
     "storm",
@@ -66,7 +78,7 @@ _BESIDE_GROUP = (
     *("crash", "restart", "last replica", "leave", "stall", "decision unsent", "decision half sent", "drop", "delay"),
     *("partition", "one-way partition", "coordinator cut off", "flap", "stranger"),
 )
-"""What also strikes in runs with several coordinators: what does not concern them is in the other scenarios."""
+"""Additional faults in runs with several coordinators; faults that do not concern these are in the other scenarios."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,7 @@ class Plan:
     seed: int
     settings: Settings
     spares: int
-    """Peers that come after the start and stand by."""
+    """Number of peers that come after the start and stand by."""
     speeds: tuple[float, ...]
     """Seconds of work per nominal second, by peer in order of arrival."""
     faults: tuple[SimFault, ...]
@@ -84,28 +96,28 @@ class Plan:
     blocks: int = 0
     """Step-blocks of an epoch, in a run whose codec builds on earlier visits. 0: it does not."""
     base_capacity: int = 0
-    """Reconstructions of earlier visits that a peer keeps."""
+    """Number of reconstructions of earlier visits that a peer keeps."""
     choosing: bool = False
-    """Codecs are chosen from step to step."""
+    """Whether codecs are chosen from step to step."""
     first_round: int = 0
-    """Buckets that are reduced before the others can be computed."""
+    """Number of buckets that are reduced before the others can be computed."""
     coordinators: int = 1
     arrivals: tuple[float, ...] = ()
     """When the spares come, seconds; empty: soon after the others."""
     piece_s: float = 0.02
-    """For a sixth of a state that is downloaded while others train, on average, seconds."""
+    """Average seconds for a sixth of a state that is downloaded while others train."""
     spoils: float = 0.0
-    """How often sums that are fetched come otherwise than they were."""
+    """Fraction of fetched sums that arrive wrong."""
     uplinks: tuple[float | None, ...] = ()
-    """By peer in order of arrival, bytes a second that it says it can send; empty: nobody says."""
+    """By peer in order of arrival, the bytes/s that it reports as its uplink; empty: no reports."""
     grows: bool = False
-    """Processes of peers take further ones on when they are asked to."""
+    """Whether processes take further peers when they are asked to."""
     lies: tuple[Lie | None, ...] = ()
-    """By peer in order of arrival, what it computes wrong; none of those who are not named."""
+    """By peer in order of arrival, its misbehaviour; peers beyond the list behave."""
     wishes: tuple[Wish, ...] = ()
-    """What the organiser commands, one after the other."""
+    """The organiser's commands, one after the other."""
     unlike: bool = False
-    """Machines are of several kinds, whose gradients differ."""
+    """Whether machines are of several kinds, whose gradients differ."""
     diverging: Diverging | None = None
 
 
@@ -130,7 +142,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
     unlike = scenario == "unlike"
     diverges = scenario == "diverging"
     group = group or (diverges and seed % 4 > 1)
-    lasting = delta or averaging or auto or group or unlike  # what one step leaves matters in the next
+    lasting = delta or averaging or auto or group or unlike  # residuals and bases of one step matter in the next
     longer = averaging or auto or group or controls or unlike or diverges
     middle = first is not None and first.role == "middle"
     stages = 3 if middle else rng.choice((1, 2, 2, 2, 3))
@@ -157,11 +169,11 @@ def plan_of(scenario: str, seed: int) -> Plan:
         faults += _beside_each_other(rng, stages, replicas, SHARED_BUCKETS if tied else 0)
     elif tied and rng.random() < 0.5:
         faults.append(_at_one_end(rng, replicas))
-    elif unlike and rng.random() < 0.7:  # a stage is lost, and with it steps: what is done again comes out otherwise
+    elif unlike and rng.random() < 0.7:  # a stage is lost, and with it steps: repeated ones have other results
         lost = [cell for cell in cells if cell.kind == "last replica"]
         faults = [*(_fault(rng.choice(lost), rng, late=True) for _ in range(2)), *faults]
     diverging = None
-    if diverges:  # what a stage says of itself counts when another one says the same
+    if diverges:  # a stage's report about itself counts when another stage confirms it
         stages = max(stages, 2)
         faults = faults if seed % 2 else []
         diverging = Diverging(rng.choice((1, 2, 3, 4, 5)), rng.choice((0.0, 0.3, 0.6)), rng.random() < 0.5)
@@ -170,7 +182,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
         spares = rng.choice((2, 3, 4))
         faults = faults[: rng.randrange(2)] + _some_of_a_stage(rng, replicas + spares // stages)
     faults = [fault for fault in faults if (fault.cell.kind == "bit flip") == flips]
-    if flips:  # only replicas that live to compare notice it, and of two nobody knows which flips again (seed 21067)
+    if flips:  # only replicas that live to compare notice it, and of two it is unknown which flips again (seed 21067)
         faults, replicas = faults[:2], max(replicas, 1 + min(len(faults), 2))
     settings = small_settings(
         stages=stages,
@@ -194,10 +206,10 @@ def plan_of(scenario: str, seed: int) -> Plan:
         action = rng.choice(actions)
         section = DivergenceSection(skips=rng.choice((1, 2, 3)), action=action, rate=0.5, times=rng.choice((1, 2)))
         settings = replace(settings, steps=rng.choice((diverging.version, 8)), divergence=section)
-        if section.skips == 1:  # for what one stage alone finds in one step the run would wait
+        if section.skips == 1:  # the run would wait for a result that one stage alone finds in one step
             faults = [fault for fault in faults if fault.cell.kind != "not finite"]
     arrivals: tuple[float, ...] = ()
-    if joining and seed % 3 == 1:  # steps in whose midst somebody who has caught up still finds something to do
+    if joining and seed % 3 == 1:  # steps that are long enough for a listener that has caught up to find work
         settings = replace(settings, microbatches=16, tokens_per_step=64 * 16, targets_per_step=64 * 16)
     if joining:
         spares += rng.choice((1, 2, 3))
@@ -257,7 +269,7 @@ def plan_of(scenario: str, seed: int) -> Plan:
 def _insiders(seed: int) -> Plan:
     """Two peers disturb a run in which each stage has an honest one, whatever stage they are given.
 
-    But only one makes gradients not finite: with one in each half of the replicas such steps are skipped.
+    Only one of them makes gradients not finite: with one in each half of the replicas such steps are skipped.
     """
     rng = Random(f"insiders/{seed}")
     stages = rng.choice((2, 2, 3))
@@ -279,9 +291,10 @@ def _insiders(seed: int) -> Plan:
 
 
 def _alone(seed: int) -> Plan:
-    """All replicas of one stage say that nothing finite comes of it; the run would stop if they were believed.
+    """All replicas of one stage report non-finite results of their stage; the run would stop if they were believed.
 
-    Others stand by, come later, or hold a second stage in their process: the run ends with the answer of one machine.
+    Others stand by, come later, or hold a second stage in their process: the run ends with the answer of one
+    machine.
     """
     rng = Random(f"alone/{seed}")
     stages, replicas = rng.choice((2, 2, 3)), rng.choice((1, 1, 2))
@@ -323,8 +336,8 @@ def small_settings(
     max_replicas: int | None = None,
     leave_s: float = ENOUGH_TO_LEAVE_S,
 ) -> Settings:
-    """Settings of a run whose step takes a few tenths of a virtual second. Who comes beyond `replicas` stands by,
-    if `max_replicas` does not say otherwise.
+    """Settings of a run whose step takes a few tenths of a virtual second. Peers beyond `replicas` stand by, unless
+    `max_replicas` says otherwise.
     """
     return Settings(
         stages=stages,
@@ -350,7 +363,7 @@ def small_settings(
         ends_share=ends_share,
         averages_compressed=averages_compressed,
         leave_s=leave_s,
-        divergence=DivergenceSection(skips=1000),  # what strikes a step is no reason to end the run
+        divergence=DivergenceSection(skips=1000),  # a fault of a step is no reason to end the run
     )
 
 
@@ -361,7 +374,7 @@ def _cells(scenario: str) -> tuple[Cell, ...]:
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")
     cells = [cell for cell in CELLS if scenario in (*_MIXED, cell.kind.replace(" ", "-"))]
-    if scenario == "seats":  # of a stage with one peer nobody notices a flipped bit
+    if scenario == "seats":  # in a stage with one peer a flipped bit is not noticed
         cells = [cell for cell in cells if cell.kind != "bit flip"]
     if scenario == "group":
         cells = [cell for cell in cells if cell.kind in _BESIDE_GROUP] + list(GROUP_CELLS)
@@ -384,7 +397,7 @@ def _fault(cell: Cell, rng: Random, *, late: bool = False) -> SimFault:
 
 
 def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
-    """Up to six, in two virtual seconds or more; the last one resumes, if need be."""
+    """Up to six, in two virtual seconds or more; the last one resumes, if needed."""
     names = ["pause", "rate", "rate", "checkpoint", "steps", "stop_after", "dismiss", rng.choice(("expel", "rate"))]
     at, wishes, paused = 0.0, [], False
     for name in rng.sample(names, rng.randrange(1, 6)):
@@ -402,12 +415,12 @@ def _wishes(rng: Random, steps: int) -> tuple[Wish, ...]:
 
 
 def _stands_by(first: Cell | None) -> bool:
-    """Whether the run's first fault needs somebody who stands by."""
+    """Whether the run's first fault needs a standby."""
     return first is not None and (first.role == "standby" or first.kind == "last replica")
 
 
 def _some_of_a_stage(rng: Random, peers: int) -> list[SimFault]:
-    """So many of one stage die that others are needed there, once newcomers have shown how long it takes to come."""
+    """So many replicas of one stage die that others must move there, once newcomers have shown their delay."""
     role, at = rng.choice(("first", "last")), rng.randrange(12, 40)
     return [SimFault(Cell("crash", "forward", role), at + n, 0.02 * n, seconds=0.0) for n in range(max(1, peers - 1))]
 
@@ -423,7 +436,7 @@ def _beside_each_other(rng: Random, stages: int, replicas: int, shared: int) -> 
 
 
 def _among_coordinators(rng: Random) -> list[SimFault]:
-    """Leaders that go or are cut off, again and again; often while others stand for election, or have just voted."""
+    """Leaders that go or are cut off, repeatedly; often while others stand for election, or have just voted."""
     faults = [
         SimFault(
             Cell(rng.choice(GROUP_KINDS), rng.choice(("forward", "reduce", "deciding", "decided")), "leader"),
@@ -444,7 +457,7 @@ def _among_coordinators(rng: Random) -> list[SimFault]:
 
 
 def _votes(rng: Random) -> list[SimFault]:
-    """Two stand in one ballot when each asks before it hears of the other; then every vote counts. Who gave it dies."""
+    """Two stand in one ballot when each asks before it hears of the other; then every vote counts. A voter dies."""
     late = [SimFault(Cell("members late", "joining", role), 0, 0.0, seconds=6.0) for role in ("leader", "follower")]
     voters = [
         SimFault(
@@ -465,7 +478,7 @@ def _votes(rng: Random) -> list[SimFault]:
 
 
 def _at_one_end(rng: Random, replicas: int) -> SimFault:
-    """Who dies there has prepared, perhaps with the other end, and perhaps the coordinator never hears of it."""
+    """A peer dies there after it has prepared, perhaps with the other end, and perhaps unnoticed."""
     cell = Cell("crash", "prepared", rng.choice(("first", "last")))
     return SimFault(cell, rng.randrange(2 * replicas), 0.005 * rng.random(), seconds=0.0)
 

@@ -35,13 +35,13 @@ class World(Timeline):
         super().__init__(seed, tracing=tracing)
         self.settings = settings
         self.piece_s = piece_s
-        """Seconds for a piece of a state that is downloaded while others train, on average."""
+        """Average seconds for a piece of a state that is downloaded while others train."""
         self.spoils = spoils
-        """How often sums that are fetched come otherwise than they were."""
+        """Fraction of fetched sums that arrive wrong."""
         self.first_round = first_round
-        """Buckets that are reduced before the others can be computed."""
+        """Number of buckets that are reduced before the others can be computed."""
         self.visits = visits
-        """Given when the peers' codec builds on earlier visits."""
+        """Given if the peers' codec builds on earlier visits."""
         self.choosing = choosing
         """Whether codecs are chosen from step to step."""
         self.unlike = unlike
@@ -54,16 +54,16 @@ class World(Timeline):
         self.archive: dict[tuple[int, int], int] = {}
         """The coordinator's archive, {(stage, version): state}: on disk, so it survives."""
         self.archives = [self.archive]
-        """Those of a group, if there is one."""
+        """The archives of a group, if there is one."""
         self.network = SimNetwork(self)
         self.watch = Watch(self)
         self.scribe: Scribe | None = None
-        """Hears what coordinators tell."""
+        """Gets the coordinators' events."""
         self.finished_at = math.inf
         """When the coordinator stopped because the run is done."""
 
     def crash(self, process: Process) -> None:
-        """The process is gone, with all it had in memory. Who talked to it hears of it soon."""
+        """The process is gone, with its memory. Processes connected to it hear of it soon."""
         for each in process.mates:
             self._crash(each)
 

@@ -1,4 +1,4 @@
-"""What a member of a group of coordinators keeps on disk: its vote, its log, and its copy of the archive."""
+"""The disk of a member of a group of coordinators: its vote, its log, and its copy of the archive."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class MemberDisk:
     archive: dict[tuple[int, int], int] = field(default_factory=dict)
     """{(stage, version): state}"""
     files: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """{version: by stage, digests}, of versions that are here whole."""
+    """{version: by stage, digests}, of complete versions."""
 
     def write(self, order: WriteGroup) -> None:
         self.ballot, self.vote, self.committed = order.ballot, order.vote, order.committed
         self.entries[order.first - 1 :] = order.entries
 
     def stored(self) -> Stored:
-        """As the member finds it when it starts."""
+        """The state that the member finds when it starts."""
         standing = Standing()
         starts: list[tuple[int, int]] = []
         for index, entry in enumerate(self.entries[: self.committed], 1):
@@ -37,14 +37,14 @@ class MemberDisk:
         return Stored(self.ballot, self.vote, self.committed, standing, tuple(starts), tail)
 
     def append(self, order: SendEntries) -> Append:
-        """What a driver makes of the order."""
+        """The message that a driver makes of the order."""
         before = order.first - 1
         entries = tuple(self.entries[before : before + BATCH])
         ballot = self.entries[before - 1].ballot if before else 0
         return Append(order.ballot, before, ballot, entries, order.committed, order.offer)
 
     def forget_after(self, version: int) -> None:
-        """Checkpoints of a history that was left."""
+        """Forget checkpoints of a rolled-back history."""
         for key in [key for key in self.archive if key[1] > version]:
             del self.archive[key]
         self.files = {held: digests for held, digests in self.files.items() if held <= version}

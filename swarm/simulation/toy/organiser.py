@@ -1,6 +1,6 @@
-"""The organiser of a simulated run: gives its commands one after the other, and asks again until it has an answer.
+"""The organiser of a simulated run: gives its commands one after the other, and repeats each until it is answered.
 
-Of a group it asks any coordinator that lives. It gives up on none: what nobody has answered, it asks once more.
+In a group it asks any living coordinator. It never gives up: an unanswered command is repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AGAIN_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A command of a plan. `value` of whom it concerns: found when it is given."""
+    """A command of a plan. `value` names a role, resolved when the command is given."""
 
     at: float
     name: str
@@ -27,7 +27,7 @@ class Wish:
 
 
 class Organiser:
-    """`staff(after)`: see that peers come for those that are sent away. `respawn(peer, after)`: start it once more."""
+    """`staff(after)`: let peers replace those that are sent away. `respawn(peer, after)`: start it once more."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Organiser:
         respawn: Callable[[Process, float], None],
     ) -> None:
         self.given = 0
-        """Commands that are in force."""
+        """Number of commands that are in force."""
         self.refused = 0
         self._world = world
         self._wishes = list(wishes)
@@ -63,7 +63,7 @@ class Organiser:
                 return self._next()
             actor = self._random.choice(there).actor
             value = actor.peer if self._random.random() < 0.5 else str(actor)
-            self._world.watch.disturbed = True  # it may be the only one of its stage
+            self._world.watch.disturbed = True  # it may be the only peer of its stage
         self._number += 1
         self._asked = ControlRequested(f"request {self._number}", wish.name, value, "organiser", "because")
         self._ask(self._asked)
@@ -90,14 +90,14 @@ class Organiser:
         self._next()
 
     def _try_again(self, _: None) -> None:
-        """Who was expelled starts its peer once more."""
+        """The owner of an expelled peer starts it once more."""
         for process in self._world.processes:
             gone = isinstance(process, SimPeer) and not (process.alive or process.replaced)
             if gone and self._world.watch.is_expelled(process.actor):
                 self._respawn(process, self._random.random())
 
     def _look(self, _: None) -> None:
-        """A pause that was given up for unanswered may have come into force nevertheless."""
+        """A pause that was given up as unanswered may still have taken effect."""
         if self._world.watch.controls.paused is not None:
             self._wishes.append(Wish(0.0, "resume"))
             self._next()

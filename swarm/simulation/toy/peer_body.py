@@ -1,4 +1,4 @@
-"""What the parts of a simulated peer share: where it stands, what it holds, its queue, and what it does wrong."""
+"""Shared by the parts of a simulated peer: its place in the pipeline, its state, its queue, and its misbehaviour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarm.simulation.runs.world import World
 
 
 class PeerBody(Process):
-    """`speed`: how many times the usual seconds it computes."""
+    """`speed`: factor of the usual computing seconds."""
 
     world: World
 
@@ -24,18 +24,18 @@ class PeerBody(Process):
         self.stage: int | None = None
         self.version: int | None = None
         self.held_stage: int | None = None
-        """The version after the applies that are queued: what the next pass starts from."""
+        """The version after the queued applies, with which the next pass starts."""
         self.state = 0
         self.accumulator = 0
         self.queue = ComputeQueue(self)
         self.lie: Lie | None = None
-        """What it computes wrong."""
+        """Its misbehaviour."""
         self._swallows: tuple[str, float] = ("", 0.0)
-        """What it takes and does nothing with (work, frames), and until when."""
+        """The kind of input that it swallows (work, frames), and until when."""
 
     @property
     def role(self) -> str:
-        """Where in the pipeline this peer stands."""
+        """The peer's place in the pipeline."""
         if self.stage is None:
             return "standby"
         if self.stage == 0:
@@ -44,7 +44,7 @@ class PeerBody(Process):
 
     @property
     def stage_held(self) -> int:
-        """Its stage, where it must have one."""
+        """Its stage, which must exist."""
         assert self.stage is not None
         return self.stage
 
@@ -54,9 +54,9 @@ class PeerBody(Process):
         return f"{self.name} ({where})"
 
     def swallow(self, what: str, until: float) -> None:
-        """A black hole: it goes on saying that it is there, and nothing comes of what it accepts.
+        """A black hole: it keeps reporting that it is there, and does nothing with its input.
 
-        `work`: what it is to compute; `frames`: what comes from other peers.
+        `work`: its computations; `frames`: messages from other peers.
         """
         self._swallows = what, until
         self.disturbed_at = until
@@ -66,11 +66,11 @@ class PeerBody(Process):
 
     @property
     def is_liar(self) -> bool:
-        """Whether it does wrong at the version it holds."""
+        """Whether it misbehaves at the version it holds."""
         return self.lie is not None and (self.version or 0) >= self.lie.since
 
     def lies(self, what: str) -> bool:
-        """Whether it gives others something wrong just now."""
+        """Whether it gives others a wrong result now."""
         lie = self.lie
         if lie is None or not self.is_liar or lie.about != what:
             return False
@@ -79,7 +79,7 @@ class PeerBody(Process):
         return self.world.random.random() < lie.how_often
 
     def number(self, payload: object) -> int:
-        """The toy model's tensor that a payload is. Raises Violation."""
+        """The toy model's tensor of a payload. Raises Violation."""
         if not isinstance(payload, int):
             raise Violation("contract", f"{self.label} was given the payload {payload!r}")
         return payload

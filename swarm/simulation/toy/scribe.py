@@ -1,4 +1,4 @@
-"""Scribes: hear what the coordinators of a simulated run tell, such as to write their event logs."""
+"""Scribes: get the events of a simulated run's coordinators, for example to write their logs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from swarm.simulation.kernel.timeline import Process
 
 
 class Scribe(Protocol):
-    """Called by the world of a run, in the order in which things happen."""
+    """Called by the world of a run, in order of time."""
 
     def told(self, coordinator: Process, event: Event, now: float) -> None:
         """`event` belongs into that coordinator's log, at `now` virtual seconds."""
 
     def settled(self, coordinator: Process) -> None:
-        """It has handled an input and carried out all that its core ordered."""
+        """The coordinator has handled an input and carried out all orders of its core."""
 
 
 class LogWriter:

@@ -1,4 +1,4 @@
-"""What a simulated peer remembers of earlier visits of a microbatch, where only what has changed since then crosses."""
+"""The bases of a simulated peer: reconstructions of earlier visits, if only changes cross the boundaries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SimBases:
         self._staged.clear()
 
     def begin(self) -> None:
-        """A pass begins: what another one staged is void."""
+        """A pass begins: bases staged by another one are void."""
         self._staged.clear()
 
     def discard(self, pass_id: PassId, m: Microbatch) -> None:
@@ -48,7 +48,7 @@ class SimBases:
         return payload
 
     def sent(self, action: peer_io.Forward, output: int, seconds: float) -> peer_io.ForwardDone:
-        """The activation that goes out, as a change if there is a base."""
+        """The activation that is sent, as a change if there is a base."""
         pass_id, m = action.pass_id, action.microbatch
         if not self._remembers(action.kind):
             return peer_io.ForwardDone(pass_id, m, output, seconds)
@@ -62,7 +62,7 @@ class SimBases:
         return peer_io.ForwardDone(pass_id, m, change(whole, base), seconds, whole, received, digest)
 
     def received(self, pass_id: PassId, m: Microbatch) -> int:
-        """Digest of the activation that came in; 0 where nothing is remembered."""
+        """Digest of the received activation; 0 if no bases are kept."""
         key = BaseKey(pass_id.step, m, End.RECEIVED)
         return reconstruction_digest(self._staged[key]) if key in self._staged else 0
 

@@ -1,7 +1,7 @@
-"""What a simulated peer keeps for those who catch up, and what it fetches to catch up itself.
+"""What a simulated peer keeps for listeners, and what it fetches to catch up itself.
 
-Sums travel as they do in reality: from any donor that still has them, refused by the others, and some are spoilt on the
-way. A version is downloaded piece by piece, so that it takes longer than a step, and a donor may die meanwhile.
+Sums are fetched as in reality: from any donor that still has them; others refuse, and some sums are spoilt in transfer.
+A version is downloaded piece by piece, so it takes longer than a step, and a donor may die meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarm.simulation.toy.peer_body import PeerBody
 
 _FETCH_S, _ROUND_S = 0.03, 0.1
 _ROUNDS = 8
-"""So often all donors are asked before the sums of a step are taken for lost."""
+"""Rounds in which all donors are asked before the sums of a step count as lost."""
 _PIECES = 6
 
 
@@ -29,7 +29,7 @@ class _Download:
 
 
 class Loans:
-    """Of one process. `loaded`: hears what came of a download, the state or (None) none."""
+    """Of one process. `loaded`: called with the result of a download, the state or (None) none."""
 
     def __init__(self, peer: PeerBody, loaded: Callable[[peer_io.LoadState, int | None], None]) -> None:
         self.copies: dict[int, int] = {}
@@ -46,7 +46,7 @@ class Loans:
         self._taken = 0
 
     def clear(self) -> None:
-        """Another state is loaded: whatever was kept is of the one before."""
+        """Another state is loaded: everything kept belongs to the one before."""
         self.copies.clear()
         self.sums.clear()
         self._spool.clear()
@@ -78,7 +78,7 @@ class Loans:
         running = self._fetching
         self._fetching = action
         if running is not None and running.step == action.step:
-            return  # only the donors are others
+            return  # only the donors are new
         self._spool.pop(action.step, None)
         self._rounds = 0
         self._fetch += 1
@@ -151,7 +151,7 @@ class Loans:
             world.at(world.now + world.piece_s * 2 * world.random.random(), peer, (self._pull, job))
 
     def _shuffled(self, donors: tuple[Actor, ...]) -> list[Lender]:
-        """Those of them who can be reached now, in any order."""
+        """The reachable donors, in random order."""
         world = self._peer.world
         found = [world.by_actor[actor] for actor in donors if actor in world.by_actor]
         lenders = [p for p in found if isinstance(p, Lender)]
@@ -161,6 +161,6 @@ class Loans:
 
 
 class Lender(PeerBody):
-    """A peer that lends to those who catch up."""
+    """A peer that lends to listeners."""
 
     loans: Loans

@@ -24,7 +24,7 @@ _KEEP = 2
 
 @dataclass(slots=True)
 class Record:
-    """What the coordinator finds on disk when it starts."""
+    """The data that the coordinator finds on disk when it starts."""
 
     term: int = 0
     archived: int | None = None
@@ -74,7 +74,7 @@ class SimCoordinator(Process):
             self.world.scribe.settled(self)
 
     def tell(self, event: Event) -> None:
-        """Into its event log."""
+        """Write to its event log."""
         if self.world.scribe is not None:
             self.world.scribe.told(self, event, self.world.now)
 
@@ -89,7 +89,7 @@ class SimCoordinator(Process):
         return core
 
     def wiped(self) -> None:
-        """What was being written when the process died is on disk, or not: a prefix of it."""
+        """Of the writes in progress at its death, a prefix is on disk."""
         kept = self.world.random.randrange(len(self._pending) + 1)
         for write in self._pending[:kept]:
             self._durable(write)
@@ -223,6 +223,6 @@ def store(archive: dict[tuple[int, int], int], order: coordinator_io.CollectChec
     for stage, state in shards.items():
         archive[stage, order.version] = state
     versions = sorted({version for _, version in archive})
-    kept = to_keep(versions, _KEEP, order.proven) | {0}  # where version 0 is there, it is imported
+    kept = to_keep(versions, _KEEP, order.proven) | {0}  # if version 0 is there, it is imported
     for key in [key for key in archive if key[1] not in kept]:
         del archive[key]

@@ -1,4 +1,4 @@
-"""A simulated member of a group of coordinators: its core's orders, with a disk of its own."""
+"""A simulated member of a group of coordinators: its core's orders, with a separate disk."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SimMember(SimCoordinator):
             self.world.coordinator = self
         if self.leads:
             super()._emit(action)
-        else:  # it may have lost the lead in what it is just carrying out
+        else:  # it may have lost the lead in this very action
             self.tell(event)
             self.world.watch.emitted(event)
 
@@ -80,7 +80,7 @@ class SimMember(SimCoordinator):
     # ------------------------------------------------------------ the record
 
     def _write_group(self, action: raft_io.WriteGroup) -> None:
-        """The first writing of an entry of this leader's own is its proposal."""
+        """The first write of an entry of this leader is its proposal."""
         watch = self.world.watch
         for entry in action.entries:
             if self.leads and entry.ballot == action.ballot and isinstance(entry, TermEntry):

@@ -1,6 +1,6 @@
 """A simulated peer: carries out its core's orders with the toy model, in virtual time, through one compute queue.
 
-What the real peer keeps on disk (checkpoints) survives a crash in `Disk`; everything else dies with the process.
+Data that a real peer keeps on disk (checkpoints) survive a crash in `Disk`; everything else dies with the process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from swarm.simulation.toy.toy_model import (
 
 _FORWARD_S, _BACKWARD_S, _SMALL_S, _APPLY_S = 0.010, 0.020, 0.001, 0.004
 _WEIGHTS_S = 0.010
-"""Of the backward: what waits where it is split."""
+"""The part of the backward that waits if it is split."""
 
 
 class SimPeer(Lender):
@@ -48,24 +48,24 @@ class SimPeer(Lender):
     def __init__(self, world: World, actor: Actor, core: Any, disk: Disk, speed: float) -> None:
         super().__init__(world, actor, core, speed)
         self.uplink: float | None = None
-        """Bytes a second that it says it can send."""
+        """The uplink that it reports, bytes/s."""
         self.house: ProcessGroup[SimPeer] | None = None
-        """Given where processes take further peers on."""
+        """Set if processes take further peers."""
         self.spare = False
-        """Came after the start, to stand by."""
+        """Whether it came after the start, to stand by."""
         self.fails_next = False
         """The next computation raises, half way through."""
         self.kind = mix(*actor.peer.encode()) % 3 if world.unlike else 0
-        """Of machine: a peer keeps it when it is restarted."""
+        """Kind of machine: a peer keeps it over restarts."""
         self.overflows_next = False
-        """What it computes next for a neighbour is not finite."""
+        """The next result for a neighbour is not finite."""
         self._pass: PassId | None = None
         self._codecs: tuple[CodecPair, ...] = ()
         self._nonfinite = False
         """As in Begin."""
         self._inputs: dict[Microbatch, int] = {}
         self._due: dict[Microbatch, tuple[int, int]] = {}
-        """(input, gradient) of microbatches whose weights' gradients are yet to be computed."""
+        """(input, gradient) of microbatches whose weight gradients are yet to be computed."""
         self.loans = Loans(self, self.loaded)
         self.storage = SimStorage(self, disk, self.loans, self.loaded)
         self.reduce = SimReduce(self, self.loans)
@@ -104,7 +104,7 @@ class SimPeer(Lender):
             self.world.on_phase("joining", self)
 
     def can_hold(self, version: int) -> bool:
-        """Whether it holds this version, or needs only to be told of the last decision."""
+        """Whether it holds this version, or needs only the last decision."""
         if self.lie is not None and self.lie.of_itself and self.is_liar:
             return False
         pass_run = self.core.pass_run
@@ -137,7 +137,7 @@ class SimPeer(Lender):
         self.world.network.process_died(self)
 
     def _open_seats(self, action: peer_io.OpenSeats) -> None:
-        assert self.house is not None, "only who takes further peers on is asked to"
+        assert self.house is not None, "the coordinator asks only a process that takes further peers"
         self.house.wanted(action.seats)
 
     def _begin(self, action: peer_io.Begin) -> None:
@@ -156,7 +156,7 @@ class SimPeer(Lender):
             self.world.on_phase("evaluating", self)
 
     def _measured(self) -> peer_io.LinksMeasured:
-        """Links are as they happen to be, some with a limit, some with none and not measured."""
+        """Random link rates, some with a limit, some without and unmeasured."""
         draw = self.world.random.choice
         known = [LinkRate(actor, draw(RATES)) for actor in self.world.by_actor if draw((True, False))]
         return peer_io.LinksMeasured(draw((None, *RATES)), tuple(known))
@@ -236,7 +236,7 @@ class SimPeer(Lender):
         self.feed(self._went_back(action.pass_id, action.microbatch, payload, self.number(action.payload)))
 
     def _splits(self, m: Microbatch) -> bool:
-        """Whether the weights' gradients of a microbatch wait: for most there is memory to keep what they are made of.
+        """Whether the weight gradients of a microbatch wait: for most there is memory to keep their inputs.
 
         Some peers never split a backward.
         """
@@ -291,7 +291,7 @@ class SimPeer(Lender):
         if self.lies("sums"):
             self.accumulator += LIE
 
-    # ------------------------------------------------------------ what it does wrong
+    # ------------------------------------------------------------ misbehaviour
 
     def spoil_step(self, for_good: bool) -> None:
         """The gradient of this stage in the open step is not finite: in this term only, or whenever it is computed."""
@@ -299,7 +299,7 @@ class SimPeer(Lender):
             self.world.watch.spoilt[self.stage, self._pass.step] = None if for_good else self._pass.term
 
     def overflow(self, for_good: bool) -> None:
-        """What is computed here for a neighbour is not finite: in this step whoever does it, or this peer and once."""
+        """Results for a neighbour are not finite: in this step for any peer, or once for this peer."""
         if not for_good:
             self.overflows_next = True
         elif self.stage is not None and self._pass is not None and self._pass.index == 0:
@@ -307,7 +307,7 @@ class SimPeer(Lender):
             self.world.watch.overflowing.add((self.stage, self._pass.step))
 
     def _overflows(self, pass_id: PassId) -> bool:
-        """Whether what was just computed cannot be sent."""
+        """Whether the latest result cannot be sent."""
         if pass_id.index or self._nonfinite:
             return False
         if self.lies("unsendable"):
@@ -348,14 +348,14 @@ class SimPeer(Lender):
         self.queue.cancel(lambda of: True)
         self.stage, self.version, self.held_stage = action.stage, None, None
         if self.lie is not None and self.lie.stage not in (None, action.stage):
-            self.lie = None  # it is another one's to tell
+            self.lie = None  # the former owner's fault does not apply to the new state
         self._bases.clear()
         self.loans.clear()
         self.world.on_phase("joining", self)
         self.storage.load(action)
 
     def loaded(self, action: peer_io.LoadState, state: int | None) -> None:
-        """The end of a LoadState. `state` None: it could not be had."""
+        """The end of a LoadState. `state` None: it failed."""
         if state is None:
             self.feed(
                 peer_io.StateFailed(action.stage, action.version, "the source does not have it or does not answer")

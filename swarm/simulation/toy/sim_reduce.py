@@ -1,4 +1,4 @@
-"""A simulated peer's part in the reduce of its stage: shares and sums of buckets, and what compressing them lost."""
+"""A simulated peer's part in its stage's reduction: shares and sums of buckets, and their compression errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL_S = 0.001
 
 
 class SimReduce:
-    """Of one process. What is reduced lies in a buffer of its own until it is applied."""
+    """Of one process. Reduced buckets are in a separate buffer until they are applied."""
 
     def __init__(self, peer: PeerBody, loans: Loans) -> None:
         self.flips_next = False
@@ -36,14 +36,14 @@ class SimReduce:
         self._buffer: dict[int, int] = {}
         """{bucket: sum} of that attempt"""
         self._residuals: dict[tuple[bool, int], int] = {}
-        """{(of a sum, bucket): what compressing it lost in the last step applied}"""
+        """{(of a sum, bucket): its compression error in the last applied step}"""
         self._residuals_for: int | None = None
-        """The version they are for."""
+        """The version that they are for."""
         self._pending: dict[tuple[bool, int], int] = {}
         self._pending_of: Attempt | None = None
 
     def clear(self) -> None:
-        """Another state is held: nothing of before belongs to it."""
+        """Another state is held: the buffers of the former one are void."""
         self._of, self._buffer = None, {}
         self._residuals, self._residuals_for = {}, None
 
@@ -58,7 +58,7 @@ class SimReduce:
             self._peer.queue.add(Priority.CONTROL, action, self._bucket_summed, _SMALL_S)
 
     def _begins(self, attempt: Attempt) -> bool:
-        """Whether anything comes of it."""
+        """Whether the attempt is still valid."""
         peer = self._peer
         if peer.swallowed("work"):
             return False
@@ -96,22 +96,22 @@ class SimReduce:
         if self._pending_of == void:
             self._pending_of, self._pending = None, {}
 
-    # ------------------------------------------------------------ what comes of them
+    # ------------------------------------------------------------ results
 
     def sums(self, attempt: Attempt) -> dict[int, int]:
-        """{bucket: sum}, which must be of `attempt` and whole. Raises Violation."""
+        """{bucket: sum}, which must be of `attempt` and complete. Raises Violation."""
         peer = self._peer
         if self._of != attempt or len(self._buffer) != buckets_of(peer.stage_held, self.shared(peer.stage_held)):
             raise Violation("contract", f"{peer.label} wants {attempt}; its buffer is of {self._of}")
         return self._buffer
 
     def settle(self, action: peer_io.Apply, version: int) -> None:
-        """They are applied, which makes `version`: what was lost then is what the next step begins with."""
+        """The sums are applied, which makes `version`: their compression errors are the next step's residuals."""
         left = self._pending_of == action.attempt and not action.decision.skip
         self._residuals, self._residuals_for = (self._pending if left else {}), version
 
     def shared(self, stage: int) -> int:
-        """Buckets of a stage that another one holds too."""
+        """Number of buckets of a stage that another stage shares."""
         return shared_buckets(self._peer.world.settings, stage)
 
     def _part_encoded(self, action: peer_io.EncodePart) -> None:
@@ -137,7 +137,7 @@ class SimReduce:
         return self._compressed(action, bucket_share(peer.accumulator, action.bucket), of_sum=False)
 
     def _compressed(self, action: peer_io.EncodePart | peer_io.SumBucket, value: int, *, of_sum: bool) -> int:
-        """What of `value` crosses; what that loses is pending."""
+        """The compressed `value`; its error becomes a pending residual."""
         peer = self._peer
         if not peer.world.settings.averages_compressed:
             return value
@@ -176,7 +176,7 @@ class SimReduce:
             peer.world.on_phase("prepared", peer)
 
     def _is_spoilt(self) -> bool:
-        """Whether one of those whose sums these are has added what is not finite, or one in the pass has sent it."""
+        """Whether a contributor to these sums has added a non-finite value, or a peer of the pass has sent one."""
         world, table = self._peer.world, self._peer.core.pass_run.microbatches.table
         for actor, member in world.by_actor.items():
             if not isinstance(member, PeerBody) or member.lie is None or not member.is_liar:

@@ -1,4 +1,4 @@
-"""Where a simulated peer has its state from, and its checkpoints, which survive a crash on its `Disk`."""
+"""The sources of a simulated peer's state, and its checkpoints, which survive a crash on its `Disk`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LOAD_S, _SAVE_S, _FETCH_TIMEOUT_S = 0.05, 0.03, 1.0
 
 @dataclass(slots=True)
 class Disk:
-    """What a volunteer's machine keeps: {(stage, version): state}."""
+    """The disk of a volunteer's machine: {(stage, version): state}."""
 
     checkpoints: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def preferred(self) -> Saved | None:
-        """The stage of the newest one. Of which history its version is, nobody can tell."""
+        """The stage of the newest checkpoint. The history of its version is unknown."""
         if not self.checkpoints:
             return None
         _, stage = max((version, stage) for stage, version in self.checkpoints)
@@ -32,7 +32,7 @@ class Disk:
 
 
 class SimStorage:
-    """Of one process. `disk` outlives it. `loaded`: hears what came of a LoadState, the state or (None) none."""
+    """Of one process. `disk` outlives it. `loaded`: called with the result of a LoadState, the state or (None) none."""
 
     def __init__(
         self, peer: PeerBody, disk: Disk, loans: Loans, loaded: Callable[[peer_io.LoadState, int | None], None]
@@ -42,7 +42,7 @@ class SimStorage:
         self._loans = loans
         self._loaded = loaded
         self._loads = 0
-        """Orders to load. What comes of an earlier one than the last is void."""
+        """Number of orders to load. The result of an older order is void."""
 
     # ------------------------------------------------------------ loading
 
@@ -66,7 +66,7 @@ class SimStorage:
         self._later(delay, (self._fetched, (load, action, source, state)))
 
     def _found(self, action: peer_io.LoadState) -> tuple[Process | None, int | None]:
-        """Who has it, if it is to be fetched, and what that is."""
+        """The source, if the state is to be fetched, and its state."""
         world, key = self._peer.world, (action.stage, action.version)
         if action.from_archive:
             assert action.source is not None

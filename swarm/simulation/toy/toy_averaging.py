@@ -1,7 +1,7 @@
 """Compressed averaging in the toy model: the same rule as swarm/compute/averaging.py over integers.
 
-To compress is to round down to a multiple of GRAIN, so residuals are small integers, and one that counts where it
-should not, or is missing, shows in the sum.
+Compression rounds down to a multiple of GRAIN, so residuals are small integers, and a wrong or missing residual shows
+in the sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GRAIN = 1009
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a step of one stage has left: residuals of shares, by member and bucket, and of sums, by bucket."""
+    """The residuals of a step of one stage: of shares, by member and bucket, and of sums, by bucket."""
 
     shares: Sequence[Mapping[int, int]]
     sums: Mapping[int, int]
@@ -27,7 +27,7 @@ NOTHING = Left((), {})
 
 
 def compressed(value: int) -> tuple[int, int]:
-    """(what crosses, what is lost)."""
+    """(compressed value, error)."""
     lost = value % GRAIN
     return value - lost, lost
 
@@ -39,7 +39,7 @@ def averaged(
     buckets: int,
     share_of: Callable[[int, int], int],
 ) -> tuple[tuple[int, ...], Left]:
-    """(sums by bucket, what is left) of a step. gradients: by microbatch. share_of: bucket of a gradient."""
+    """(sums by bucket, residuals) of a step. gradients: by microbatch. share_of: bucket of a gradient."""
     totals = [sum(g for m, g in enumerate(gradients) if each.microbatches >> m & 1) for each in contributions]
     if len(totals) == 1:
         return tuple(share_of(totals[0], bucket) for bucket in range(buckets)), Left(({},), {})

@@ -1,8 +1,9 @@
-"""A model whose arithmetic tells what went wrong: integers in place of tensors, and the ideal run to compare with.
+"""A model whose arithmetic shows the cause of an error: integers in place of tensors, and the ideal run to compare
+with.
 
-A payload is a hash chain over everything it was computed from, so one wrong input or one stale parameter anywhere
-changes it. The gradient of a microbatch has such a hash in its high bits and counts itself in its low bits (eight bits
-per microbatch): a sum shows which microbatches it holds, and how often.
+A payload is a hash chain over all its inputs, so one wrong input or one stale parameter anywhere changes it. The
+gradient of a microbatch has such a hash in its high bits and counts itself in its low bits (eight bits per microbatch):
+a sum shows which microbatches it holds, and how often.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MASK = (1 << 61) - 1
 _COUNT_BITS = 8
 VOCABULARY = 89
 SHARED_BUCKETS = 2
-"""Of the first and the last stage, where they hold some of the same parameters: they come first."""
+"""Buckets that the first and the last stage share, if they share parameters: they come first."""
 _NEVER = -1
 """The base of a change that has none: no peer can have computed with it."""
 
@@ -30,9 +31,9 @@ LADDERS = CodecLadders.of(
     [Rung("gentle", 4000), Rung("even", 2000)],
     CodecPair("even", "even"),
 )
-"""What runs whose codecs are chosen choose from."""
+"""The codecs that runs with automatic choice choose from."""
 RATES = (1e3, 1e5, 4e5, 1e6, 1e9)
-"""Bytes a second that their links may carry: a microbatch is computed in 30 ms."""
+"""Possible link rates in bytes/s: a microbatch is computed in 30 ms."""
 
 
 def mix(*values: int) -> int:
@@ -41,7 +42,7 @@ def mix(*values: int) -> int:
 
 
 def tokens_payload(kind: int, step: int, microbatch: int) -> int:
-    """What the coordinator feeds. `kind` 0: training; otherwise the index of the forward-only pass."""
+    """The coordinator's tokens. `kind` 0: training; otherwise the index of the forward-only pass."""
     return mix(11, kind, step, microbatch)
 
 
@@ -54,17 +55,17 @@ def backward_payload(stage: int, state: int, payload: int, gradient: int) -> int
 
 
 def rounded(payload: int) -> int:
-    """What a key frame makes of an activation."""
+    """The reconstruction of a key frame."""
     return mix(22, payload)
 
 
 def rounded_since(payload: int, base: int) -> int:
-    """What both ends make of an activation that is sent as its change since `base`."""
+    """The reconstruction at both ends of a change since `base`."""
     return mix(23, payload, base)
 
 
 def change(reconstruction: int, base: int) -> int:
-    """What is sent; added to another base it gives another activation. Undoes itself."""
+    """The change that is sent; added to another base it gives another activation. It is its own inverse."""
     return reconstruction ^ base
 
 
@@ -73,12 +74,12 @@ def reconstruction_digest(reconstruction: int) -> int:
 
 
 def coded(payload: int, codec: str) -> int:
-    """What a codec without state makes of what crosses a boundary."""
+    """The reconstruction by a codec without state."""
     return mix(26, payload, *codec.encode())
 
 
 def loss_gradient(payload: int) -> int:
-    """What the last stage's backward starts from, given its output."""
+    """The gradient from which the last stage's backward starts, given its output."""
     return mix(14, payload)
 
 
@@ -92,13 +93,13 @@ def token_of(payload: int) -> int:
 
 
 def weight_gradient(stage: int, state: int, payload: int, gradient: int, microbatch: int, microbatches: int) -> int:
-    """What one microbatch adds to the accumulator."""
+    """The contribution of one microbatch to the accumulator."""
     tag = mix(15, stage, state, payload, gradient)
     return (tag << (_COUNT_BITS * microbatches + 16)) + (1 << (_COUNT_BITS * microbatch))
 
 
 def on_kind(value: int, kind: int) -> int:
-    """What a machine of another kind makes of a gradient or activation: its last bits differ. Kind 0: nothing."""
+    """A gradient or activation on a machine of another kind: its last bits differ. Kind 0: unchanged."""
     return mix(29, value, kind) if kind else value
 
 
@@ -108,7 +109,7 @@ def bucket_share(total: int, bucket: int) -> int:
 
 
 def buckets_of(stage: int, shared: int = 0) -> int:
-    """`shared`: of parameters that another stage holds too."""
+    """`shared`: number of buckets that another stage shares."""
     return shared + 2 + stage % 2
 
 
@@ -129,12 +130,12 @@ def squared_norm_of(stage: int, sums: tuple[int, ...]) -> float:
 
 
 def loss_sum_of(stage: int, stages: int, sums: tuple[int, ...]) -> float:
-    """The training loss rides with the last stage's reduced bytes."""
+    """The training loss comes with the last stage's reduced bytes."""
     return float(mix(18, *sums) % 9973) if stage == stages - 1 else 0.0
 
 
 def stepped_state(stage: int, state: int, sums: tuple[int, ...], scale: float, rate: float = 1.0) -> int:
-    """The optimizer step. Scale 0 (SKIP) leaves the state as it is. `rate`: as in Decision."""
+    """The optimizer step. Scale 0 (SKIP) leaves the state unchanged. `rate`: as in Decision."""
     if scale == 0.0:
         return state
     how = scale.as_integer_ratio() if rate == 1.0 else (*scale.as_integer_ratio(), *rate.as_integer_ratio())
@@ -150,17 +151,17 @@ def state_digest(stage: int, version: int, state: int) -> str:
 
 
 def checksum_of(state: int) -> int:
-    """Of what a peer holds in memory."""
+    """Checksum of a peer's state in memory."""
     return mix(28, state)
 
 
 def is_whole(total: int, microbatches: int, times: int = 1) -> bool:
-    """Whether every microbatch is in a sum, by its counting bits. `times`: how often is right."""
+    """Whether every microbatch is in a sum, by its counting bits. `times`: the right count."""
     return not _odd_counts(total, microbatches, times)
 
 
 def explain_sum(total: int, microbatches: int, times: int = 1) -> str:
-    """Which microbatches a sum lacks or holds too often, from its counting bits. `times`: how often is right."""
+    """The microbatches that a sum lacks or holds too often, from its counting bits. `times`: the right count."""
     odd = _odd_counts(total, microbatches, times)
     often = "once" if times == 1 else f"{times} times"
     return ", ".join(odd) or f"every microbatch {often}, but computed from wrong inputs"
@@ -177,7 +178,7 @@ def _odd_counts(total: int, microbatches: int, times: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Which steps have the same samples: every epoch visits its `blocks` in the same order."""
+    """The steps with the same samples: every epoch visits its `blocks` in the same order."""
 
     blocks: int
 
@@ -214,7 +215,7 @@ class Ideal:
     steps: tuple[IdealStep, ...]
 
     def output(self, version: int, payload: int, chosen: Chosen = ()) -> int:
-        """The last stage's output for `payload` at `version`, which crosses with codecs `chosen` for the pass."""
+        """The last stage's output for `payload` at `version`, with the codecs `chosen` for the pass."""
         for stage, state in enumerate(self.states[version]):
             payload = forward_payload(stage, state, payload)
             if stage < len(chosen):
@@ -247,9 +248,9 @@ def ideal_run(
     """Every state, sum and scale of the run without faults, in which the steps `skipped` change nothing.
 
     `visited`: by step, the step that visited its samples before (−1: none). `key_frames`: by step, as in Decision; None
-    where nothing is built on earlier visits, or not decided yet. `contributions`: by step and stage, from the outcomes.
-    `codecs`: by step, where they are chosen. `ends_share`: the first and the last of several stages hold some of the
-    same parameters. `rates`: by step, as in Decision; empty: 1 each.
+    without bases, or if not decided yet. `contributions`: by step and stage, from the outcomes. `codecs`: by step, if
+    they are chosen. `ends_share`: whether the first and the last of several stages share parameters. `rates`: by step,
+    as in Decision; empty: 1 each.
     """
     states = [tuple(initial_state(s) for s in range(stages))]
     done = []

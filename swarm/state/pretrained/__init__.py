@@ -1,1 +1,1 @@
-"""Pretrained models of others as our parameters: Hugging Face folders and GGUF files. Nothing is executed."""
+"""Imports pretrained models: Hugging Face folders and GGUF files. Nothing is executed."""

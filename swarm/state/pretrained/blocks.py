@@ -18,9 +18,9 @@ _QK = 32
 class Block:
     name: str
     values: int
-    """In a block."""
+    """Number of values in a block."""
     nbytes: int
-    """Of a block."""
+    """Bytes of a block."""
     decode: Callable[[np.ndarray], np.ndarray]
     """Whole blocks, uint8 → their values in order, fp32."""
 
@@ -108,4 +108,4 @@ UNKNOWN: dict[int, str] = {
     20: "IQ4_NL",
     23: "IQ4_XS",
 }
-"""Names of the commonest types that are refused."""
+"""Names of the most common types that are refused."""

@@ -1,6 +1,6 @@
-"""The tokenizer in a GGUF file's metadata, as a tokenizer.json: byte-level BPE whose splitting of text is known.
+"""The tokenizer in a GGUF file's metadata, as a tokenizer.json: byte-level BPE with a known text splitter.
 
-Only kinds are built of which nothing has to be guessed. For all others the model's own tokenizer.json is asked for.
+Only kinds that need no guess are built. For all others the error asks for the model's own tokenizer.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _smollm() -> pre_tokenizers.PreTokenizer:
 
 
 _RARE = frozenset({*range(32), 0x7F, 0xC0, 0xC1, *range(0xF1, 0x100)} - {*b"\t\n\r"})
-"""Control characters, and bytes of no character that is in use. SmolLM2 lacks some: it drops them from a text."""
+"""Control characters, and bytes of no used character. SmolLM2 lacks some: it drops them from a text."""
 
 _SPLITTERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {"gpt-2": _gpt2, "smollm": _smollm}
 """By `tokenizer.ggml.pre`."""
@@ -68,7 +68,7 @@ def byte_level_bpe(metadata: Mapping[str, Any], path: Path) -> bytes:
 
 
 def _letters() -> dict[int, str]:
-    """The character that stands for each byte in byte-level BPE: itself if it is printable, else the next from 256."""
+    """The character for each byte in byte-level BPE: itself if it is printable, else the next from 256."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

@@ -1,6 +1,6 @@
 """A Hugging Face folder of a Llama: config.json, *.safetensors with or without an index, tokenizer.json.
 
-Tensor names are ours already. Whatever config.json asks for beyond this program's Llama is refused by its key.
+Tensor names equal ours. A key of config.json that this program's Llama does not support is refused by name.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SHAPE = {
     "intermediate_size": "ffn_dim",
     "max_position_embeddings": "context",
 }
-"""Keys of config.json that must be there, and ours."""
+"""Required keys of config.json, and ours."""
 
 
 def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Raises StateError, OSError. The tensors stay in their files until they are wanted."""
+    """Raises StateError, OSError. The tensors stay in their files until they are used."""
     path = folder / "config.json"
     config = _read_json(path)
     shape = _shape(config, path)
@@ -63,7 +63,7 @@ def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
 
 
 def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
-    """Keys of [model]. Raises StateError for whatever this program's Llama cannot be."""
+    """Keys of [model]. Raises StateError for a property that this program's Llama does not support."""
     for key, (default, allowed, why) in _FIXED.items():
         value = config.get(key, default)
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
@@ -87,7 +87,7 @@ def _shape(config: Mapping[str, Any], path: Path) -> dict[str, object]:
 
 
 def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
-    """The base of the rotary embedding, where releases of transformers put it. Scaled positions are refused."""
+    """The base of the rotary embedding, in the places of several transformers releases. Scaling is refused."""
     theta = config.get("rope_theta", 10_000.0)
     for key in ("rope_scaling", "rope_parameters"):
         rope = config.get(key)
@@ -103,7 +103,7 @@ def _rope_theta(config: Mapping[str, Any], path: Path) -> object:
 def _tensors(folder: Path) -> dict[str, LazyTensor]:
     index = folder / _INDEX
     if (folder / _ADAPTER).exists():
-        raise StateError(folder / _ADAPTER, "is here: an adapter is no model; merge it into its model first")
+        raise StateError(folder / _ADAPTER, "is here: an adapter is not a model; merge it into its model first")
     if index.exists() and (folder / _ONE_FILE).exists():
         raise StateError(folder, f"both {_ONE_FILE} and {_INDEX} are here: remove the one that is not the model")
     places: dict[str, str] = {}

@@ -3,8 +3,8 @@
     "GGUF" | version u32 | tensors u64 | entries u64 | entries: key, type u32, value | tensors: name, dims, type, place
     | padding | values of each tensor at its place, aligned
 
-Own code, because all of it is a page, and what is claimed here is checked against the size of the file before anything
-is allocated. (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
+This parser is our own, because it is short, and it checks every claim of a file against the file's size before it
+allocates anything. (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Raises StateError naming what is wrong with the file, or a type of tensor that is not known; OSError."""
+    """Raises StateError naming the defect of the file, or an unknown tensor type; OSError."""
     size = path.stat().st_size
     if size < 24:
         raise StateError(path, f"{size} bytes is too short for a GGUF file")
@@ -92,7 +92,7 @@ def _tensor(path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kin
         known = ", ".join(found.name for found in BLOCKS.values())
         raise StateError(
             path,
-            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: take it in one of those",
+            f"tensor {name} is {UNKNOWN.get(kind, f'of type {kind}')}, known are {known}: use one of those",
         )
     if shape[-1] % block.values:
         raise StateError(path, f"tensor {name} has rows of {shape[-1]}, {block.name} has blocks of {block.values}")
@@ -103,7 +103,7 @@ def _tensor(path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kin
 
 
 class _Cursor:
-    """Reads on through the head. Whatever would reach beyond the end of the file raises StateError."""
+    """Reads the head in order. A read beyond the end of the file raises StateError."""
 
     def __init__(self, path: Path, data: np.ndarray) -> None:
         self.path = path
@@ -122,7 +122,7 @@ class _Cursor:
         return struct.unpack(form, self.take(struct.calcsize(form)).tobytes())[0]
 
     def count(self, least_bytes: int) -> int:
-        """A number of things, each of which takes at least so many bytes of what is left."""
+        """A number of items, each of which takes at least `least_bytes` of the rest."""
         count = int(self.number("<Q"))
         if count * least_bytes > len(self.data) - self.position:
             raise StateError(self.path, f"its head announces {count} entries, more than the file has room for")

@@ -1,7 +1,7 @@
 """A Llama in a GGUF file: its metadata as our keys, its tensors under our names and in our order of rows.
 
 llama.cpp rotates neighbouring pairs of a head's values, we the two halves of a head (as Hugging Face does). Its
-converter permutes the rows of the query and key projections to make up for it; that is undone here.
+converter permutes the rows of the query and key projections to compensate; that is undone here.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SHAPE = {
     "feed_forward_length": "ffn_dim",
     "attention.head_count": "heads",
 }
-"""Keys below `llama.` that must be there, and ours."""
+"""Required keys below `llama.`, and ours."""
 
 
 def open_gguf(path: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Raises StateError, OSError. Without `tokenizer` it is built from the metadata, where that is sound."""
+    """Raises StateError, OSError. Without `tokenizer` it is built from the metadata, if that is possible."""
     file = read_parts(path)
     shape = _shape(file, path)
     heads = {"attn_q": shape["heads"], "attn_k": shape["kv_heads"]}
@@ -73,7 +73,7 @@ def _end(file: Gguf, raw: bytes, path: Path) -> EndOfText | None:
     for special in specials(raw, str(path)):
         if special.number == told:
             return EndOfText(special.token, special.number, "tokenizer.ggml.eos_token_id")
-    raise StateError(path, f"tokenizer.ggml.eos_token_id = {told!r:.80}, which is no special token of its tokenizer")
+    raise StateError(path, f"tokenizer.ggml.eos_token_id = {told!r:.80}, which is not a special token of its tokenizer")
 
 
 def _shape(file: Gguf, path: Path) -> dict[str, Any]:
@@ -90,7 +90,9 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
     shape: dict[str, Any] = {ours: get(key) for key, ours in _SHAPE.items()}
     shape["kv_heads"] = get("attention.head_count_kv", shape["heads"])
     if type(shape["kv_heads"]) is not int or shape["kv_heads"] < 1:
-        raise StateError(path, f"llama.attention.head_count_kv = {shape['kv_heads']!r:.80}: every layer has as many")
+        raise StateError(
+            path, f"llama.attention.head_count_kv = {shape['kv_heads']!r:.80}: write one number for all layers"
+        )
     shape["norm_eps"] = _decimal(get("attention.layer_norm_rms_epsilon", 1e-5))
     shape["rope_theta"] = _decimal(get("rope.freq_base", 10_000.0))
     embedding = file.tensors.get("token_embd.weight")
@@ -114,12 +116,12 @@ def _shape(file: Gguf, path: Path) -> dict[str, Any]:
 
 
 def _decimal(value: object) -> object:
-    """The number that was meant, such as 1e-5, by its fp32 in the file."""
+    """The intended decimal, such as 1e-5, of an fp32 in the file."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _our_name(name: str) -> str:
-    """Our name of a tensor; one that has none keeps its own, and is refused by it."""
+    """Our name of a tensor. A tensor without one keeps its own name, and is refused by it."""
     if name in _NAMES:
         return _NAMES[name]
     block, _, rest = name.partition(".")
@@ -133,7 +135,7 @@ def _our_name(name: str) -> str:
 def _lazy(tensor: GgufTensor, permuted_heads: int, path: Path, name: str) -> LazyTensor:
     rows = tensor.shape[0]
     if permuted_heads and rows % (2 * permuted_heads):
-        raise StateError(path, f"tensor {name} has {rows} rows, which are no {permuted_heads} heads of pairs")
+        raise StateError(path, f"tensor {name} has {rows} rows, which are not {permuted_heads} heads of pairs")
 
     def load() -> torch.Tensor:
         values = tensor.values()

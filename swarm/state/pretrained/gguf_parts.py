@@ -1,7 +1,7 @@
 """A GGUF model in several files, as llama-gguf-split writes them: NAME-00001-of-00003.gguf and so on.
 
-The first part has the metadata, and each a share of the tensors; a part alone looks like a whole model with some
-tensors missing, or, if the head lies in another one, like a model whose head is its embedding.
+The first part has the metadata, and each part a share of the tensors. A part alone looks like a model with missing
+tensors; without its head it looks like a model whose head is its embedding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_PARTS = 4096
 
 
 def read_parts(path: Path) -> Gguf:
-    """The model of which `path` is the file, or any of the parts. Raises StateError naming a part that is missing."""
+    """The model of the file `path`, or of all its parts. Raises StateError naming a missing part."""
     part = read_gguf(path)
     count = part.metadata.get("split.count", 1)
     named = _PART.fullmatch(path.name)
@@ -27,8 +27,8 @@ def read_parts(path: Path) -> Gguf:
     if named is None or count != told or not 1 <= told <= _MAX_PARTS:
         raise StateError(
             path,
-            f"its metadata say that it is one of {count!r:.20} parts (split.count), its name says {told}: parts keep "
-            "the names they were given, such as model-00001-of-00002.gguf",
+            f"its metadata says that it is one of {count!r:.20} parts (split.count), its name says {told}: parts keep "
+            "their original names, such as model-00001-of-00002.gguf",
         )
     names = [f"{named['name']}-{number:05d}-of-{told:05d}{path.suffix}" for number in range(1, told + 1)]
     missing = [name for name in names if not (path.parent / name).is_file()]
@@ -42,7 +42,7 @@ def _joined(path: Path, parts: list[tuple[Path, Gguf]]) -> Gguf:
     for number, (where, part) in enumerate(parts):
         if part.metadata.get("split.no") != number or part.metadata.get("split.count") != len(parts):
             told = f"{part.metadata.get('split.no')!r:.20} of {part.metadata.get('split.count')!r:.20}"
-            raise StateError(where, f"its metadata say part {told} (split.no counts from 0): parts of other models?")
+            raise StateError(where, f"its metadata says part {told} (split.no counts from 0): parts of other models?")
         for name, tensor in part.tensors.items():
             if name in whole.tensors:
                 raise StateError(where, f"tensor {name} is in another part too")

@@ -23,19 +23,19 @@ class PretrainedModel:
     section: ModelSection
     """Its shape, not cut."""
     tensors: dict[str, LazyTensor]
-    """By name, all that `section` has."""
+    """By name, all tensors of `section`."""
     tokenizer: bytes
     """tokenizer.json"""
     notes: tuple[str, ...] = ()
-    """What a person should know of how it was read."""
+    """Notes for the user about how it was read."""
 
     @property
     def tied(self) -> bool:
-        """Embedding and head are one matrix."""
+        """Whether embedding and head are one matrix."""
         return self.section.tie_embeddings
 
     def untied(self) -> PretrainedModel:
-        """The same model with a head of its own, which is a copy of the embedding."""
+        """The same model with its own head, a copy of the embedding."""
         section = self.section.model_copy(update={"tie_embeddings": False})
         return replace(self, section=section, tensors={**self.tensors, HEAD: self.tensors[EMBEDDING]})
 
@@ -57,15 +57,15 @@ def assemble(
 ) -> PretrainedModel:
     """Check that `tensors`, of `layers` layers, are those of a Llama of `shape` (keys of ModelSection).
 
-    The counts in a file's head are only claims: nothing is built from them before the tensors bear them out. `end`:
-    the token that ends a text, as the model's own files say. A head that differs from the embedding is kept, whatever
-    the configuration says of the two: it is what was trained.
+    The counts in a file's head are only claims: nothing is built from them before the tensors confirm them. `end`: the
+    token that ends a text, as the model's own files say. A head that differs from the embedding is kept, even if the
+    configuration says that they are tied: it was trained.
     """
     notes = []
     if tied and HEAD in tensors and not _same(tensors[HEAD], tensors.get(EMBEDDING)):
         tied = False
         notes.append(
-            "the configuration says that embedding and head are tied, but the file has a head of its own, which "
+            "the configuration says that embedding and head are tied, but the file has a separate head, which "
             "differs: both were imported"
         )
     if end is not None:
@@ -74,7 +74,7 @@ def assemble(
     try:
         section = ModelSection(**{"cuts": (), "tie_embeddings": tied, **shape})  # type: ignore[arg-type]
     except ValueError as error:
-        raise StateError(where, f"no Llama of this program: {explain(error)}") from None
+        raise StateError(where, f"not a Llama of this program: {explain(error)}") from None
     if section.layers != layers:
         raise StateError(where, f"says it has {section.layers} layers, its tensors are of {layers}")
     if EMBEDDING in tensors and (shape_of := tensors[EMBEDDING].shape) != (section.vocab_size, section.dim):
@@ -94,7 +94,8 @@ def assemble(
     built = Tokenizer(tokenizer, f"the tokenizer of {where}")
     if built.guesses:
         raise StateError(
-            where, f"its tokenizer has {', '.join(built.guesses)}, and no file says by eos_token_id which ends a text"
+            where,
+            f"its tokenizer has {', '.join(built.guesses)}, and no eos_token_id says which one ends a text",
         )
     known = built.vocab_size
     if known > section.vocab_size:
@@ -113,9 +114,9 @@ def read_tokenizer(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise StateError(path, "there is none: name the model's tokenizer.json with --tokenizer") from None
+        raise StateError(path, "there is no such file: name the model's tokenizer.json with --tokenizer") from None
 
 
 def count_layers(names: list[str]) -> int:
-    """How many layers our names are of: never more than there are names, whatever numbers are in them."""
+    """Number of layers in our names: never more than there are names, whatever numbers they contain."""
     return len({name.split(".")[2] for name in names if name.startswith("model.layers.")})

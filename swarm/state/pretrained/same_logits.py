@@ -1,7 +1,7 @@
-"""Whether an imported model is the one it was made from: both compute the logits of a short text.
+"""Checks that an imported model equals its source: both compute the logits of a short text.
 
-A check of the whole way, against a program that is not ours: transformers, where it is installed and the source is a
-folder that it can open. It finds what no list of keys does.
+It checks the whole import against an independent program: transformers, if it is installed and can open the source
+folder. So it finds differences that no list of keys does.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from swarm.state.pretrained.model import PretrainedModel
 
 TOKENS = 24
 TOLERANCE = 2e-3
-"""Of the largest logit: other kernels round otherwise."""
+"""Of the largest logit: other kernels round differently."""
 
 
 def compare_logits(source: Path, found: PretrainedModel, free_bytes: int) -> str:
-    """What came of it, in words. Raises StateError when the logits are others: it is not the same model.
+    """The result in words. Raises StateError when the logits differ: it is not the same model.
 
     `free_bytes`: memory that may be used; both models are held at once.
     """
@@ -35,7 +35,7 @@ def compare_logits(source: Path, found: PretrainedModel, free_bytes: int) -> str
     ids = _ids(found.section.vocab_size, min(TOKENS, found.section.context))
     try:
         theirs = _theirs(source, ids)
-    except Exception as error:  # whatever a release of transformers makes of a folder
+    except Exception as error:  # a release of transformers may raise anything
         return f"not compared: transformers cannot open it ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     ours = _ours(found, ids)
     if ours.shape != theirs.shape:
@@ -47,7 +47,7 @@ def compare_logits(source: Path, found: PretrainedModel, free_bytes: int) -> str
         raise StateError(
             source,
             f"transformers computes other logits from it than this program (they differ by {worst:.2g} of the largest):"
-            " it asks for something that this program's Llama does not have",
+            " it has something that this program's Llama does not support",
         )
     return f"compared with transformers: the logits are the same, but for {worst:.1g} of the largest"
 

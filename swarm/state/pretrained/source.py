@@ -1,4 +1,4 @@
-"""Where a pretrained model comes from: a Hugging Face folder or a GGUF file, told apart by what is there."""
+"""The source of a pretrained model: a Hugging Face folder or a GGUF file, recognised by its content."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from swarm.state.pretrained.model import NO_PICKLE, PretrainedModel
 
 
 def open_pretrained(source: Path, tokenizer: Path | None = None) -> PretrainedModel:
-    """Open what is at `source`; `tokenizer`: a tokenizer.json in place of its own. No tensor is read yet.
+    """Open the model at `source`; `tokenizer`: a tokenizer.json in place of its own. No tensor is read yet.
 
-    Raises StateError naming what this program's Llama cannot be; CorpusError for a tokenizer; OSError.
+    Raises StateError naming the unsupported property; CorpusError for a tokenizer; OSError.
     """
     if source.is_dir():
         return open_folder(source, tokenizer)

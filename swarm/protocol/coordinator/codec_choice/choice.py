@@ -1,8 +1,8 @@
-"""The codecs of a run that leaves them to be chosen: one for each boundary and direction, from step to step.
+"""The codecs of a run with automatic choice: one for each boundary and direction, from step to step.
 
-Chosen when a training pass is opened, and nowhere else: the opening tells it to every peer, so that nothing depends on
-who carries what, and the decision records it, so that `reference` does the same. Whatever a peer says of its links, it
-can change only which of the ladder's codecs is taken.
+The coordinator chooses when it opens a training pass, and only then. The opening tells the choice to every peer, so it
+does not depend on the actor that carries a frame. The decision records the choice, so that `reference` uses the same
+codecs. A peer's reports about its links can only change which codec of the ladder is taken.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from swarm.protocol.messages import CodecPair, Decision, StageTable
 from swarm.protocol.outbox import Outbox
 
 DWELL = 5
-"""Steps that a choice stands before a gentler one may be made. A harder one may be made at every step."""
+"""Number of steps that a choice stands before a gentler one may be made. A harder one may be made at every step."""
 LONGEST_DWELL = 80
 
 
 class CodecChoice:
-    """`current` by boundary 1, 2, …: of the last training pass that was opened. Empty where there is no choice."""
+    """`current` by boundary 1, 2, …: the codecs of the last opened training pass. Empty if there is no choice."""
 
     def __init__(
         self, ladders: CodecLadders | None, stages: int, last: Decision | None, members: Members, out: Outbox
     ) -> None:
-        """`last`: the newest decision on disk, whose codecs are gone on with."""
+        """`last`: the newest decision on disk, whose codecs the run continues with."""
         self._ladders = ladders
         self._members = members
         self._out = out
@@ -37,15 +37,15 @@ class CodecChoice:
         self._origin = "the start, until the links are measured"
         if ladders is not None and last is not None and len(last.codecs) == stages - 1 and ladders.has(last.codecs):
             self.current = last.codecs
-            self._origin = f"goes on with the codecs of step {last.step + 1}"
+            self._origin = f"continues with the codecs of step {last.step + 1}"
         self._since: int | None = None
-        """The step from which the choice stands; None before it was told."""
+        """The step from which the choice stands; None before it was reported."""
         self._dwell = DWELL
         self._relaxed = False
-        """The last change was to gentler codecs."""
+        """Whether the last change was to gentler codecs."""
 
     def choose(self, tables: Sequence[StageTable], step: int) -> tuple[CodecPair, ...]:
-        """For the training pass of `step`, over these tables."""
+        """The codecs for the training pass of `step`, over these tables."""
         ladders = self._ladders
         if ladders is None or not self.current:
             return self.current
@@ -62,7 +62,7 @@ class CodecChoice:
         self.current, changes = choose(ladders, carried, seconds, self.current, relax=relax)
         if changes:
             harder = changes[0].harder  # all are, or none
-            if harder and self._relaxed and not relax:  # taken back at once: not tried again so soon
+            if harder and self._relaxed and not relax:  # undone at once, so do not try it again soon
                 self._dwell = min(2 * self._dwell, LONGEST_DWELL)
             self._relaxed = not harder
             self._since = step

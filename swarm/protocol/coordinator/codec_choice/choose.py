@@ -1,8 +1,8 @@
-"""Choosing codecs by what the links carry: the gentlest ones that keep the wire off the critical path.
+"""Chooses codecs by the link rates: the gentlest ones that keep the network off the critical path.
 
-The wire of a peer is out of the way when the frames that it sends for one microbatch take less time than the slowest
-stage computes on one. A pure function, so that the choice can be tested and told; that it is the same for everybody in
-a pass is the coordinator's business (`codec_choice`).
+The network is off the critical path when each peer sends its frames for one microbatch in less time than the slowest
+stage computes on one. This file is a pure function, so that the choice can be tested and explained. `CodecChoice`
+ensures that all peers of a pass use the same choice.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from swarm.protocol.ids import Direction
 from swarm.protocol.messages import CodecPair
 
 LIMIT = 0.8
-"""Of the slowest stage's time, so much may be sent in. Above it a harder codec is chosen."""
+"""Largest ratio of sending time to the slowest stage's time. Above it a harder codec is chosen."""
 ROOM = 0.6
-"""A gentler codec must fit into so much: a rate that is measured a third lower later on changes nothing."""
+"""Largest ratio for a gentler codec: a rate that is later measured a third lower does not change the choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Another codec at one boundary in one direction."""
+    """A new codec at one boundary in one direction."""
 
     slot: Slot
     before: str
@@ -35,11 +35,11 @@ class Change:
 def choose(
     ladders: CodecLadders, burdens: Sequence[LinkLoad], pace_s: float, current: Sequence[CodecPair], *, relax: bool
 ) -> tuple[tuple[CodecPair, ...], tuple[Change, ...]]:
-    """The codecs of the next step, by boundary 1, 2, …, and what changes in them.
+    """The codecs of the next step, by boundary 1, 2, …, and the changes.
 
-    `pace_s`: seconds of the slowest stage per microbatch. `current` must be on the ladders. `relax`: gentler ones may
-    be chosen, by one rung; while something is too slow only harder ones are. A sender that is not measured hardens
-    nothing, and keeps what it sends from becoming gentler than the start.
+    `pace_s`: seconds of the slowest stage per microbatch. `current` must be on the ladders. `relax`: whether codecs may
+    become gentler, by one rung; while a link is too slow, codecs only become harder. A sender without a measurement
+    makes no codec harder, and its frames do not become gentler than at the start.
     """
     choice = _Choice(ladders, burdens, pace_s, current)
     if not choice.harden() and relax:
@@ -48,7 +48,7 @@ def choose(
 
 
 class _Choice:
-    """A choice in the making: by slot the number of the rung."""
+    """A choice in progress: the rung of each slot."""
 
     def __init__(
         self, ladders: CodecLadders, burdens: Sequence[LinkLoad], pace_s: float, current: Sequence[CodecPair]
@@ -68,9 +68,10 @@ class _Choice:
                 self._of[slot].append(burden)
 
     def harden(self) -> bool:
-        """Until no burden is over the limit that a harder codec could ease. Whether any was.
+        """Choose harder codecs until no load exceeds the limit that a harder codec could reduce. Returns whether any
+        did.
 
-        Of what a burden carries, the gentlest coded is hardened first, an activation before a gradient.
+        Of the frames of a load, the gentlest codec is hardened first, an activation before a gradient.
         """
         found = False
         for burden in sorted(self._burdens, key=self._load, reverse=True):
@@ -84,10 +85,11 @@ class _Choice:
         return found
 
     def relax(self) -> None:
-        """By one rung where there is room. What is coded hardest is relaxed first, a gradient before an activation.
+        """Choose gentler codecs by one rung where there is room: the hardest codec first, a gradient before an
+        activation.
 
-        No further at once: a link that has little to carry may seem faster than it is (bursts, buffers on the way), and
-        to find that out should cost little.
+        Only one rung at a time: a link with little traffic may seem faster than it is (bursts, buffers on the way), and
+        finding that out should cost little.
         """
         for slot in sorted(self._rungs, key=lambda s: (-self._rungs[s], s[1] is Direction.FORWARD, s[0])):
             if self._may_relax(slot):
@@ -135,19 +137,19 @@ class _Choice:
     def _reason(self, slot: Slot) -> str:
         measured = [burden for burden in self._of[slot] if burden.rate is not None]
         if not measured:
-            return "its senders are not measured: as at the start"
+            return "its senders are not measured: use the codec of the start"
         harder = self._rungs[slot] > self._before[slot]
         tightest = max(measured, key=lambda burden: self._load(burden, self._before if harder else self._rungs))
         assert tightest.rate is not None
         before, after = (1000 * self._pace_s * self._load(tightest, rungs) for rungs in (self._before, self._rungs))
-        verdict = "" if self._load(tightest) <= LIMIT else "; nothing that may be chosen is fast enough"
+        verdict = "" if self._load(tightest) <= LIMIT else "; no codec of the ladder is fast enough"
         return (
             f"{tightest.name} carries {tightest.rate / 1e6:.3g} MB/s: {after:.3g} ms for a microbatch (before: "
-            f"{before:.3g} ms), which takes the slowest stage {1000 * self._pace_s:.3g} ms to compute{verdict}"
+            f"{before:.3g} ms), while the slowest stage computes for {1000 * self._pace_s:.3g} ms{verdict}"
         )
 
     def _load(self, burden: LinkLoad, rungs: Mapping[Slot, int] | None = None) -> float:
-        """Seconds of sending ÷ seconds of the slowest stage, for a microbatch. 0 where nothing is measured."""
+        """Seconds of sending ÷ seconds of the slowest stage, for a microbatch. 0 if nothing is measured."""
         if burden.rate is None:
             return 0.0
         chosen = self._rungs if rungs is None else rungs

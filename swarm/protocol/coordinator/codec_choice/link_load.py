@@ -1,8 +1,8 @@
-"""What the uplinks and links of a training pass have to carry: how many of which frames, and how fast they are.
+"""The loads of the uplinks and links in a training pass: the frames that they carry, and their rates.
 
-Counted per microbatch of the whole run. Of a stage with replicas each peer sends its share of the frames. What it sends
-to average its gradients does not count: it does that when it has nothing else left to send, so that no codec can hide
-it (docs/slow-links.md).
+Counted per microbatch of the whole run. Each replica of a stage sends its share of the frames. The traffic of averaging
+gradients does not count: a peer averages when it has no more frames to send, so no codec can hide that traffic
+(docs/slow-links.md).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from swarm.protocol.messages import StageTable
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a peer's speed; None and absent: nothing."""
+    """What is known of a peer's speed; None or absent: unknown."""
 
     seconds_per_microbatch: float | None = None
     uplink: float | None = None
-    """Bytes a second: its own limit."""
+    """Bytes/s: its own limit."""
     links: Mapping[Actor, float] = field(default_factory=dict)
-    """Bytes a second that come from each sender."""
+    """Bytes/s received from each sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class LinkLoad:
     frames: Mapping[Slot, float]
     """Frames that it carries per microbatch of the run."""
     rate: float | None
-    """Bytes a second; None: not measured."""
+    """Bytes/s; None: not measured."""
 
 
 def burdens(tables: Sequence[StageTable], measured: Mapping[Actor, Measured]) -> list[LinkLoad]:
-    """Of every peer that sends frames, and of every link between two of them that is measured.
+    """The loads of every peer that sends frames, and of every measured link between two of them.
 
-    An uplink carries at least what the fastest of its links does. Who has a limit is taken at its word, since frames
-    that share it come in more slowly than it is; unless all come in at less than half of it.
+    An uplink carries at least the rate of its fastest link. If a peer reports a limit, the limit counts, since frames
+    that share the uplink arrive more slowly; unless the fastest link carries less than half of it.
     """
     limits = {actor: known.uplink for actor, known in measured.items() if known.uplink is not None}
     return [*_uplinks(tables, measured, limits), *_links(tables, measured, limits)]
@@ -94,6 +94,6 @@ def _links(
 
 
 def _shares(table: StageTable) -> list[tuple[Actor, float]]:
-    """Whoever has microbatches, and which part of all."""
+    """The actors with microbatches, and the fraction of all microbatches that each has."""
     counts = Counter(table.assignment)
     return [(table.roster[who], counts[who] / len(table.assignment)) for who in sorted(counts)]

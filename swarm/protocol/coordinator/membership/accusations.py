@@ -1,9 +1,9 @@
-"""Who may be to blame for what fails in a step: who says that it failed, and who sent it what it failed on.
+"""The peers that may have caused the failures of a step: the peer that reports a failure, and the senders of its input.
 
-That something failed is one peer's word, and so accuses that peer too. The step goes on without it, or is done again
-without those who are accused more often than a sibling. Whoever is common to several failures is left, and struck when
-the step is decided; who failed on what that one sent is forgiven. Who says falsely that it failed is common to all that
-it says.
+A failure is reported by one peer alone, so the report accuses that peer too. The step continues without it, or is done
+again without the peers that are accused more often than a sibling. A peer that is common to several failures stays
+accused and gets a strike when the step is decided; the peers that failed on its data are cleared. A peer that reports
+false failures is common to all of its own reports.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from swarm.protocol.ids import Microbatch
 
 MOST_FAILURES = 256
-"""Of one step, the newest."""
+"""Number of failures kept for one step, the newest ones."""
 REMEMBERED = 4096
-"""Peers, those that were accused last."""
+"""Number of peers kept, those accused last."""
 MOST_DOUBTS = 64
 LASTING = 2
-"""So often a peer must have failed, in one step after the other, for what nobody else can have had a part in."""
+"""Number of consecutive steps in which a peer must have failed alone before it counts as guilty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a peer says that it failed on, in a training pass. Peers by id: a restart is no other one."""
+    """A failure that a peer reports in a training pass. Peers are named by id, so a restart does not change them."""
 
     stage: int
     microbatch: Microbatch | None
-    """None: it was not over one of them."""
+    """None: the failure did not concern a microbatch."""
     who: str
     senders: frozenset[str]
-    """Of what the microbatch is made from there, but for the coordinator."""
+    """The peers that sent the inputs of the microbatch there, without the coordinator."""
     reason: str
     nonfinite: bool = False
     near: frozenset[int] = frozenset()
@@ -49,14 +49,14 @@ class Failure:
 
 
 class Accusations:
-    """Failures are of the step that is not decided yet; doubts outlive it."""
+    """The failures are those of the undecided step; the doubts outlive it."""
 
     def __init__(self) -> None:
         self.failures: list[Failure] = []
         self._accusers: defaultdict[str, set[str]] = defaultdict(set)
-        """Of whom, in this step."""
+        """By accused peer: the peers that accuse it in this step."""
         self._doubts: Counter[str] = Counter()
-        """How often a peer was accused of late, by different ones in each step."""
+        """How often a peer was accused lately, counting different accusers in each step."""
 
     def note(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -70,20 +70,20 @@ class Accusations:
             del self._doubts[next(iter(self._doubts))]
 
     def against(self, peer: str) -> int:
-        """How many peers have failed on what it sent, or were that peer, in this step."""
+        """How many peers accuse `peer` in this step: those that failed on its data, and itself if it failed."""
         return len(self._accusers.get(peer, ()))
 
     def common(self, stage: int, m: Microbatch) -> frozenset[str]:
-        """Who is accused in every failure of `stage` on a microbatch."""
+        """The peers that are accused in every failure of `stage` on microbatch `m`."""
         return _common(each for each in self.failures if (each.stage, each.microbatch) == (stage, m))
 
     @property
     def common_to_nonfinite(self) -> frozenset[str]:
-        """Who is accused whenever something was not finite."""
+        """The peers that are accused in every non-finite result."""
         return _common(each for each in self.failures if each.nonfinite)
 
     def nobodys_fault(self) -> None:
-        """What is not finite is so whoever computes it: nobody is accused of that."""
+        """The result is not finite whichever peer computes it: withdraw all accusations about non-finite results."""
         before = {peer: len(accusers) for peer, accusers in self._accusers.items()}
         self.failures = [failure for failure in self.failures if not failure.nonfinite]
         self._count()
@@ -91,13 +91,14 @@ class Accusations:
         self._doubts = +self._doubts
 
     def settle(self, workers: Iterable[str], left_out: frozenset[str] = frozenset()) -> list[str]:
-        """The step is decided by what these have done. Who is at fault for what failed in it; one doubt less of others.
+        """The step is decided by the work of `workers`. Return the guilty peers. Reduce the doubts about workers that
+        nobody accused.
 
-        `left_out`: it was not finite before they were. One of them is at fault: who was doubted most often, if that is
-        not the first time, or if it is the only one.
+        `left_out`: the peers without which the result became finite. The most doubted of them is guilty, if this is not
+        its first doubt or if it is the only one.
 
-        The fewest that explain all failures: first who was accused most often of late, and among equals who has done
-        nothing of what is decided, then who failed itself.
+        Otherwise the guilty are the smallest set that explains all failures. Prefer the peers accused most often
+        lately; then those that did nothing of the decided work; then those that reported a failure themselves.
         """
         worked = frozenset(workers)
         failed_itself = {failure.who for failure in self.failures}

@@ -1,7 +1,8 @@
-"""Peers whose word that nothing finite comes of their stage is not believed, since nobody else sees it.
+"""Peers whose report of a non-finite result is not believed, since no other stage confirms it.
 
-Whoever is alone in a stage could otherwise end a run by saying so, or send it back again and again. It loads its state
-anew, once: memory changes by itself now and then. After that it is left out, and somebody else takes its stage.
+A peer that is alone in its stage could otherwise end a run with such reports, or send it back again and again. The peer
+loads its state anew once, since memory errors happen now and then. If it reports the same again it is left out, and
+another peer takes its stage.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from swarm.protocol.ids import Actor
 
 IF_DIVERGED = "If the run has diverged, a lower `swarm-peer control rate` sends it back to its last good checkpoint"
 REMEMBERED = 4096
-"""Peers, those that were doubted last."""
+"""Number of peers kept, those doubted last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """The replicas of one stage say something of it that nobody else confirms."""
+    """The replicas of one stage report something of their stage that no other stage confirms."""
 
     stage: int
     who: tuple[Actor, ...]
@@ -26,49 +27,50 @@ class Doubted:
 
 
 def is_confirmed(stages: Collection[int], peers: Iterable[str], of: int) -> bool:
-    """Whether what is said of `stages` is said from more than one place: peers of one stage may lie alike.
+    """Whether reports about `stages` come from more than one place. Peers of one stage may all lie.
 
-    `peers`: by id, who says so. `of`: how many stages there are. Where there is one alone, two peers must say so.
+    `peers`: ids of the reporting peers. `of`: number of stages in the run. If there is only one stage, two peers must
+    report.
     """
     return len(stages) > 1 or (of == 1 and bool(stages) and len(set(peers)) > 1)
 
 
 def what_is_spoilt(stages: Collection[int], version: int) -> str:
-    """In words. `stages`: at least one, whose state at `version` is not finite."""
+    """Text for the event log. `stages`: at least one, each with a non-finite state at `version`."""
     names = ", ".join(map(str, stages))
     when = f"after step {version - 1}" if version else "at the start"
     return f"parameters or moments of stage {names} are not finite {when}"
 
 
 class Doubts:
-    """By peer, whatever its incarnation, as long as this coordinator leads."""
+    """By peer id, for all incarnations, as long as this coordinator leads."""
 
     def __init__(self) -> None:
         self._reloaded: dict[str, str] = {}
-        """Who was told to load its state anew, and why."""
+        """The peers that were told to load their state anew, and why."""
         self.left_out: dict[str, str] = {}
-        """Who is given nothing any more, even if its stage has nobody else; and why."""
+        """The peers that get no work any more, even if their stage has no other peer; and why."""
         self._said: dict[int, set[Actor]] = {}
-        """By stage, who has said of it in an attempt at the present step that nothing finite comes of it."""
+        """By stage: the actors that reported a non-finite result of their stage in an attempt at the current step."""
 
     def say(self, stage: int, who: Iterable[Actor]) -> None:
-        """These say so of their stage, each after its own computation or as one of those who share its sums."""
+        """Record that the actors `who` report a non-finite result of `stage`: each computed it, or shares its sums."""
         self._said.setdefault(stage, set()).update(who)
 
     def who_said(self, stage: int) -> tuple[Actor, ...]:
         return tuple(sorted(self._said.get(stage, ())))
 
     def forgive(self) -> None:
-        """The organiser believes them."""
+        """The organiser believes the reports: forget all doubts."""
         self._reloaded.clear()
         self.left_out.clear()
 
     def forget(self) -> None:
-        """The present step is decided, or tried anew as if nothing had been said."""
+        """The current step is decided, or is tried again from the start: forget its reports."""
         self._said.clear()
 
     def doubt(self, doubted: Doubted) -> list[Actor]:
-        """Who of these is to load its state anew. The others have done so before: they are left out from now on."""
+        """Return the actors that are to load their state anew. The others did so before: leave them out from now on."""
         reload = [actor for actor in doubted.who if actor.peer not in self._reloaded]
         for actor in doubted.who:
             known = self._reloaded if actor in reload else self.left_out

@@ -1,7 +1,7 @@
-"""Who has said nothing for too long, judged against measured quantiles and the step budget (`deadlines`).
+"""Detects members that are silent for too long, compared with measured quantiles and the step budget (`timeouts`).
 
-If many fall silent together it may be us who are cut off: they are waited for. Once some of them are heard again the
-others have their usual deadline from then on, as if they had been heard too.
+If many members fall silent together, the coordinator itself may be cut off, so it waits for them longer. Once some of
+them are heard again, the others have their usual deadline from that moment on, as if they had been heard too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from swarm.protocol.timeouts import shortest_silence, silence_deadline
 
 
 class FailureDetector:
-    """Judged once a heartbeat."""
+    """Call `judge` once per heartbeat."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._together: dict[Actor, float] = {}
-        """Who fell silent when many did and has not been heard since; when it was last heard."""
+        """The members that fell silent together and have not been heard since; with the time each was last heard."""
         self._many_at = -math.inf
-        """When many were last silent at once."""
+        """When many members were last silent at once."""
         self.back: tuple[Actor, ...] = ()
-        """Of those the ones that have been heard again since the last look."""
+        """The members of that group that have been heard again since the last call."""
 
     @property
     def waited_for(self) -> frozenset[Actor]:
-        """Of whom nothing is known, and nothing follows from that: as many were silent at once."""
+        """Actors that fell silent when many did: their silence does not show that they are gone."""
         return frozenset(self._together)
 
     def judge(self, members: Members, now: float) -> list[tuple[Member, str]]:
-        """Whom to give up, and why."""
+        """The members to give up, and why."""
         everyone = list(members)
         quiet = [(m, self._usual(m)) for m in everyone if now - m.heard_at > self._shortest]
         quiet = [(m, usual) for m, usual in quiet if now - m.heard_at > usual]
@@ -53,7 +53,7 @@ class FailureDetector:
         return lost
 
     def _follow(self, members: Members) -> None:
-        """Who of those that fell silent together is heard again, or gone."""
+        """Update the group of members that fell silent together: remove those that are heard again or gone."""
         there = {actor: member for actor in self._together if (member := members.get(actor)) is not None}
         self.back = tuple(actor for actor, member in there.items() if member.heard_at != self._together[actor])
         self._together = {a: m.heard_at for a, m in there.items() if a not in self.back}

@@ -1,4 +1,4 @@
-"""What earlier passes teach the next one: pairs that cannot talk, what has failed in this step and with whom."""
+"""What earlier passes teach the next one: pairs that cannot connect, and the failures of this step."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
 
 BLOCKED_STEPS = 10
-"""For how many steps a pair that could not talk is not made neighbours."""
+"""Number of steps for which a pair that could not connect is not made neighbours."""
 MOST_REST_S = 600.0
-"""Between two attempts at a step by the same peers that failed at it, at most."""
+"""Longest pause in seconds between two attempts at a step by the same peers."""
 MOST_CASTS = 64
-"""Of one step, that are tried without a rest."""
+"""Number of different sets of peers that are tried at one step without a pause."""
 
 MOST_TOLD = 4
-"""Failures, in the reason why a step rests."""
+"""Number of failures that the reason for a pause names."""
 
 Cast = frozenset[str]
 """The peers that do a step, by id."""
 
 
 class FailureHistory:
-    """`aborts`, `nonfinite` and all failures are of the step that is not decided yet; the rest outlives it."""
+    """`aborts`, `nonfinite` and all failures belong to the undecided step; the rest outlives it."""
 
     def __init__(self) -> None:
         self.aborts = 0
-        """Passes given up since the last decision."""
+        """Number of passes aborted since the last decision."""
         self.nonfinite = 0
-        """1 when something of this step was not finite: the next attempt may skip."""
+        """1 if an attempt at this step was not finite: the next attempt may skip the step."""
         self.probation = Probation()
         self.accusations = Accusations()
         self.halves = Halves()
         self.doubts = Doubts()
         self._cast: Cast = frozenset()
-        """Of the newest attempt at a step."""
+        """The peers of the newest attempt at a step."""
         self._failed_with: Counter[Cast] = Counter()
-        """Attempts at this step that were given up because somebody failed, by who did it."""
+        """Number of attempts at this step that were aborted because a peer failed, by the peers that took part."""
         self._failed_at = 0.0
-        """The last of them."""
+        """Time of the last of these attempts."""
         self._why = ""
-        """Why that one was given up."""
+        """Why the last of these attempts was aborted."""
         self._idlers = Probation()
-        """Who held up a forward-only pass. Its steps are the evaluations of this coordinator."""
+        """Probation of the peers that held up a forward-only pass. One evaluation counts as one step here."""
         self._evaluations = 0
         self._blocked: dict[Pair, int] = {}
 
@@ -61,20 +61,20 @@ class FailureHistory:
     # ------------------------------------------------------------ a step that fails
 
     def not_finite(self) -> None:
-        """The next attempt is to skip the step if it is so again. What failed for that reason does not then."""
+        """The next attempt skips the step if it is not finite again. Withdraw accusations about non-finite results."""
         self.nonfinite = 1
         self.accusations.nobodys_fault()
 
     def not_believed(self) -> None:
-        """That something of this step is not finite is seen in one place alone: it is found out anew."""
+        """Only one place reports that this step is not finite: try it again from the start."""
         self.nonfinite = 0
         self.halves.clear()
         self.doubts.forget()
 
     def leaves_half_out(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
-        """A step came out not finite, by the work of these. Whether it is to be done again without half of them.
+        """The step was not finite by the work of `rosters`. Whether to do it again without half of the peers.
 
-        Not where a microbatch was not finite with all who could compute or send it: then that is known.
+        False if a microbatch was not finite with every peer that could compute or send it: then the cause is known.
         """
         halves = self.halves
         if halves.begun:
@@ -83,34 +83,34 @@ class FailureHistory:
 
     @property
     def turns(self) -> int:
-        """How far the next attempt is to be wired another way round than the first."""
+        """By how many places the wiring of the next attempt is rotated against the first attempt."""
         return self.nonfinite + sum(self._failed_with.values())
 
     def opened(self, cast: Iterable[Actor]) -> None:
-        """An attempt at a step begins, which these can have a part in."""
+        """An attempt at a step begins, in which `cast` can take part."""
         self._cast = _peers(cast)
 
     def attempt_failed(self, why: str, now: float) -> None:
-        """It came to nothing, since somebody failed: the step must be run again."""
+        """An attempt was aborted because a peer failed: the step must be run again."""
         if self._cast in self._failed_with or len(self._failed_with) < MOST_CASTS:
             self._failed_with[self._cast] += 1
         self._failed_at, self._why = now, why
 
     def rest_until(self, cast: Iterable[Actor], heartbeat_s: float) -> float:
-        """The next attempt by these opens no sooner: others than have failed at once, the same later and later."""
+        """Earliest time of the next attempt by `cast`: at once for new peers, later each time for the same ones."""
         times = self._times(cast)
         return self._failed_at + min(MOST_REST_S, heartbeat_s * (2.0 ** min(max(0, times - 1), 30) - 1))
 
     def why_rests(self, cast: Iterable[Actor], step: int) -> str:
-        """What is said while that is waited for: who failed, with whom, and what helps."""
+        """The text for the pause: which peers failed, with which others, and what the organiser can do."""
         failures = {(each.stage, each.who, each.senders): each for each in self.accusations.failures}
         told = "; ".join(str(each) for each in list(failures.values())[-MOST_TOLD:]) or self._why
         stages = sorted({stage for each in failures.values() for stage in (each.stage, *each.near)})
         where = f" for stage {' or '.join(map(str, stages))}" if stages else ""
         return (
             f"step {step} has failed {self._times(cast)} times with the peers that are here. It is not skipped. "
-            f"{told}. It is tried again later and later, and at once with others: another peer{where} may help, or "
-            "`swarm-peer control` to expel one"
+            f"{told}. The same peers try again after longer and longer pauses, other peers at once: "
+            f"add a peer{where}, or expel one with `swarm-peer control`"
         )
 
     def _times(self, cast: Iterable[Actor]) -> int:
@@ -124,7 +124,7 @@ class FailureHistory:
         self._why = ""
 
     def settle(self, workers: Iterable[Actor], pass_id: PassId) -> None:
-        """A step is decided, by the work of these: who is at fault for what failed in it goes on probation."""
+        """A step is decided by the work of `workers`: the peers that caused its failures go on probation."""
         guilty = self.accusations.settle((actor.peer for actor in workers), self.halves.left_out)
         self.halves.clear()
         for peer in guilty:
@@ -134,17 +134,17 @@ class FailureHistory:
 
     @property
     def _evaluation(self) -> PassId:
-        """The evaluation that is on, with the sample after it, as a pass of a step of its own."""
+        """The current evaluation, with the sample after it, as if it were a step with one pass."""
         return PassId(Term(0), StepNumber(self._evaluations))
 
     def next_evaluation(self) -> None:
-        """Of another version than the one before."""
+        """An evaluation of another version begins."""
         self._evaluations += 1
 
     def idled(self, peer: str) -> None:
-        """It held up a forward-only pass: it is left out of this evaluation and of the next, then of more each time.
+        """A peer held up a forward-only pass: leave it out of this evaluation and the next, then of more each time.
 
-        Steps are another matter: who does its part in them has it.
+        Training steps are not affected: a peer that does its part there keeps its share.
         """
         self._idlers.strike(peer, self._evaluation, 2)
 
@@ -152,11 +152,11 @@ class FailureHistory:
         return self._idlers.strikes(peer)
 
     def is_idle(self, peer: str) -> bool:
-        """It is to be given nothing in this evaluation, if its stage has others."""
+        """Whether the peer gets no work in this evaluation, if its stage has other peers."""
         return self._idlers.is_benched(peer, self._evaluations)
 
     def did_its_part(self, peers: Collection[str]) -> None:
-        """They did what they were given in a forward-only pass that has its result."""
+        """These peers did their work in a forward-only pass that has its result."""
         for peer in peers:
             self._idlers.worked(peer, self._evaluation)
 

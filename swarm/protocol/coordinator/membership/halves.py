@@ -1,7 +1,7 @@
-"""Whether a step is not finite whoever does it: one peer may have made it so, by what it adds to its stage's sums.
+"""Finds out whether a single peer makes a step non-finite by its contribution to the sums of its stage.
 
-Before such a step is skipped it is done by one half of the replicas of each stage, and if that is not finite either, by
-the other half. If one half finds it finite, that is what is decided, and somebody of those left out is at fault.
+Before such a step is skipped, one half of the replicas of each stage does it again, then the other half. If one half
+gets a finite result, that result is decided, and one of the peers left out is at fault.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from swarm.protocol.ids import Actor
 
 
 class Halves:
-    """Of the step that is not decided yet."""
+    """The halves of the undecided step."""
 
     def __init__(self) -> None:
         self._left: list[frozenset[str]] | None = None
-        """Peers that are yet to be left out, by attempt. None: it was not begun."""
+        """The halves that are yet to be left out, in order. None: not begun."""
         self.left_out: frozenset[str] = frozenset()
-        """Peers that have no part in the next attempt, where their stage has others."""
+        """Peers that have no part in the next attempt, if their stage has others."""
 
     @property
     def begun(self) -> bool:
         return self._left is not None
 
     def split(self, rosters: Sequence[Sequence[Actor]], step: int) -> bool:
-        """The step came out not finite when these did it. False: no stage has two replicas.
+        """The step was not finite with these rosters: split them. False if no stage has two replicas.
 
-        Who is on whose side changes from step to step, so that nobody stands for another one for long.
+        The halves change from step to step, so that no two peers are in the same half for long.
         """
         sides: tuple[set[str], set[str]] = (set(), set())
         for stage, roster in enumerate(rosters):
@@ -37,7 +37,7 @@ class Halves:
         return self.next()
 
     def next(self) -> bool:
-        """It came out not finite again: leave out the next half. False: all have been left out once."""
+        """Leave out the next half. False if both halves have been left out once."""
         self.left_out = self._left.pop(0) if self._left else frozenset()
         return bool(self.left_out)
 

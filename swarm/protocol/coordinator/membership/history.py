@@ -1,4 +1,4 @@
-"""Where a run stands: the term, the last decision, the version it leads to, what is safe, and what is commanded."""
+"""Where a run stands: the term, the last decision, the version after it, the archived versions, and the commands."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.soundness import Soundness
 
 RECENT = 256
-"""Decisions that are kept in mind."""
+"""Number of decisions that are kept in memory."""
 
 
 @dataclass(slots=True)
 class History:
-    """Changed only by what is durable: a written term, decision or command, a stored checkpoint."""
+    """Changed only by durable facts: a written term, decision or command, a stored checkpoint."""
 
     term: Term
     decision: Decision | None
-    """The last one. None before the first step, and after a rollback."""
+    """The last decision. None before the first step and after a rollback."""
     archived: int | None
     """Version of the newest complete checkpoint in the archive."""
     rolled_back_in: int = 0
     """The term of the last rollback, 0 for none."""
     version: int = 0
-    """Steps decided: the version a training pass needs."""
+    """Number of steps decided: the version that a training pass needs."""
     recent: deque[Decision] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """The last decisions, in order: for peers that catch up."""
+    """The last decisions, in order, for peers that catch up."""
     controls: Controls = field(default_factory=Controls)
-    """What the organiser has commanded."""
+    """The organiser's commands."""
     asked: int = -1
-    """The newest version that peers are asked to save, whatever the manifest says."""
+    """The newest version that peers are asked to save beyond the schedule of the manifest."""
     soundness: Soundness = field(default_factory=Soundness)
     kept: tuple[int, ...] = ()
-    """Versions of the archive, oldest first; of those that are proven only the newest is sure to be there."""
+    """Versions of the archive, oldest first. Of the sound versions, only the newest is sure to be there."""
 
     def __post_init__(self) -> None:
         if self.archived is not None and self.archived not in self.kept:
@@ -47,20 +47,20 @@ class History:
                 self.recent.append(self.decision)
 
     def since(self, step: int) -> list[Decision] | None:
-        """The decisions from `step` on. None: not all of them are known any more."""
+        """The decisions from `step` on. None if some of them are forgotten."""
         found = [decision for decision in self.recent if decision.step >= step]
         return found if len(found) == max(0, self.version - step) else None
 
     @property
     def restorable(self) -> bool:
-        """Whether a stage that nobody holds any more can be had: it comes from the archive, or is initialised.
+        """Whether a stage that no peer holds any more can be restored: from the archive, or by initialising it.
 
-        Version 0 always can: where it is imported the archive keeps it beside the newest versions.
+        Version 0 always can: if it is imported, the archive keeps it beside the newest versions.
         """
         return self.version == 0 or self.version == self.archived
 
     def end(self, settings: Settings) -> int:
-        """After so many steps the run is done."""
+        """Number of steps after which the run is done."""
         return self.controls.end(settings)
 
     def saves(self, version: int, settings: Settings) -> bool:
@@ -69,7 +69,7 @@ class History:
 
     @property
     def is_asked(self) -> bool:
-        """Whether peers are to save the present version, whatever the manifest says."""
+        """Whether peers are to save the current version beyond the schedule of the manifest."""
         return self.asked == self.version
 
     def decided(self, decision: Decision) -> None:
@@ -79,7 +79,7 @@ class History:
         self.soundness = self.soundness.after(decision)
 
     def stored(self, version: int, term: Term) -> None:
-        """`term`: in which it was ordered. A checkpoint of a history that was left is not taken for one of this."""
+        """A checkpoint that `term` ordered is stored. Checkpoints of a rolled-back history do not count."""
         if term >= self.rolled_back_in and version <= self.version:
             self.archived = max(version, -1 if self.archived is None else self.archived)
             self.kept = tuple(sorted({*self.kept, version}))[-RECENT:]
@@ -87,7 +87,7 @@ class History:
                 self.asked = -1
 
     def rolled_back(self, version: int) -> None:
-        """In the present term."""
+        """The run goes back to `version` in the current term."""
         self.version = version
         if self.archived is not None:
             self.archived = min(self.archived, version)
@@ -100,10 +100,10 @@ class History:
 
     @property
     def last_sound(self) -> int:
-        """The newest version that can be had and has proved its worth. 0 can always be had."""
+        """The newest restorable version that is known to be sound. Version 0 can always be restored."""
         return max((version for version in self.kept if version <= self.soundness.proven), default=0)
 
     @property
     def rollback_target(self) -> int:
-        """The version to go back to when the present one is lost."""
+        """The version to go back to when the current one is lost."""
         return self.archived if self.archived is not None and self.archived < self.version else 0

@@ -1,4 +1,4 @@
-"""Member: what the coordinator knows of one live actor. What it is listed by is changed by methods alone."""
+"""Member: what the coordinator knows of one live actor. Fields that a list depends on change only through methods."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from swarm.protocol.timeouts import Observed
 
 
 class Listing(Protocol):
-    """Lists of members by what is true of them: each member tells of its changes."""
+    """Lists of members by their properties. Each member reports its changes to them."""
 
     def moved(self, member: Member, before: int | None) -> None:
-        """From the stage `before` to the one it has now."""
+        """The member moved from the stage `before` to its current one."""
 
     def connected(self, member: Member) -> None:
         """Its connection broke, or is back."""
@@ -23,85 +23,85 @@ class Listing(Protocol):
     def leaves(self, member: Member) -> None: ...
 
     def changed(self, stage: int | None) -> None:
-        """Something else that the members of a stage are counted by."""
+        """Another property by which the members of a stage are counted has changed."""
 
 
 @dataclass(slots=True)
 class Member:
-    """`stage` None: standing by (or not placed yet). `version` None: has no usable state."""
+    """`stage` None: standing by, or not placed yet. `version` None: it has no usable state."""
 
     actor: Actor
     heard_at: float
     stage: StageIndex | None = None
     version: int | None = None
     preferred: StageIndex | None = None
-    """Of which stage it has a checkpoint on disk."""
+    """The stage of which it has a checkpoint on disk."""
     interrupted: StageIndex | None = None
-    """Of which stage it was loading a state when it was lost, shortly before it came back."""
+    """The stage whose state it was loading when it was lost, shortly before it came back."""
     capacity: float = 1.0
-    """How fast it thinks it is; comparable between members."""
+    """Its own estimate of its speed; comparable between members."""
     memory: int | None = None
-    """Bytes it plans with, as it says."""
+    """Bytes of memory that it plans with, as it reports."""
     downlink: float | None = None
-    """Bytes a second that it can receive, as it measured when it came."""
+    """Bytes/s that it can receive, as it measured when it came."""
     offered_uplink: float | None = None
-    """Bytes a second that it can send, as it measured when it came, or as its owner limits it."""
+    """Bytes/s that it can send, as it measured when it came, or as its owner limits it."""
     seating: Seating | None = None
-    """What it says of the process it runs in."""
+    """Its report about the process that it runs in."""
     speed: float | None = None
-    """As `capacity`, but measured in a stage of this run (`Capacities`)."""
+    """As `capacity`, but measured in a stage of this run (`StageCosts`)."""
     measurements: int = 0
-    """After how many steps it was measured in its stage."""
+    """Number of steps after which it was measured in its stage."""
     placed_at: float = 0.0
     """When it was given its stage, or came back with it."""
     has_worked: bool = False
-    """It has had a part in a pass in its stage."""
+    """Whether it has had a part in a pass in its stage."""
     standing_by: bool = False
     introduced: bool = False
-    """It has said (Join, Status) what it holds: before that it is not placed. It may hold a state from before."""
+    """Whether it has reported what it holds (Join, Status). Before that it is not placed: it may hold a state."""
     recalled_at: float | None = None
-    """When all that is known of it was taken over from the time in which another coordinator led."""
+    """When this record was taken over from an earlier leader's time; None once it has reported since."""
     lost_at: float | None = None
     """When its connection broke; None while connected."""
     assigned: tuple[int, int] | None = None
-    """(stage, version) it was told to take up and has not reported yet."""
+    """(stage, version) that it was told to load and has not reported yet."""
     prepared: Prepared | None = None
-    """Newest that it said of the open (or last) training pass, by Prepared or in a Status: either may be lost."""
+    """The newest Prepared of the open or last training pass, from a Prepared or a Status: either may be lost."""
     moving: bool = False
-    """It is told to leave its stage for `stage`; otherwise what it says of its stage counts."""
+    """Whether it is told to leave its stage for `stage`. Otherwise the stage that it reports counts."""
     move_number: int = 0
-    """As in Assign: of its last move."""
+    """Number of its last move, as in Assign."""
     waited_since: float | None = None
-    """Since when the next pass is put off until it has taken up the version."""
+    """Since when the next pass waits for it to load the version."""
     given_up: bool = False
-    """It did not take up the version in a whole step budget. Until it has what it was assigned, its place is free."""
+    """Whether it did not load the version within a step budget. Until it has its assigned state, its place is free."""
     waits_in_vain: int = 0
     """How often that has happened since it last had a part in a decided step."""
     patience_until: float = 0.0
-    """Before that it is not waited for again, nor is its download of an older version broken off."""
+    """Until then no pass waits for it again, and its download of an older version is not interrupted."""
     listens_from: int | None = None
-    """As a listener: the version that it was told to load, or held then. From there on sums are kept for it."""
+    """As a listener: the version that it was told to load, or held then. Sums are kept for it from that version on."""
     listens_since: PassId | None = None
-    """The pass in which it was told so."""
+    """The pass in which it was told to listen."""
     progress_at: float = 0.0
-    """When its reports last said that more of a state or of sums has come, or that it is at another version."""
+    """When its reports last showed progress: more bytes of a state or of sums, or another version."""
     enters_from: int = 0
-    """The version from which on it may be in a roster though it lacks the last decision."""
+    """The version from which on it may be in a roster although it lacks the last decision."""
     drifts: int = 0
-    """How often what it held was not what its siblings did."""
+    """How often its state differed from that of its siblings."""
     void_before: Term = NEVER
-    """What it was given under an older term is void since then, as after a rollback."""
+    """State that it was given under an older term is void, as after a rollback."""
     late: int = 0
-    """How often it was in a roster so, and too late, since it last had a part in a decided step."""
+    """How often it entered a roster that way and was too late, since it last had a part in a decided step."""
     benched: bool = False
-    """It is left out of this step, since it failed in earlier ones (`Probation`). Until then its place is free."""
+    """Whether it is left out of this step after earlier failures (`Probation`). Until then its place is free."""
     told: int = 0
-    """How often it was told where to get a version: each time another source."""
+    """How often it was told where to get a version: each time from another source."""
     told_at: float = -1.0
     leaving_since: float | None = None
-    """When it said that it is leaving: it gets nothing new, and what it holds is to be held by others."""
+    """When it reported that it is leaving. It gets no new work, and other peers are to take up its stage."""
     sequence: int = -1
-    """Of the newest Join or Status."""
+    """Sequence number of its newest Join or Status."""
     status: Status | None = None
     gaps: Observed = field(default_factory=Observed)
     listing: Listing | None = field(default=None, repr=False)
@@ -109,29 +109,29 @@ class Member:
 
     @property
     def seconds_per_microbatch(self) -> float | None:
-        """As it says, if that can be true."""
+        """The value that it reports, if it is plausible."""
         said = self.status.seconds_per_microbatch if self.status is not None else None
         return said if said is not None and 1e-6 <= said <= 1e6 else None
 
     @property
     def term(self) -> int:
-        """The newest that it has heard of, as it says."""
+        """The newest term that it reports to have heard of."""
         return self.status.term if self.status is not None else 0
 
     @property
     def uplink(self) -> float | None:
-        """Bytes a second that it sends at most, if it says so and that can be true."""
+        """Bytes/s that it sends at most, if it reports a plausible value."""
         said = self.status.uplink if self.status is not None else None
         return said if said is not None and _is_rate(said) else None
 
     @property
     def links(self) -> dict[Actor, float]:
-        """Bytes a second that come in from others, as it says, if that can be true."""
+        """Bytes/s that it receives from each sender, as far as the reported values are plausible."""
         said = self.status.links if self.status is not None else ()
         return {link.sender: link.bytes_per_s for link in said if _is_rate(link.bytes_per_s)}
 
     def is_news(self, report: Join | Status) -> bool:
-        """Whether it was sent after all that was heard of it before."""
+        """Whether the report was sent after all reports received before."""
         if report.sequence <= self.sequence:
             return False
         self.sequence = report.sequence
@@ -140,7 +140,9 @@ class Member:
         return True
 
     def join(self, join: Join) -> None:
-        """It has no stage, whatever was thought. What it was told to take up meanwhile stands."""
+        """It reports that it has no stage, which overrides this record. An order to load a stage that it has not
+        received yet remains valid.
+        """
         self._offers(join, join.uplink)
         self.preferred = join.stage
         if self.stage is not None and self.assigned is None:
@@ -148,9 +150,9 @@ class Member:
             self.told_at = -1.0
 
     def report(self, status: Status, stages: int, rolled_back: int = 0) -> bool:
-        """Take down what it says of itself. True when it holds another stage than it was thought to: it came back.
+        """Record what it reports. True if it holds another stage than recorded: it came back.
 
-        `rolled_back`: the term of the last rollback. A state from before it is of a history that does not stand.
+        `rolled_back`: the term of the last rollback. A state from before it belongs to a void history.
         """
         came_back = False
         before = self.status
@@ -177,7 +179,7 @@ class Member:
         return came_back
 
     def at(self, rolled_back: int, newest: int) -> int | None:
-        """The version that it holds or loads, as it says, if that can be true. `rolled_back`: as in `report`."""
+        """The version that it reports to hold or load, if that is plausible. `rolled_back`: as in `report`."""
         said = self.status
         if said is None or said.stage != self.stage or said.state_term < max(rolled_back, self.void_before):
             return None
@@ -190,22 +192,22 @@ class Member:
         self.progress_at = self.heard_at
 
     def has_heard(self, pass_id: PassId | None) -> bool:
-        """Whether it says that it was told of this pass, or a later one, as a listener."""
+        """Whether it reports that it was told of this pass, or a later one, as a listener."""
         heard = self.status.heard if self.status is not None else None
         return heard is not None and pass_id is not None and heard >= pass_id
 
     @property
     def has_heard_any(self) -> bool:
-        """Whether it says that it has listened."""
+        """Whether it reports that it has listened."""
         return self.status is not None and self.status.heard is not None
 
     def came_late(self, version: int) -> None:
-        """It was in the roster of the pass over `version` without having caught up in time: next time later."""
+        """It entered the roster of the pass over `version` too early: let it enter later next time."""
         self.late += 1
         self.enters_from = version + 2 ** min(self.late, 8)
 
     def _offers(self, report: Join | Status, uplink: float | None) -> None:
-        """Take down what it says that its machine can do, if that can be true: it has introduced itself."""
+        """Record what its machine offers, as far as that is plausible. It has introduced itself."""
         before = self._offered
         self.introduced = True
         self.capacity = report.capacity if 0.0 < report.capacity < math.inf else 1.0
@@ -222,14 +224,14 @@ class Member:
         return self.introduced, self.capacity, self.memory, self.offered_uplink, self.seating
 
     def has_state(self) -> None:
-        """What it was to take up is there: it can be waited for again."""
+        """It has loaded its assigned state: passes may wait for it again."""
         self.assigned = self.waited_since = None
         self._set_given_up(False)
 
     def is_waited_for(self, now: float, budget_s: float) -> bool:
-        """Whether the next pass is put off for it, which lacks the version: once, for a step budget, and then seldom.
+        """Whether the next pass waits for this member, which lacks the version: once for a step budget, then rarely.
 
-        Who was given up is waited for only until it is told again what to load.
+        A member that was given up is waited for only until it is told again what to load.
         """
         if now < self.patience_until:
             return False
@@ -241,14 +243,14 @@ class Member:
         return False
 
     def give_up(self, now: float, budget_s: float) -> None:
-        """It may load without being waited for: each time for twice as long."""
+        """Let it load without a pass that waits for it: each time for twice as long."""
         self.waited_since = None
         self._set_given_up(True)
         self.waits_in_vain += 1
         self.patience_until = now + budget_s * float(2 ** min(self.waits_in_vain, 8))
 
     def drifted(self, term: Term) -> None:
-        """What it holds is not what its siblings do: it is to load the state anew, under `term` or a later one."""
+        """Its state differs from that of its siblings: it must load the state anew, under `term` or a later one."""
         self.drifts += 1
         self.void_before = term
         self.version = self.prepared = None
@@ -257,18 +259,18 @@ class Member:
 
     @property
     def standing(self) -> tuple[float, ...]:
-        """Who is believed when replicas differ and nobody can tell who is right: the lower."""
+        """Sort key for replicas that differ when it is unknown which is right: the lower one is believed."""
         return self.drifts, self.placed_at
 
     def worked(self) -> None:
-        """It had a part in a decided step: what went wrong before that is forgiven."""
+        """It had a part in a decided step: forget earlier failures."""
         self.has_state()
         self.waits_in_vain = self.late = self.enters_from = 0
         self.listens_from = self.listens_since = None
         self.patience_until = 0.0
 
     def place(self, stage: StageIndex, now: float) -> None:
-        """It is to take up `stage`, and has none so far."""
+        """Give `stage` to it; it had no stage before."""
         self._set_stage(stage)
         self.version = None
         self.standing_by = False
@@ -277,7 +279,7 @@ class Member:
         self.told_at = -1.0
 
     def move(self, stage: StageIndex, version: int, number: int, now: float) -> None:
-        """It is to leave its stage and take up `stage` at `version`. `number`: of this move, as in Assign."""
+        """Move it from its stage to `stage` at `version`. `number`: number of this move, as in Assign."""
         self.place(stage, now)
         self.prepared = None
         self.assigned = (stage, version)
@@ -297,19 +299,19 @@ class Member:
             self.listing.connected(self)
 
     def leave(self, now: float) -> None:
-        """It said that it is leaving."""
+        """It reported that it is leaving."""
         self.leaving_since = now
         if self.listing is not None:
             self.listing.leaves(self)
 
     def bench(self, benched: bool) -> None:
-        """Leave it out of this step, or not."""
+        """Leave it out of this step, or let it in again."""
         if benched != self.benched:
             self.benched = benched
             self._changed()
 
     def yield_place(self) -> None:
-        """Its place is free until it has what it was assigned."""
+        """Its place is free until it has its assigned state."""
         self._set_given_up(True)
 
     def measure(self, speed: float) -> None:
@@ -333,7 +335,7 @@ class Member:
             self.listing.changed(self.stage)
 
     def can_apply(self, decision: Decision | None) -> bool:
-        """Whether it holds the reduced bytes of the last decided step and needs only to be told."""
+        """Whether it holds the reduced bytes of the last decided step, and needs only the decision."""
         if decision is None or self.prepared is None or self.stage is None:
             return False
         prepared, outcome = self.prepared, decision.outcomes[self.stage]
@@ -341,7 +343,7 @@ class Member:
             self.version == decision.step
             and prepared.attempt.stage == self.stage
             and prepared.attempt.pass_id.step == decision.step
-            and prepared.attempt.pass_id.term == decision.term  # equal bytes of an earlier attempt may be gone since
+            and prepared.attempt.pass_id.term == decision.term  # equal bytes of an earlier attempt may be gone
             and prepared.attempt.number == outcome.number
             and prepared.digest == outcome.digest
         )

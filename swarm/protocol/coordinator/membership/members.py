@@ -1,4 +1,4 @@
-"""Who is in the swarm, as the coordinator sees it: one record per live actor, and the choices made from them."""
+"""The members of the swarm as the coordinator sees them: one record per live actor, and the choices made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.protocol.coordinator.membership.stage_rosters import StageRosters
 from swarm.protocol.ids import Actor, Term
 
 MOST_TERMS_MISSED = 1 << 20
-"""A peer that makes a term up moves the next one no further than that."""
+"""A peer that reports an invented term raises the next term by at most this number."""
 
 
 class Members:
@@ -18,7 +18,7 @@ class Members:
 
     def __init__(self) -> None:
         self.first_heard_at: float | None = None
-        """When anybody was heard for the first time in this life of the coordinator."""
+        """When the first member was heard in this life of the coordinator."""
         self._members: dict[Actor, Member] = {}
         self._newest: dict[str, int] = {}
         self._rosters = StageRosters()
@@ -33,17 +33,17 @@ class Members:
         return self._members.get(actor)
 
     def seconds_per_microbatch(self, actor: Actor) -> float | None:
-        """As an actor says; None: it is gone, or has not measured any."""
+        """The value that an actor reports; None if it is gone or has not measured any."""
         member = self._members.get(actor)
         return member.seconds_per_microbatch if member is not None else None
 
     def standing(self, actor: Actor) -> tuple[float, ...]:
-        """As a member's; who is gone comes last."""
+        """The standing of an actor's member. An actor that is gone comes last."""
         member = self._members.get(actor)
         return member.standing if member is not None else (math.inf,)
 
     def companions(self, member: Member) -> list[Member]:
-        """Others that share a member's process, as it says: it binds nobody else."""
+        """The other members in a member's process, as it reports. The report does not bind those members."""
         peers = member.seating.peers if member.seating is not None else ()
         those = (Actor(peer, self._newest.get(peer, -1)) for peer in peers if peer != member.actor.peer)
         return [self._members[actor] for actor in those if actor in self._members]
@@ -60,7 +60,7 @@ class Members:
         return [before] if before in self._members else []
 
     def add(self, actor: Actor, now: float) -> Member:
-        """Its older incarnations have been removed before."""
+        """Add a member. Its older incarnations have been removed before."""
         self._newest[actor.peer] = actor.incarnation
         if self.first_heard_at is None:
             self.first_heard_at = now
@@ -75,47 +75,47 @@ class Members:
             member.listing = None
 
     def next_term(self, term: Term) -> Term:
-        """The one to take after `term`: above all that peers have heard of too, who are deaf to what is older.
+        """The term to take after `term`: above every term that peers have heard of, since they ignore older terms.
 
-        They have heard of newer ones only if our record is an older copy of itself.
+        Peers have heard of a newer term only if this coordinator's record is an older copy of itself.
         """
         heard = max((member.term for member in self._members.values()), default=0)
         return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
 
     def are_beyond(self, term: Term) -> bool:
-        """Whether most of those that have spoken are deaf to what is said under `term`."""
+        """Whether most members that have reported ignore messages of `term`, because they have heard of a newer one."""
         spoken = [member for member in self._members.values() if member.status is not None]
         return 2 * sum(member.term > term for member in spoken) > len(spoken)
 
     @property
     def lost(self) -> list[Member]:
-        """Whose connection broke and is not back, in the order in which they came."""
+        """Members whose connection broke and is not back, in the order in which they came."""
         return self._rosters.lost
 
     @property
     def changes(self) -> int:
-        """Grows with whatever changes in who is here, where, and how fast."""
+        """A counter that grows with every change of the members, their stages and their speeds."""
         return self._rosters.changes
 
     @property
     def unplaced(self) -> list[Member]:
-        """Those without a stage, in the order in which they came."""
+        """Members without a stage, in the order in which they came."""
         return self._rosters.unplaced
 
     def of_stage(self, stage: int) -> list[Member]:
-        """In the order of their names."""
+        """The members of a stage, in the order of their names."""
         return self._rosters.of_stage(stage)
 
     def crew(self, stage: int) -> list[Member]:
-        """Those of a stage that can be counted on. Not to be changed."""
+        """The members of a stage that count (`StageRosters.counted_on`). Do not change the list."""
         return self._rosters.counted_on(stage)
 
     def leaving(self) -> list[Actor]:
-        """Those who have said that they are leaving."""
+        """Actors that reported that they are leaving."""
         return self._rosters.leaving
 
     def has_successor(self, stage: int) -> bool:
-        """Whether somebody could take up a stage when all that hold it now leave: a standby, or one of several."""
+        """Whether another peer could take up a stage when all its holders leave: a standby or a spare replica."""
         if self.crew(stage) or self._rosters.largest > 1:
             return True
         return any(m.introduced and m.lost_at is None and m.leaving_since is None for m in self.unplaced)

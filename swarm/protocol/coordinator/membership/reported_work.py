@@ -1,7 +1,7 @@
-"""What peers report of their work and their machines, as the event log tells it. Nothing is decided by it.
+"""Reports of peers about their work and their machines, for the event log. No decision depends on them.
 
-Only members are heard, each once for every pass, and only of the passes of late. What a link carries is known where its
-frames come in: so each report tells what the other end said of it last.
+Only reports of members count, one for each pass, and only for recent passes. The receiver of frames knows what a link
+carries, so the report of a sender's link uses the rate that the receiver reported last.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 MOST_SPANNED = 256
-"""In a larger swarm spans are not told."""
+"""Largest number of members for which work is reported."""
 RECENT_STEPS = 2
-"""A report may be of a step that was decided so many steps ago."""
+"""A report may concern a step that was decided at most this number of steps ago."""
 DESCRIBED_BEATS = 10
-"""Heartbeats from one description of a machine to the next."""
+"""Number of heartbeats between two descriptions of a machine."""
 
 
 class ReportedWork:
@@ -33,11 +33,11 @@ class ReportedWork:
         self._members = members
         self._out = out
         self._reported: dict[Actor, PassId] = {}
-        """The last pass that each has reported of."""
+        """The last pass that each actor has reported."""
         self._described: dict[Actor, tuple[tuple[Trait, ...], float]] = {}
-        """What each said of its machine last, and when."""
+        """The last description of each actor's machine, and when it came."""
         self._arriving: dict[Actor, dict[Actor, float]] = {}
-        """Bytes a second that come in there, by sender, as each says."""
+        """By receiver: the bytes/s that it reports for each sender."""
 
     def hear(self, member: Member, told: Telemetry, now: float) -> None:
         if told.actor != member.actor:
@@ -58,7 +58,7 @@ class ReportedWork:
         self._out.emit(worked(told.actor, shown, lambda use: self._arriving.get(use.other, {}).get(told.actor)))
 
     def forget(self, actor: Actor) -> None:
-        """It is gone."""
+        """The actor is gone."""
         for known in (self._reported, self._described, self._arriving):
             known.pop(actor, None)
 
@@ -69,7 +69,7 @@ class ReportedWork:
         return before[0] != told.machine and now - before[1] >= DESCRIBED_BEATS * self._settings.heartbeat_s
 
     def _is_due(self, actor: Actor, pass_id: PassId) -> bool:
-        """Whether it is a training pass of late that it has not reported of."""
+        """Whether `pass_id` is a recent training pass that the actor has not reported yet."""
         before, version = self._reported.get(actor), self._history.version
         recent = version - RECENT_STEPS <= pass_id.step <= version and pass_id.term <= self._history.term
         return recent and pass_id.index == 0 and (before is None or pass_id > before)
@@ -83,7 +83,7 @@ def described(actor: Actor, machine: tuple[Trait, ...]) -> PeerDescribed:
 
 
 def worked(actor: Actor, work: Work, rate_of: Callable[[LinkUse], float | None]) -> PeerWorked:
-    """`rate_of` a link: bytes a second from the actor to the other one."""
+    """`rate_of` a link: bytes/s from the actor to the other end."""
     return PeerWorked(
         actor=str(actor),
         stage=work.stage,

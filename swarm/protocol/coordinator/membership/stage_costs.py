@@ -1,8 +1,8 @@
-"""What the stages cost and how fast the members are, learned from what they measure: what placing and moving rest on.
+"""The cost of the stages and the speed of the members, learned from measurements. Placement and moves use them.
 
-A microbatch takes `cost ÷ speed` seconds at a peer. Peers say how many seconds it takes in the stage they are in
-(Status), and at the start how fast they think they are (Join: `capacity`). Whoever was measured is taken at the
-measured speed, carried over to other stages by what these cost everybody who has run them.
+A microbatch takes `cost ÷ speed` seconds at a peer. Peers report the seconds per microbatch in their stage (Status),
+and at the start their own estimate of their speed (Join: `capacity`). For a peer that was measured, the measured speed
+counts; for other stages it is converted by what these cost all peers that have run them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from swarm.protocol.ids import Actor
 
 _NONE: frozenset[int] = frozenset()
 REMEMBERED = 64
-"""Peers by whom a stage's cost is known, the newest."""
+"""Number of peers whose measurements give the cost of a stage, the newest ones."""
 LEAST_COST_S = 1e-9
-"""Whatever a peer says of its speed, no stage costs nothing."""
+"""Lower bound of a stage's cost, whatever speed a peer reports."""
 MOST_COST_S = 1e9
-"""Whatever a peer says its capacity is: sums and quotients of costs stay finite."""
+"""Upper bound of a stage's cost, whatever capacity a peer reports: sums and quotients of costs stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,63 +31,64 @@ class Worker:
 
     actor: Actor
     speed: float
-    """Microbatches a second, forward and backward, in a stage of cost 1."""
+    """Microbatches/s, forward and backward, in a stage of cost 1."""
     movable: bool = True
-    """It has the version and has been where it is for long enough."""
+    """Whether it has the version and has been in its stage for long enough."""
     ready: bool = True
-    """It has the version. Others are on their way: their place is taken, but nobody leaves because of them."""
+    """Whether it has the version. A worker without it is on the way: its place is taken, but no peer leaves for it."""
     uplink: float = math.inf
-    """Bytes a second that it can send."""
+    """Bytes/s that it can send."""
     barred: frozenset[int] = frozenset()
-    """Stages that it is never given: those that need more memory than it has, and those of others in its process."""
+    """Stages that it never gets: those that need more memory than it has, and those of other peers in its process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """Who is where, and what the stages cost. `crews[s]` serve stage `s`, whose microbatch costs `costs[s]` > 0."""
+    """The workers and costs of the stages. `crews[s]` serve stage `s`, whose microbatch costs `costs[s]` > 0."""
 
     crews: tuple[tuple[Worker, ...], ...]
     costs: tuple[float, ...]
     replicas: int
-    """As many peers as a stage is planned to have: below that it comes first, and gives nobody away."""
+    """Planned number of peers in a stage. Below it, the stage comes first and gives no peer away."""
     most: int
-    """As many as a stage may have."""
+    """Largest number of peers in a stage."""
     frames: tuple[float, ...] = ()
-    """Bytes that a peer of each stage sends for a microbatch, forward and back: at both ends half as many as between.
-    Empty: uplinks do not count."""
+    """Bytes that a peer of each stage sends for a microbatch, forward and back: half as many in the first and last
+    stage as in between. Empty: uplinks do not count.
+    """
 
     def rate(self, worker: Worker, stage: int) -> float:
-        """Microbatches a second of a worker in a stage: what it computes, or what it sends if that is less."""
+        """Microbatches/s of a worker in a stage: the lower of its computing rate and its sending rate."""
         computed = worker.speed / self.costs[stage]
         if not self.frames or not self.frames[stage]:
             return computed
         return min(computed, worker.uplink / self.frames[stage])
 
     def rates(self) -> list[float]:
-        """Microbatches a second, by stage."""
+        """Microbatches/s, by stage."""
         return [sum(self.rate(worker, stage) for worker in crew) for stage, crew in enumerate(self.crews)]
 
 
 class StageCosts:
-    """`learn` after every decided step; the rest asks."""
+    """Call `learn` after every decided step; the other methods are queries."""
 
     def __init__(self, stages: int, stage_memory: tuple[int, ...] = (), stage_frames: tuple[float, ...] = ()) -> None:
-        """Of a peer of each stage, if that is known: `stage_memory`, bytes that it needs; `stage_frames`, bytes that it
-        sends for a microbatch.
+        """For a peer of each stage, if known: `stage_memory`, bytes that it needs; `stage_frames`, bytes that it sends
+        per microbatch of the stage.
         """
         self._stage_memory = stage_memory
         self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
         self._carried: dict[Actor, float] = {}
-        """Bytes a second that the second fastest link from an actor carries, as those say who receive from it."""
+        """Bytes/s that the second fastest link from an actor carries, as the receivers report."""
         self._costs: tuple[float, ...] = ()
         """As known after the last `learn`."""
         self._crews: dict[int, tuple[list[Member], tuple[Worker, ...]]] = {}
-        """By stage, for newcomers: its members, and those as the planner wants them."""
+        """By stage, for newcomers: the members, and the same members as workers of the planner."""
 
     def learn(self, members: Members) -> None:
-        """Take down what was measured; a peer counts once for a stage, also when it has left."""
+        """Record the measurements. A peer counts once for a stage, even after it has left."""
         for member in members:
             seconds, stage = member.seconds_per_microbatch, member.stage
             if seconds is None or stage is None or not member.has_worked:
@@ -108,7 +109,7 @@ class StageCosts:
                 member.measurements += 1
 
     def costs(self) -> tuple[float, ...]:
-        """Of every stage: seconds that a peer of speed 1 takes. One that nobody has run costs as much as others do."""
+        """Cost of each stage: seconds per microbatch for a peer of speed 1. The median, if not measured."""
         if not self._costs:
             known = [median(seen.values()) if seen else None for seen in self._seen]
             usual = median(cost for cost in known if cost is not None) if any(known) else 1.0
@@ -116,34 +117,35 @@ class StageCosts:
         return self._costs
 
     def speed(self, member: Member) -> float:
-        """As measured in any stage, else as it thinks."""
+        """The speed measured in any stage, else the member's own estimate."""
         return member.capacity if member.speed is None else member.speed
 
     def uplink(self, member: Member) -> float:
-        """Bytes a second, as it said when it came, or what two of its links were seen to carry if that is more.
+        """Bytes/s: the rate that the member offered when it came, or the rate of its second fastest link if that is
+        higher.
 
-        A link that is probed while others are looks slow. One fast link says nothing: it may end in the same house, or
-        its receiver may lie. Infinite if the member has said nothing of it.
+        A link that is probed at the same time as others looks slow. A single fast link is no evidence: it may end in
+        the same house, or its receiver may lie. Infinite if the member has offered no rate.
         """
         offered = member.offered_uplink
         return math.inf if offered is None else max(offered, self._carried.get(member.actor, 0.0))
 
     def rate(self, member: Member, stage: int) -> float:
-        """Microbatches a second of a member in a stage, as the planner reckons."""
+        """Microbatches/s of a member in a stage, as the planner computes it."""
         computed = self.speed(member) / self.costs()[stage]
         if not self._stage_frames or not self._stage_frames[stage]:
             return computed
         return min(computed, self.uplink(member) / self._stage_frames[stage])
 
     def sent(self, stage: int) -> float:
-        """Bytes a second that a peer of speed 1 sends in a stage; 0 if that is not known."""
+        """Bytes/s that a peer of speed 1 sends in a stage; 0 if unknown."""
         return self._stage_frames[stage] / self.costs()[stage] if self._stage_frames else 0.0
 
     def barred(self, members: Members, member: Member) -> frozenset[int]:
-        """Stages that a member is never given.
+        """Stages that a member never gets.
 
-        They need more memory than the others in its process leave it, or one of these is there: if the process died,
-        both would be gone.
+        Either they need more memory than the other peers in its process leave, or one of these peers holds the stage
+        already: if the process died, both replicas would be gone.
         """
         if member.memory is None and member.seating is None:
             return _NONE
@@ -152,7 +154,7 @@ class StageCosts:
         return frozenset(s for s in range(len(self._seen)) if s in elsewhere or not self.has_room(memory, others, s))
 
     def has_room(self, memory: int | None, beside: Iterable[Member], stage: int) -> bool:
-        """Whether `stage` fits into so many bytes, `beside` what these hold. Where nothing is known it does."""
+        """Whether `stage` fits into `memory` bytes `beside` other members' stages. True if sizes are unknown."""
         needs = self._stage_memory
         if memory is None or not needs:
             return True
@@ -166,7 +168,7 @@ class StageCosts:
         ready: Callable[[Member], bool] = lambda member: True,
         movable: Callable[[Member], bool] = lambda member: False,
     ) -> Lineup:
-        """As the planner wants it. `ready` and `movable` as in Worker."""
+        """The lineup for the planner. `ready` and `movable`: as in Worker."""
         crews = []
         for stage in range(len(self._seen)):
             crew = [m for m in members.crew(stage) if m.lost_at is None]
@@ -178,7 +180,7 @@ class StageCosts:
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
 
     def newcomers_lineup(self, members: Members, replicas: int, most: int) -> Lineup:
-        """The same, when it does not matter who is ready and may move. Many may come at once: crews are kept."""
+        """As `lineup`, without `ready` and `movable`. Many newcomers may come at once, so the crews are cached."""
         crews = []
         for stage in range(len(self._seen)):
             those = members.crew(stage)
@@ -193,7 +195,7 @@ class StageCosts:
 
 
 def _second_fastest(members: Members) -> dict[Actor, float]:
-    """Of the links from each actor, as those say who receive from it; of an actor with one link, nothing."""
+    """The second fastest rate of the links from each actor, as the receivers report, if it has two or more."""
     fastest: dict[Actor, float] = {}
     second: dict[Actor, float] = {}
     for member in members:

@@ -1,4 +1,4 @@
-"""Members by stage, without a stage, without a connection: kept up to date, so that nobody looks through all."""
+"""Members by stage, without a stage, and without a connection: kept up to date, so that no query visits all members."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from swarm.protocol.ids import Actor
 
 
 class StageRosters:
-    """A `Listing`: told by each member of what changes in it."""
+    """A `Listing`: each member reports its changes to it."""
 
     def __init__(self) -> None:
         self.changes = 0
-        """How often anything has changed."""
+        """Number of changes so far."""
         self._by_stage: dict[int, list[Member]] = {}
         """In the order of actors."""
         self._unplaced: dict[Actor, Member] = {}
@@ -28,9 +28,9 @@ class StageRosters:
         return list(self._by_stage.get(stage, ()))
 
     def counted_on(self, stage: int) -> list[Member]:
-        """Those of a stage that are neither given up, nor left out of this step, nor leaving.
+        """The members of a stage that are neither given up, nor left out of this step, nor leaving.
 
-        Not to be changed, and the same list while nothing else changes.
+        Do not change the list. It stays the same object while nothing else changes.
         """
         found = self._counted_on.get(stage)
         if found is None:
@@ -41,7 +41,7 @@ class StageRosters:
 
     @property
     def largest(self) -> int:
-        """How many members of the largest stage can be counted on."""
+        """Number of counted members in the largest stage."""
         return max((len(self.counted_on(stage)) for stage in self._by_stage), default=0)
 
     @property
@@ -68,7 +68,7 @@ class StageRosters:
         del self._arrival[member.actor]
 
     def moved(self, member: Member, before: int | None) -> None:
-        """From the stage `before` to the one it has now."""
+        """The member moved from the stage `before` to its current one."""
         self._strike(member, before)
         self._list(member)
 
@@ -85,7 +85,7 @@ class StageRosters:
         self.changed(member.stage)
 
     def changed(self, stage: int | None) -> None:
-        """Something else that its members are counted by."""
+        """Another property by which the members of a stage are counted has changed."""
         self.changes += 1
         if stage is not None:
             self._counted_on.pop(stage, None)

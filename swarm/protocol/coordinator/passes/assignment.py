@@ -1,8 +1,9 @@
-"""Who does which microbatch: a pure function of the view.
+"""The assignment of microbatches to replicas: a pure function of the view.
 
-Per stage each replica gets as many microbatches as let the slowest of them finish soonest, spread over the step as it
-will come to them (interleaved, like SWARM's weighted round-robin, but made common knowledge): consecutive microbatches
-go to different replicas, and one that takes long over a microbatch begins early.
+In each stage, the replicas get the numbers of microbatches with which the slowest replica finishes soonest. The
+microbatches are spread over the step in the order in which they arrive (interleaved, like SWARM's weighted round-robin,
+but known to all peers): consecutive microbatches go to different replicas, and a replica that takes long for a
+microbatch begins early.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ def wire(
 ) -> tuple[StageTable, ...]:
     """The table of every stage, number 0.
 
-    `weights`: relative speed, > 0. `blocked`: pairs that cannot reach each other; they are not made neighbours for a
-    microbatch unless there is no other choice. `offset` turns the rosters, so that a step which is run again gives each
-    microbatch to another replica; from 2 on also to one that is sent it by another one. `probed`: who is given one
-    microbatch and no more, if its stage has others.
+    `weights`: relative speeds, > 0.
+    `blocked`: pairs that cannot reach each other. They become neighbours for a microbatch only if there is no other
+    choice.
+    `offset`: rotates the rosters, so that a repeated step gives each microbatch to another replica; from 2 on, the
+    replica also gets its inputs from another one.
+    `probed`: actors that get one microbatch at most, if their stage has others.
     """
     tables: list[StageTable] = []
     before: list[Actor] | None = None
@@ -44,7 +47,7 @@ def wire(
             avoid = {a for a in turned if Pair((a, before[m])) in blocked}
             place = next((i for i, actor in enumerate(queue) if actor not in avoid), 0)
             actor = queue.pop(place)
-            if actor in avoid and len(avoid) < len(turned):  # whoever may has done its part: one of them does more
+            if actor in avoid and len(avoid) < len(turned):  # the rest have done their part: one does more
                 may = [a for a in turned if a not in avoid]
                 actor = min(may, key=lambda a: (a in probed, (1 + chosen.count(a)) / weights[a]))
             chosen.append(actor)
@@ -55,7 +58,8 @@ def wire(
 
 
 def shares(weights: Sequence[float], microbatches: int) -> list[int]:
-    """How many microbatches each does, so that the last to finish does so soonest; equal ones in order.
+    """Number of microbatches of each replica, such that the last one finishes as early as possible; equal ones in
+    order.
 
     Each microbatch goes where it would be finished first, which is optimal for equal jobs on machines of different
     speed. A share in proportion to speed, rounded, may take twice as long: 14 and 2 instead of 15 and 1, at 10 to 1.
@@ -73,7 +77,7 @@ def shares(weights: Sequence[float], microbatches: int) -> list[int]:
 def _turns(
     roster: Sequence[Actor], weights: Mapping[Actor, float], microbatches: int, probed: frozenset[Actor]
 ) -> list[Actor]:
-    """Whose each microbatch is, if nobody is to be avoided: in the order in which they get round to them."""
+    """The replica for each microbatch, without regard to blocked pairs: in the order in which they become free."""
     trusted = [actor for actor in roster if actor not in probed] or list(roster)
     tried = [actor for actor in roster if actor not in trusted][: max(0, microbatches - 1)]
     counts = shares([weights[actor] for actor in trusted], microbatches - len(tried))
@@ -93,10 +97,10 @@ def amend(
     spared: Collection[Actor] = (),
     takers: Sequence[Actor] = (),
 ) -> StageTable:
-    """The next table: `out` leave the roster, `moved` go to `takers`, or (if none are named) to all who remain.
+    """The next table: `out` leave the roster, and `moved` go to `takers` or, if there are none, to all that remain.
 
-    By weight and least load first. Members that gave microbatches up (they own `moved` and stay) get none of them back,
-    and those that are `spared` get none as long as somebody else is there.
+    By weight and least load first. Members that gave up microbatches (they own `moved` and stay) get none of them back,
+    and `spared` members get none as long as another member is there.
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)
@@ -117,9 +121,9 @@ def amend(
 
 
 def enlarge(table: StageTable, actor: Actor) -> StageTable:
-    """The same table with `actor` in the roster too, without any microbatch and without residuals: to be amended.
+    """The same table with `actor` added to the roster, without microbatches or residuals. It is to be amended.
 
-    It sums little: it has just come.
+    The actor sums few buckets, since it has just come.
     """
     carried = (*table.carried, -1) if table.carried else ()
     lines = (*table.lines, min(table.lines)) if table.lines else ()
@@ -127,7 +131,7 @@ def enlarge(table: StageTable, actor: Actor) -> StageTable:
 
 
 class Wheel:
-    """Smooth weighted round-robin: each turn every weight is added, the fullest is taken and pays the total."""
+    """Smooth weighted round-robin: each turn adds every weight; the largest total is taken and pays the sum."""
 
     def __init__(self, weights: Mapping[Actor, float]) -> None:
         self._weights = dict(weights)

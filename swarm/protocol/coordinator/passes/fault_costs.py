@@ -1,9 +1,9 @@
-"""What a fault cost: the time of a step in which something went wrong, less what a step usually takes.
+"""The cost of a fault: the time of a step in which something failed, less the usual time of a step.
 
-It counts from the opening of the first attempt at the step, or from a loss while no step was open, to the decision.
-What is usual is the median of the last steps in which nothing went wrong; a step that was computed twice for an audit
-is neither. A rollback costs the steps that are done again as well. Evaluations are looked at by themselves, against
-other evaluations: each costs what steps could have been trained in that time.
+The time counts from the opening of the first attempt at the step, or from a loss while no step was open, to the
+decision. The usual time is the median of the last steps without a failure. A step that was computed twice for an audit
+counts as neither. A rollback also costs the steps that are done again. Evaluations are compared with other evaluations:
+each costs the steps that could have been trained in that time.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from swarm.protocol.settings import Settings
 
 USUAL_STEPS = 8
 MOST_REASONS = 4
-"""That are told of one step; there may be hundreds."""
+"""Number of reasons that are reported for one step; there may be hundreds."""
 
 
 class FaultCosts:
-    """Told of a step by `opened`, `aborted` and `decided`, of what goes wrong between steps by the others.
+    """The methods `opened`, `aborted` and `decided` report a step, the others report failures between steps.
 
-    The same of evaluations, in an object of their own, which are `given_up` when they were aborted too often.
+    Evaluations have an object of their own; `given_up` reports one that was aborted too often.
     """
 
     def __init__(self, settings: Settings, step_s: Callable[[], float] | None = None) -> None:
-        """`step_s`: what a step takes, where it is evaluations that are looked at; 0: not known."""
+        """`step_s`: usual seconds of a step, for an object that measures evaluations; 0: unknown."""
         self._settings = settings
         self._step_s = step_s
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         """Seconds of the last undisturbed steps."""
         self._since: float | None = None
-        """When the step that is done now was begun. None: none is."""
+        """When the current step began. None: no step is being done."""
         self._reasons: dict[str, str] = {}
-        """By actor, or by another name of what went wrong: why."""
+        """By actor, or by another name of the cause: the reason."""
         self._actors: list[str] = []
         self._again = 0
-        """Microbatches done again."""
+        """Number of microbatches done again."""
         self._steps_again = 0
         self._twice = False
-        """The step is computed again to audit it."""
+        """Whether the step is computed again to audit it."""
         self._begun = False
-        """A step was opened in this life of the coordinator."""
+        """Whether a step was opened in this life of the coordinator."""
 
     @property
     def usual_s(self) -> float:
-        """What an undisturbed step takes; 0: none was seen."""
+        """Usual seconds of an undisturbed step; 0: none was seen."""
         return median(self._usual) if self._usual else 0.0
 
     def opened(self, now: float) -> None:
-        """An attempt at a step."""
+        """An attempt at a step begins."""
         self._begun = True
         if self._since is None:
             self._since = now
 
     def lost(self, actor: Actor, reason: str, now: float) -> None:
-        """Somebody who held a stage is gone while no step was open."""
+        """An actor that held a stage is gone while no step was open."""
         if self._begun:
             self.opened(now)
             self._blame(str(actor), reason)
 
     def aborted(self, pass_state: PassState, reason: str) -> None:
-        """An attempt came to nothing: all that was accumulated in it is void."""
+        """An attempt is aborted: all that was accumulated in it is void."""
         self._take(pass_state)
         self._again += sum(pass_state.accumulated(stage) for stage in range(len(pass_state.tables)))
         self._reasons.setdefault("", reason)
 
     def audited(self, pass_state: PassState) -> None:
-        """An attempt is done again by others, to compare."""
+        """Other peers do the attempt again, to compare."""
         self._take(pass_state)
         self._twice = True
 
@@ -79,24 +79,24 @@ class FaultCosts:
         self._blame(str(actor), reason)
 
     def rolled_back(self, steps: int, reason: str) -> None:
-        """So many decided steps are done again."""
+        """This number of decided steps is done again."""
         self._steps_again += steps
         self._again += steps * self._settings.microbatches * self._settings.stages
         self._reasons.setdefault("", reason)
 
     def decided(self, pass_state: PassState, without: frozenset[Actor], now: float) -> FaultCosted | None:
-        """A step is. None: nothing went wrong in it."""
+        """The step is decided. None: nothing failed in it."""
         for actor in sorted(without):
             self._blame(str(actor), "lost after all others were prepared")
         self._take(pass_state)
         return self._told(pass_state, now)
 
     def given_up(self, pass_state: PassState, now: float) -> FaultCosted | None:
-        """What was `aborted` is not tried again."""
+        """The `aborted` evaluation is not tried again."""
         return self._told(pass_state, now)
 
     def take_over(self, other: FaultCosts) -> None:
-        """What `other` has begun is not finished: what went wrong in it counts here."""
+        """The step of `other` is not finished: its failures count here."""
         if other._reasons:
             self._since = other._since if self._since is None else self._since
             self._actors += [actor for actor in other._actors if actor not in self._reasons]
@@ -105,7 +105,7 @@ class FaultCosts:
         other.forget()
 
     def forget(self) -> None:
-        """What was begun is of no interest any more."""
+        """Forget the current step: its cost is of no interest any more."""
         self._since = None
         self._reasons = {}
         self._actors = []

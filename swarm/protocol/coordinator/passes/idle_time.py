@@ -1,4 +1,4 @@
-"""Since when peers have had something to do and nothing came of it."""
+"""Since when peers have had work without making progress."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class IdleTime:
-    """Of one open pass. Two clocks an actor: some of what is left to it is there to be had; all of it is."""
+    """Of one open pass. Two clocks per actor: for when some of its inputs are available, and for when all are."""
 
     def __init__(self) -> None:
         self._some: dict[Actor, float] = {}
         self._all: dict[Actor, float] = {}
 
     def seen(self, actor: Actor, some: bool, everything: bool, now: float) -> tuple[float | None, float | None]:
-        """How it stands now, and since when that was seen at all the times when this was asked."""
+        """Record whether `some` or all inputs (`everything`) are there; return since when each is true."""
         for since, holds in ((self._some, some), (self._all, everything)):
             if holds:
                 since.setdefault(actor, now)
@@ -27,16 +27,16 @@ class IdleTime:
         return self._some.get(actor), self._all.get(actor)
 
     def moved(self, actor: Actor) -> None:
-        """Something came of it."""
+        """The actor has made progress."""
         self._some.pop(actor, None)
         self._all.pop(actor, None)
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Time that counts against nobody."""
+        """Do not count this time against any actor."""
         self._some = excused(self._some, seconds, now)
         self._all = excused(self._all, seconds, now)
 
 
 def excused(times: Mapping[_Key, float], seconds: float, now: float) -> dict[_Key, float]:
-    """Moments from which something is counted, so much later, but none after `now`."""
+    """Shift the start times by `seconds`, but none beyond `now`."""
     return {key: min(now, at + seconds) for key, at in times.items()}

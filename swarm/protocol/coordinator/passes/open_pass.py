@@ -1,7 +1,8 @@
-"""The coordinator's side of one open pass: tells who takes part, feeds it, hears what comes of it, and how it ends.
+"""The coordinator's side of one open pass: it informs the participants, feeds the pass, and hears its results and its
+end.
 
-A training pass ends with a decision, a forward-only pass with a result, and either may be given up. What is done when
-somebody in it dies, dawdles or disagrees is in `repair`.
+A training pass ends with a decision, a forward-only pass with a result; either may be aborted. The reactions to peers
+that die, stall or disagree are in `repair`.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from swarm.protocol.slots import unasked
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Every stage is prepared: write the decision down."""
+    """Every stage is prepared: write the decision to the record."""
 
     decision: Decision
     without: frozenset[Actor]
-    """Who died when all others were prepared."""
+    """Actors that died when all others were prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +57,23 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A forward-only pass takes too long: it is not worth holding up the training for."""
+    """A forward-only pass takes too long: the training does not wait for it."""
 
     reason: str
     who: tuple[Actor, ...]
-    """Who had something to do in it at the end, and finished nothing."""
+    """Actors that had work in it at the end, and finished nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """Replicas computed the step with unlike states: it is done again, without some of them."""
+    """Replicas computed the step with different states: it is done again, without some of them."""
 
     drifts: tuple[Drift, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """Parameters or moments of several stages are not finite, whoever computes with them: no step can be learned."""
+    """Parameters or moments of several stages are not finite, whichever peer computes: the run has diverged."""
 
     what: str
 
@@ -82,7 +83,7 @@ PassMessage = Want | Prepared | Result | Released | Failed
 
 
 class OpenPass:
-    """Once `outcome` is set, nothing more is heard, said or changed."""
+    """Once `outcome` is set, the pass hears, sends and changes nothing more."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class OpenPass:
         *,
         told: bool = True,
     ) -> None:
-        """`told`: the log tells that it opens; of a sample's passes only the first is."""
+        """`told`: whether the event log reports its opening; of a sample's passes only the first is reported."""
         self.pass_state = pass_state
         self.outcome: Outcome | None = None
         self._members = members
@@ -121,7 +122,7 @@ class OpenPass:
 
     def hear(self, sender: Actor, message: PassMessage, now: float) -> None:
         if self.outcome is not None or self.pass_state.stage_of(sender) is None:
-            return  # who has no part in the pass has nothing to say of it
+            return  # an actor without a part in the pass has no say in it
         match message:
             case Want():
                 self._on_want(sender, message)
@@ -137,7 +138,7 @@ class OpenPass:
                 self._on_failed(sender, message, now)
 
     def on_status(self, status: Status, now: float) -> None:
-        """The newest status of an actor: what it did in this pass, and whether it is still in it."""
+        """The newest status of an actor: its work in this pass, and whether it still takes part."""
         if self.outcome is not None or self.pass_state.stage_of(status.actor) is None:
             return
         if status.pass_id != self.pass_state.pass_id:
@@ -153,7 +154,7 @@ class OpenPass:
         return all(self.pass_state.stage_of(actor) is not None for actor in actors)
 
     def listen(self, listeners: tuple[Listener, ...], now: float) -> None:
-        """Who listens has changed: tell those who come to it, and those who are to keep something for them."""
+        """The listeners have changed: inform the new ones, and the peers that must keep something for them."""
         before = {(each.actor, each.stage) for each in self.pass_state.listeners}
         self.pass_state.listen(listeners)
         new = [each for each in listeners if (each.actor, each.stage) not in before]
@@ -163,7 +164,7 @@ class OpenPass:
 
     @property
     def closed(self) -> list[int]:
-        """Stages whose sums may be on their way already: nobody new can count on having them."""
+        """Stages whose sums may be on their way already: a new listener could miss them."""
         pass_state = self.pass_state
         if pass_state.kind is not PassKind.TRAIN:
             return []
@@ -179,7 +180,7 @@ class OpenPass:
             self.outcome = self._repair.fence(actor, reason)
 
     def tick(self, failure_detector: FailureDetector, now: float) -> None:
-        """Once a heartbeat."""
+        """Call it once a heartbeat."""
         if self.outcome is None:
             for actor in failure_detector.back:
                 self.pass_state.is_back(actor, now)
@@ -187,7 +188,7 @@ class OpenPass:
         self.drain(now)
 
     def drain(self, now: float) -> None:
-        """Take from members that are leaving what they have not begun."""
+        """Reassign the unstarted microbatches of members that are leaving."""
         if self.outcome is None:
             self._resolve(self._repair.drain(now))
 
@@ -211,21 +212,21 @@ class OpenPass:
         ):
             return
         if not math.isfinite(result.loss_sum):
-            self._refuse(sender, f"it finds the loss {result.loss_sum} for microbatch {result.microbatch}")
+            self._refuse(sender, f"it reports the loss {result.loss_sum} for microbatch {result.microbatch}")
             return
         if pass_state.kind is PassKind.GENERATE and not 0 <= result.token < self._settings.vocabulary:
-            self._refuse(sender, f"it finds the token {result.token} of {self._settings.vocabulary}")
+            self._refuse(sender, f"it reports the token {result.token} of {self._settings.vocabulary}")
             return
         results.setdefault(result.microbatch, result)
         if len(results) < len(pass_state.tables[0].assignment):
             return
         loss_sum = 0.0
-        for m in sorted(results):  # in order: the same sum whoever computed it
+        for m in sorted(results):  # in order: the same sum whichever peers computed it
             loss_sum += results[m].loss_sum
         self.outcome = Completed(loss_sum, results[Microbatch(0)].token)
 
     def _refuse(self, sender: Actor, reason: str) -> None:
-        """A result that is none: a sibling may find another."""
+        """An invalid result: a sibling may find a valid one."""
         self._failure_history.idled(sender.peer)
         self.exclude(sender, reason)
 
@@ -240,13 +241,13 @@ class OpenPass:
         if prepared.squared_norm < 0.0:
             return  # no gradient has such a norm: the sender counts as not prepared
         if not pass_state.prepare(sender, attempt.stage, prepared):
-            return  # as every status says again
+            return  # a repeat: every status says it again
         self._decide_if_prepared(frozenset())
         if self.outcome is None and (stage := pass_state.disagreeing()) is not None:
             self._resolve(self._repair.digests_differ(stage))
 
     def _decide_if_prepared(self, without: frozenset[Actor]) -> None:
-        """Decide when every stage is prepared. Without: actors that died when all others were."""
+        """Decide when every stage is prepared. `without`: actors that died when all others were prepared."""
         targets, update = (
             self._settings.targets_per_step,
             self._settings.update(self.pass_state.pass_id.step, self.pass_state.rate),
@@ -271,9 +272,9 @@ class OpenPass:
             if is_confirmed(stages, (actor.peer for actor in who), len(rosters)):
                 self.outcome = Spoilt(what)
             else:
-                self.outcome = Doubted(stages[0], who, f"nobody else sees that {what}")
+                self.outcome = Doubted(stages[0], who, f"no other stage confirms that {what}")
             return
-        audited = self._settings.audit_every > 0  # which looks for whoever made it so, more closely
+        audited = self._settings.audit_every > 0  # an audit searches for the cause more precisely
         if decision.skip and not audited and self._failure_history.leaves_half_out(rosters, decision.step):
             self._failure_history.not_finite()
             self.outcome = GiveUp("a gradient is not finite: run again without half of the replicas")
@@ -287,7 +288,7 @@ class OpenPass:
         self.outcome = Decided(decision, without)
 
     def _on_failed(self, sender: Actor, failed: Failed, now: float) -> None:
-        """A sibling takes over. That it failed is its word alone: it accuses the sender, and who sent it the input."""
+        """A sibling takes over. Only the sender reports the failure: it accuses itself and the senders of its input."""
         if self.pass_state.kind is not PassKind.TRAIN:
             if failed.microbatch is not None:
                 self._failure_history.idled(sender.peer)
@@ -307,10 +308,10 @@ class OpenPass:
             return
         for actor in self._neighbours(sender, failure):
             if self.outcome is None and self._is_suspect(actor, sender):
-                self.exclude(actor, f"what it sends fails: at {accusations.against(actor.peer)} peers in this step")
+                self.exclude(actor, f"{accusations.against(actor.peer)} peers failed on its frames in this step")
 
     def _failure(self, sender: Actor, failed: Failed) -> Failure:
-        """What it says, as far as it may: of a microbatch that is its own."""
+        """The failure that the message reports, as far as it may: only of a microbatch of the sender."""
         stage = self.pass_state.stage_of(sender)
         assert stage is not None
         m = failed.microbatch
@@ -323,13 +324,13 @@ class OpenPass:
         return Failure(stage, m, sender.peer, senders, failed.reason, nonfinite, near)
 
     def _not_finite(self, failure: Failure) -> None:
-        """Whoever has computed it, and whoever has sent what it is made from: nobody else is left to try it with."""
+        """The suspects of the failure have no replacement: no other peer is left to compute or send the microbatch."""
         self._failure_history.not_finite()
         what = f"microbatch {failure.microbatch} of step {self.pass_state.pass_id.step}"
-        self.outcome = GiveUp(f"{what} is not finite: run again to be skipped if that is so. {failure.reason}")
+        self.outcome = GiveUp(f"{what} is not finite: run again, and skip the step if this repeats. {failure.reason}")
 
     def _irreplaceable(self, peers: frozenset[str]) -> bool:
-        """Whether there is nobody among these whose place another one could take."""
+        """Whether no other peer could take the place of one of these."""
         version = self.pass_state.pass_id.version
         for stage in range(len(self.pass_state.tables)):
             holders = {
@@ -340,13 +341,13 @@ class OpenPass:
         return True
 
     def _neighbours(self, actor: Actor, failure: Failure) -> list[Actor]:
-        """Who has a part in the pass, and is accused beside the one that failed."""
+        """The actors with a part in the pass that are accused besides the one that failed."""
         return [a for a in self.pass_state.actors if a != actor and a.peer in failure.senders]
 
     def _is_suspect(self, actor: Actor, victim: Actor) -> bool:
-        """Whether more fail on what it sent than on what a sibling did, which could take its place.
+        """Whether more peers fail on this actor's frames than on those of a sibling, which could take its place.
 
-        More than one; or one, if it was at fault more often of late than that one.
+        At least two peers must fail on them; or one, if this actor was at fault more often lately than that one.
         """
         stage, against = self.pass_state.stage_of(actor), self._failure_history.accusations.against
         strikes = self._failure_history.probation.strikes
@@ -355,18 +356,18 @@ class OpenPass:
         return any(against(other.peer) < against(actor.peer) for other in self.pass_state.tables[stage].roster)
 
     def _exclude_failed(self, actor: Actor, reason: str, now: float) -> None:
-        """Go on without it. A step that must be run again for that reason is so later and later, or with others."""
+        """Continue without the actor. A step that must be run again for this is delayed, or done by other peers."""
         self.exclude(actor, reason)
         if isinstance(self.outcome, GiveUp) and self.pass_state.kind is PassKind.TRAIN:
             self._failure_history.attempt_failed(self.outcome.reason, now)
 
     def _resolve(self, found: Suspect | GiveUp | TooLong | None) -> None:
-        """Act on what mending cannot do alone."""
+        """Act on a result of `repair` that it cannot handle alone."""
         match found:
             case Suspect(actor, reason, at_fault, accused):
                 if at_fault:
                     self._strike(actor)
-                for other in accused:  # nobody knows which of them it is: they are not to come back together
+                for other in accused:  # it is unknown which of them is at fault: they must not come back together
                     self._strike(other, 2)
                 self.exclude(actor, reason)
             case TooLong(reason, who):
@@ -385,7 +386,7 @@ class OpenPass:
     # ------------------------------------------------------------ afterwards
 
     def report(self, decided: Decided, now: float) -> None:
-        """The decision is on disk: say what was decided, and how fast."""
+        """The decision is on disk: report it, and the speed."""
         pass_state, decision = self.pass_state, decided.decision
         self._out.emit(
             StepDecided(

@@ -1,4 +1,4 @@
-"""Islands: groups of peers of which nobody reaches anybody of another group, so that no step can be decided."""
+"""Islands: groups of peers that cannot reach any other group, so that no step can be decided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.protocol.ids import Actor, Pair
 def islands(actors: Iterable[Actor], blocked: Collection[Pair]) -> tuple[tuple[Actor, ...], ...]:
     """The groups, each in order, that of the first actor first. `blocked`: pairs that cannot reach each other.
 
-    Within a group each reaches each, perhaps through others.
+    Within a group every peer reaches every other, perhaps through a third one.
     """
     left = sorted(actors)
     if left and len(blocked) < len(left) - 1:  # too few to cut off even one: the usual case, in a large swarm
@@ -18,7 +18,7 @@ def islands(actors: Iterable[Actor], blocked: Collection[Pair]) -> tuple[tuple[A
     found = []
     while left:
         group, left = [left[0]], left[1:]
-        for one in group:  # which grows meanwhile
+        for one in group:  # the list grows meanwhile
             near = [other for other in left if Pair((one, other)) not in blocked]
             group += near
             left = [other for other in left if other not in near]

@@ -1,6 +1,6 @@
-"""How far the open training pass is, as the event log tells it: once a heartbeat, if something has changed.
+"""The progress of the open training pass, for the event log: once a heartbeat, if something has changed.
 
-In a large swarm stages alone, and seldom: to look at 10,000 peers takes 40 ms.
+In a large swarm only stages are reported, and rarely: a scan of 10,000 peers takes 40 ms.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from swarm.protocol.coordinator.passes.pass_state import PassState
 from swarm.protocol.outbox import Outbox
 
 MOST_PEERS = 256
-"""A larger swarm is large."""
+"""A swarm with more peers is large."""
 SELDOM = 4
-"""Then once in so many heartbeats."""
+"""A large swarm is reported once in this number of heartbeats."""
 
 
 class ProgressReport:
@@ -22,7 +22,7 @@ class ProgressReport:
         self._beats = 0
 
     def tell(self, pass_state: PassState, peers: int) -> None:
-        """Once a heartbeat. `peers`: in the swarm."""
+        """Call it once a heartbeat. `peers`: number of peers in the swarm."""
         self._beats += 1
         if peers > MOST_PEERS and self._beats % SELDOM:
             return

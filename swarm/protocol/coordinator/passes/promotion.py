@@ -1,6 +1,7 @@
-"""Entering in the midst of a step: a listener that has caught up takes over what a sibling has not begun.
+"""Promotion during a step: a listener that has caught up takes over work that a sibling has not begun.
 
-The sibling is asked (RELEASE); with its answer the listener comes into the stage's next table (`Mending.released`).
+The sibling is asked to give it up (RELEASE). After its answer the listener is in the stage's next table
+(`Repair.released`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from swarm.protocol.settings import Settings
 
 
 class Promotion:
-    """Of one pass."""
+    """The promotions of one pass."""
 
     def __init__(self, pass_state: PassState, members: Members, settings: Settings, out: Outbox) -> None:
         self._pass_state = pass_state
@@ -26,10 +27,10 @@ class Promotion:
         self._settings = settings
         self._out = out
         self._asked_at: dict[int, float] = {}
-        """When something was last asked for, by stage."""
+        """By stage, when a sibling was last asked."""
 
     def lets_in(self, member: Member) -> bool:
-        """Whether somebody who had no part so far listens, has caught up with this step, and stays."""
+        """Whether a member without a part so far listens, has caught up with this step, and stays."""
         pass_state = self._pass_state
         if (
             pass_state.kind is not PassKind.TRAIN
@@ -42,10 +43,10 @@ class Promotion:
         return any(each.actor == member.actor and each.stage == member.stage for each in pass_state.listeners)
 
     def has_room(self, stage: int, now: float) -> bool:
-        """Whether a stage may take somebody in.
+        """Whether a stage may take in another member.
 
-        Only while nobody there is done: who is, reduces, and would have to begin anew. One at a time, and seldom: the
-        stage and its neighbours hear of each.
+        Only while no replica has finished: a finished replica reduces, and would have to begin anew. One at a time, and
+        rarely: the stage and its neighbours are told of each promotion.
         """
         pass_state = self._pass_state
         if now - self._asked_at.get(stage, -math.inf) < self._settings.heartbeat_s:
@@ -56,9 +57,9 @@ class Promotion:
         return all(pass_state.unfinished(a) for roster in rosters for a in roster if pass_state.has_work(a))
 
     def ask_for(self, entrant: Actor, stage: StageIndex, weight: float, now: float) -> None:
-        """Ask the sibling that has most left for what `entrant` is to do, if that is at least one microbatch.
+        """Ask the sibling with the most work left to give some to `entrant`, if at least one microbatch is due to it.
 
-        As much as lets all end together, and no more than is not begun.
+        The amount lets all finish together, and includes only work that is not begun.
         """
         pass_state = self._pass_state
         table = pass_state.tables[stage]
@@ -77,7 +78,7 @@ class Promotion:
         self._out.send(giver, Release(pass_state.pass_id, table.number, tuple(spared)))
 
     def who_asked(self, giver: Actor) -> Actor | None:
-        """For whom `giver` was asked, if that one may still come in. Only its next answer is for it."""
+        """The listener for which `giver` was asked, if it may still come in. Only the next answer counts for it."""
         entrant = self._pass_state.entrants.pop(giver, None)
         member = self._members.get(entrant) if entrant is not None else None
         if member is None or member.stage != self._pass_state.stage_of(giver) or not self.lets_in(member):

@@ -1,7 +1,7 @@
-"""What is done about an open pass in which somebody dies, dawdles, disagrees or did not hear.
+"""Repairs an open pass in which a peer dies, stalls, disagrees or has missed a message.
 
-Every remedy is a new table for one stage, told to the stage and its neighbours. What that cannot mend is returned to
-the pass: an actor to be excluded (`Suspect`), or that the pass must be given up (`GiveUp`).
+Every repair is a new table for one stage, sent to the stage and its neighbours. If that does not suffice, the result
+tells the pass to exclude an actor (`Suspect`) or to abort the pass (`GiveUp`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from swarm.protocol.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Go on without this actor."""
+    """Continue without this actor."""
 
     actor: Actor
     reason: str
     at_fault: bool = True
-    """It had the means to do better; it is not only gone."""
+    """False: it could not help it, since it is gone."""
     accused: tuple[Actor, ...] = ()
-    """Who may be to blame as well: the few that it says it waits for."""
+    """Other actors that may be to blame: the few that it reports to wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class TooLong:
 
     reason: str
     who: tuple[Actor, ...]
-    """Who could have got on with it."""
+    """Actors that had work in it and did not do it."""
 
 
 class Repair:
-    """Of one pass. It changes the ledger's tables; the pass asks it, and decides whether there is anything to mend."""
+    """The repairs of one pass. It changes the tables of the pass state; `OpenPass` decides when to call it."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Repair:
         self._out = out
         self._stragglers = Stragglers(settings)
         self._openings: dict[frozenset[int], Open] = {}
-        """By the stages whose tables concern them, what peers are told while the tables stay as they are."""
+        """By the stages whose tables concern a peer: its opening, cached while the tables stay the same."""
 
     # ------------------------------------------------------------ the dead
 
     def fence(self, actor: Actor, reason: str) -> GiveUp | None:
-        """Take an actor of the pass out of its stage for good; what it did in this pass is void."""
+        """Take an actor out of its stage for the rest of the pass. Its work in this pass is void."""
         pass_state = self._pass_state
         stage = pass_state.stage_of(actor)
         assert stage is not None
@@ -105,7 +105,7 @@ class Repair:
         return None
 
     def _publish(self, stage: int, table: StageTable, reason: str, entrant: Actor | None = None) -> None:
-        """Give a stage a new table, in which `entrant` is new, and tell all whom it concerns."""
+        """Give a stage a new table, in which `entrant` is new, and send it to all peers that it concerns."""
         pass_state = self._pass_state
         moved = pass_state.amend(stage, table)
         self._openings.clear()
@@ -119,10 +119,10 @@ class Repair:
     # ------------------------------------------------------------ the slow
 
     def released(self, sender: Actor, number: int, given: tuple[Microbatch, ...], now: float) -> None:
-        """The answer to a Release. Only the table that answers moves released microbatches.
+        """The answer to a Release. Released microbatches move only with the table that follows the answer.
 
-        A new table voids what siblings answer under the old one. So those that were asked too are waited for, until the
-        next heartbeat.
+        A new table voids siblings' answers under the old one. So their answers are awaited too, until the next
+        heartbeat.
         """
         pass_state = self._pass_state
         stage = pass_state.stage_of(sender)
@@ -133,7 +133,7 @@ class Repair:
             self._hand_on(stage, now)
 
     def _hand_on(self, stage: int, now: float) -> None:
-        """Give what peers of a stage have released to others."""
+        """Give the microbatches that replicas of a stage have released to others."""
         pass_state = self._pass_state
         table, leaving = pass_state.tables[stage], self._members.leaving()
         given = {actor: pass_state.given.pop(actor) for actor in table.roster if actor in pass_state.given}
@@ -171,15 +171,16 @@ class Repair:
             self.tell(new, now)
 
     def _spared(self) -> frozenset[Actor]:
-        """Who is given nothing more as long as a sibling is there: who leaves, and who is only tried."""
+        """Actors that get no more work as long as a sibling is there: those that leave, and those on probation."""
         return self._pass_state.probed.union(self._members.leaving())
 
-    # ------------------------------------------------------------ those who leave
+    # ------------------------------------------------------------ leaving members
 
     def drain(self, now: float) -> Suspect | GiveUp | None:
-        """Take from those who are leaving what they have not begun, and name one who cannot stay to the end.
+        """Reassign the unstarted work of leaving members, and name one that cannot stay to the end.
 
-        Who has accumulated something stays until the step is decided: without it, that would be done again.
+        A member that has accumulated something stays until the step is decided: without it, that work would be done
+        again.
         """
         pass_state, leaving = self._pass_state, self._members.leaving()
         for actor in [a for a in pass_state.actors if a in leaving]:
@@ -190,11 +191,11 @@ class Repair:
             left = member.leaving_since + self._settings.leave_s - now
             too_long = self._least_rest_s() > left
             if all(a in leaving for a in table.roster):
-                # the last one: its state, which is as of the step before, is worth more than this step
+                # the last replica: its state from before the step is worth more than this step
                 if self._members.has_successor(stage) and (too_long or left < self._settings.leave_s / 2):
                     return GiveUp(f"{actor} is leaving, and is to hand on stage {stage} before that")
             elif not table.assigned_to(actor):
-                if stage not in pass_state.sealed_at:  # else its stage is reducing, and would have to begin anew
+                if stage not in pass_state.sealed_at:  # otherwise its stage is reducing, and would have to begin anew
                     table = amend(table, [actor], [], pass_state.weights, leaving)
                     self._publish(stage, table, f"{actor} is leaving and has begun nothing")
             elif too_long:
@@ -205,7 +206,7 @@ class Repair:
         return None
 
     def _least_rest_s(self) -> float:
-        """So long the pass takes at least: computing alone, with all of a stage's replicas at work all the time."""
+        """Lower bound of the seconds left in the pass: computing alone, with all replicas always busy."""
         longest = 0.0
         for table in self._pass_state.tables:
             rates = [1.0 / s for a in table.roster if (s := self._members.seconds_per_microbatch(a)) is not None]
@@ -213,10 +214,10 @@ class Repair:
                 longest = max(longest, sum(len(self._pass_state.unfinished(a)) for a in table.roster) / sum(rates))
         return longest
 
-    # ------------------------------------------------------------ those who disagree
+    # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """One new attempt; if they differ again, whose answer was seen least in both (of two, the later) must go."""
+        """Reduce once more. If digests differ again, exclude the replica with the rarest answer (or the later one)."""
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         held = pass_state.prepared[stage]
         pass_state.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
@@ -237,7 +238,7 @@ class Repair:
         return Suspect(actor, reason, accused=self._stragglers.kept_waiting_by(self._members, self._pass_state, actor))
 
     def _try_again(self, stage: int, reason: str) -> bool:
-        """Have a stage reduce once more, under another number. False when it already has."""
+        """Have a stage reduce once more, under another number. False if it has done so already."""
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         pass_state.digest_retries[stage] = pass_state.digest_retries.get(stage, 0) + 1
         if pass_state.digest_retries[stage] > 1:
@@ -250,9 +251,9 @@ class Repair:
     def tick(
         self, failure_history: FailureHistory, unheard: frozenset[Actor], now: float
     ) -> Suspect | GiveUp | TooLong | None:
-        """Repeat what was not heard, take work from the slow, name who is stuck.
+        """Repeat what was not heard, take work from slow actors, name an actor that is stuck.
 
-        `unheard`: of whom nothing has been heard, perhaps by our own fault.
+        `unheard`: actors that are silent, perhaps because this coordinator is cut off.
         """
         pass_state = self._pass_state
         trains = pass_state.kind is PassKind.TRAIN
@@ -285,7 +286,7 @@ class Repair:
         for actor, reason in self._stragglers.stalled(self._members, pass_state, strikes, unheard, now):
             return Suspect(actor, reason)
         if unheard or not trains:
-            return None  # reduces that would wait for them could have got on
+            return None  # reduces that would wait for them may have made progress
         for stage in self._stragglers.stuck_reduces(pass_state, now):
             if (found := self._reduce_stuck(stage)) is not None:
                 return found
@@ -296,13 +297,13 @@ class Repair:
         return None
 
     def _listens(self, member: Member) -> bool:
-        """Whether it says that it was told to listen, and not that it has a part in the pass: it may have had one."""
+        """Whether it reports that it listens, and not that it has a part in the pass: it may have had one."""
         status = member.status
         takes_part = status is not None and status.pass_id == self._pass_state.pass_id and not status.fenced
         return member.has_heard(self._pass_state.pass_id) and not takes_part
 
     def _tell_if_behind(self, actor: Actor, numbers: tuple[int, ...], now: float) -> None:
-        """`numbers`: of the tables that it is told, as they are."""
+        """`numbers`: of the current tables that concern the actor."""
         member = self._members.get(actor)
         status = member.status if member is not None else None
         if status is not None and status.pass_id == self._pass_state.pass_id and status.numbers == numbers:
@@ -315,7 +316,7 @@ class Repair:
             self.tell(member.actor, now)
 
     def _too_late(self) -> Member | None:
-        """Who came into the roster while it lacked a decision, and lacks it still when all its siblings are done."""
+        """A member that came into the roster without a decision, and still lacks it when all its siblings are done."""
         pass_state = self._pass_state
         for table in pass_state.tables:
             for actor in pass_state.promotion.intersection(table.roster):
@@ -329,14 +330,14 @@ class Repair:
         return None
 
     def tell(self, actor: Actor, now: float) -> None:
-        """Say (again) that the pass is open, with the tables as they are now."""
+        """Send the opening (again), with the current tables."""
         pass_state = self._pass_state
         if (member := self._members.get(actor)) is not None:
             member.told_at = now
         self._out.send(actor, self._opening(pass_state.stages_near(actor)))
 
     def _opening(self, stages: frozenset[int]) -> Open:
-        """What is told to those whom these stages' tables concern."""
+        """The opening for the peers that these stages' tables concern."""
         pass_state = self._pass_state
         opening = self._openings.get(stages)
         if opening is None or opening.listeners is not pass_state.listeners:

@@ -1,7 +1,7 @@
-"""Who is taken for slow or stuck in an open pass, and why. Pure judgements over what the coordinator has heard.
+"""Which actors count as slow or stuck in an open pass, and why. Pure judgements from what the coordinator has heard.
 
-A standstill is judged against measured quantiles and one step budget (`deadlines`). Slowness is judged against
-siblings: first their work is taken (RELEASE), only a standstill is fenced.
+A standstill is compared with measured quantiles and one step budget (`timeouts`). Slowness is compared with siblings: a
+slow actor only loses work (RELEASE), and only an actor that stands still is fenced.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import stall_deadline
 
 WORTH_STEPS = 2
-"""Usual steps that a forward-only pass may take, if it has no more microbatches than a step."""
+"""Longest forward-only pass, in usual steps, if it has no more microbatches than a step."""
 WORTH_OF_SAMPLE = 5
-"""Times as long as one of its passes a whole sample may take."""
+"""Longest whole sample, as a multiple of one of its passes."""
 WORTH_BEATS = 10
-"""Heartbeats that it may take however short steps are: who does what is heard of with these."""
+"""Shortest limit of a forward-only pass, in heartbeats: the coordinator hears of progress only with these."""
 
 Strikes = Callable[[str], int]
-"""Of a peer: how often it has failed by its own fault (`Probation`)."""
+"""By peer: how often it has failed by its own fault (`Probation`)."""
 
 
 class Stragglers:
@@ -35,12 +35,13 @@ class Stragglers:
         self._settings = settings
 
     def overrun(self, pass_state: PassState, aborts: int, now: float) -> bool:
-        """The total cap: progress counts, but not for ever. Doubles with each abort and grows with each fence."""
+        """Whether the pass exceeds the total limit, despite progress. Each abort doubles it; fences extend it."""
         cap = self._settings.step_budget_s * (2 + pass_state.fences) * float(2 ** min(aborts, 6))
         return now - pass_state.judged_from > cap
 
     def worth_s(self, pass_state: PassState) -> float:
-        """So long a forward-only pass may hold up the training: two usual steps, or as many as it has the work of.
+        """Longest time in seconds that a forward-only pass may hold up the training: two usual steps, more for more
+        microbatches.
 
         A step budget while no step is known.
         """
@@ -52,7 +53,7 @@ class Stragglers:
         return max(steps * pass_state.step_s, WORTH_BEATS * settings.heartbeat_s)
 
     def outlasts(self, pass_state: PassState, now: float) -> str:
-        """How a forward-only pass, or the sample that it is of, has taken too long. Empty: it has not."""
+        """How a forward-only pass, or its sample, has taken too long. Empty: it has not."""
         allowed = self.worth_s(pass_state)
         for began, limit in ((pass_state.judged_from, allowed), (pass_state.since, WORTH_OF_SAMPLE * allowed)):
             if now - began > limit:
@@ -60,7 +61,7 @@ class Stragglers:
         return ""
 
     def dawdlers(self, members: Members, pass_state: PassState, unheard: Collection[Actor], now: float) -> list[Actor]:
-        """Who of a forward-only pass has had something to do for a while, and has finished nothing."""
+        """Actors of a forward-only pass that have had work for a while, and finished nothing."""
         while_s = self._a_while_s(pass_state)
         found = []
         for actor in pass_state.actors:
@@ -70,15 +71,16 @@ class Stragglers:
         return found
 
     def _a_while_s(self, pass_state: PassState) -> float:
-        """In which a peer finishes at least one microbatch of a forward-only pass: in half of what that may take."""
+        """Seconds in which a peer finishes at least one microbatch of a forward-only pass: half of the pass's limit."""
         return self.worth_s(pass_state) / 2
 
     def to_release(
         self, members: Members, pass_state: PassState, unheard: Collection[Actor], now: float
     ) -> list[tuple[Actor, tuple[Microbatch, ...]]]:
-        """What each slow actor is to give up to siblings that have nothing left to do (`relief`); not who is `unheard`.
+        """The microbatches that each slow actor should give up to idle siblings (`work_stealing`), without `unheard`
+        actors.
 
-        No microbatch twice: among many replicas it would go from one slow peer to the next and never be done.
+        No microbatch moves twice: among many replicas it would go from one slow peer to the next and never be done.
         """
         orders = []
         for stage, table in enumerate(pass_state.tables):
@@ -104,15 +106,16 @@ class Stragglers:
     def takers(
         self, members: Members, pass_state: PassState, stage: int, givers: Collection[Actor], count: int, now: float
     ) -> list[Actor]:
-        """Who is given so many microbatches that slow peers of a stage have released: siblings that are done and
-        faster, if any. Of many only the first that would have sent their part of the sums then."""
+        """The siblings that get `count` microbatches released by slow peers of a stage: those that are done and faster,
+        if any. Of many, only the first ones to send their part of the sums afterwards.
+        """
         slowest = max(self._pace(members, pass_state, giver, now) for giver in givers)
         idle = self._idle(members, pass_state, stage, now)
         faster = [a for a, each in idle.items() if a not in givers and slowest > SLOWER * each.pace]
         return sorted(faster, key=lambda a: idle[a].soonest)[: max(1, count)]
 
     def _idle(self, members: Members, pass_state: PassState, stage: int, now: float) -> dict[Actor, Idle]:
-        """Who of a stage has nothing left to do, and stays, with its pace; not who has yet to show that it has one."""
+        """The idle actors of a stage that stay, with their pace; without those that have not shown a pace yet."""
         idle = {}
         leaving = members.leaving()
         for actor in pass_state.tables[stage].roster:
@@ -126,28 +129,28 @@ class Stragglers:
         return idle
 
     def _sends_s(self, members: Members, stage: int, actor: Actor) -> float:
-        """Seconds in which an actor sends its part of the sums, over the line that it says it has."""
+        """Seconds in which an actor sends its part of the sums, over the uplink that it reports."""
         member, sums = members.get(actor), self._settings.stage_sums
         if member is None or member.offered_uplink is None or not sums:
             return 0.0
         return sums[stage] / member.offered_uplink
 
     def _pace(self, members: Members, pass_state: PassState, actor: Actor, now: float) -> float:
-        """Seconds of computing per microbatch, as measured there, or as long as it has had one in hand already.
+        """Seconds of computing per microbatch: as measured, or how long it has had one in hand, if that is longer.
 
-        Before any is measured only the latter: who waits for others' frames is not slow.
+        Before the first measurement only the latter counts: an actor that waits for others' frames is not slow.
         """
-        unheard_s = self._settings.heartbeat_s  # it may have finished something that it has not told yet
+        unheard_s = self._settings.heartbeat_s  # it may have finished something and not reported it yet
         seconds = members.seconds_per_microbatch(actor) or 0.0
         return max(seconds, pass_state.in_hand_s(actor, now) - unheard_s)
 
     def stalled(
         self, members: Members, pass_state: PassState, strikes: Strikes, unheard: Collection[Actor], now: float
     ) -> list[tuple[Actor, str]]:
-        """Actors that have work at hand and finish nothing, though siblings could do it; but for those `unheard`.
+        """Actors that have work at hand and finish nothing, though siblings could do it; without those `unheard`.
 
-        Never for being slow: who is known to take long over a microbatch has several times as long as that, and who is
-        not known yet has twice as long with each time it was fenced for this, until it has shown how long it takes.
+        An actor is never stalled for being slow: one that is known to take long for a microbatch has several times as
+        long. One that is not known yet has twice as long with each fence, until it has shown its speed.
         """
         found = []
         for actor in (actor for table in pass_state.tables if len(table.roster) > 1 for actor in table.roster):
@@ -160,7 +163,7 @@ class Stragglers:
         return found
 
     def _why_stalled(self, member: Member, pass_state: PassState, allowed: float, now: float) -> str:
-        """Why a member counts as stalled that may be at work on one thing for so long; empty: it does not."""
+        """Why a member counts as stalled if it may work `allowed` seconds on one thing; empty: it does not."""
         actor, line_s = member.actor, self._settings.step_budget_s / 8
         if pass_state.kind is not PassKind.TRAIN:
             line_s = min(line_s, self._a_while_s(pass_state))
@@ -169,11 +172,11 @@ class Stragglers:
             if pass_state.kind is not PassKind.TRAIN:
                 waited = now - pass_state.moved_at.get(actor, pass_state.judged_from)
                 late = pass_state.lacks_result_of(actor) and waited > answer
-                return f"it says that it is done, and its result has not come for {waited:.1f} s" if late else ""
+                return f"it reports that it is done, but its result has not come for {waited:.1f} s" if late else ""
             reducing = pass_state.reduces_since(actor) if _holds_up_itself(member, pass_state) else None
             if reducing is None or now - reducing <= answer:
                 return ""
-            return f"it has not computed what its reduce waits for, for {now - reducing:.1f} s"
+            return f"it has not computed its part of the reduction for {now - reducing:.1f} s"
         if (still := pass_state.in_hand_s(actor, now)) > allowed:
             return f"no progress for {still:.1f} s (deadline {allowed:.1f} s)"
         frames_s = answer if pass_state.has_queued(actor) else line_s
@@ -183,7 +186,7 @@ class Stragglers:
         for since, deadline in ((everything, frames_s), (some, answer)):
             if since is not None and now - since > deadline and still > 2 * deadline:
                 came = f"for {now - since:.1f} s (deadline {deadline:.1f} s)"
-                return f"nothing came of what its neighbours have for it, {came}"
+                return f"it has received none of its neighbours' frames {came}"
         return ""
 
     def _patience(self, member: Member, pass_state: PassState, strikes: int) -> float:
@@ -197,7 +200,7 @@ class Stragglers:
         return allowed if pass_state.kind is PassKind.TRAIN else min(allowed, self._a_while_s(pass_state))
 
     def stuck_reduces(self, pass_state: PassState, now: float) -> list[int]:
-        """Stages all sealed, of whose reduce nothing was made and nothing has come for too long."""
+        """Fully sealed stages whose reduction has made no progress for too long."""
         allowed = self._settings.step_budget_s / 3 * (1 + pass_state.fences)
         return [
             stage
@@ -206,10 +209,10 @@ class Stragglers:
         ]
 
     def endless_reduces(self, pass_state: PassState, now: float) -> list[tuple[int, str]]:
-        """Stages whose reduce takes too long though it gets on, by what is said of it; and how long that is.
+        """Stages whose reduction takes too long although it progresses, as its members report; and how long it takes.
 
-        Over a slow link a reduce takes longer than other deadlines, and nobody is at fault. But what a peer says of its
-        own progress is no reason to wait for ever, and one line is no reason for all to wait for it in every step.
+        Over a slow link a reduction takes longer than other deadlines, and no peer is at fault. But a peer's own report
+        of progress is no reason to wait for ever, and one slow link is no reason for all to wait in every step.
         """
         allowed = self._settings.step_budget_s * (1 + pass_state.fences)
         found = []
@@ -225,11 +228,11 @@ class Stragglers:
         return [s for s, table in enumerate(pass_state.tables) if len(pass_state.prepared[s]) < len(table.roster)]
 
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
-        """For whom most of those wait who take part in a stage's reduce; None if nobody can be spared, or not that one.
+        """The actor that most members of a stage's reduction wait for; None if no actor can be spared, or not that one.
 
-        Each has one vote, shared among those it names, so that one that lies, or whose own line is slow, is outvoted by
-        two; who is prepared itself waits for all who are not. Where nobody says anything, and of two that wait for each
-        other: one that is not prepared, the one that said it has the slower uplink, the last.
+        Each member has one vote, shared among the actors that it names. So one that lies, or whose own link is slow, is
+        outvoted by two. A prepared member waits for all that are not prepared. If no member reports anything, or two
+        wait for each other, the order is: not prepared, slower reported uplink, last in the roster.
         """
         rosters = {s: pass_state.tables[s].roster for s in pass_state.reduces_with(stage)}
         everybody = {actor: s for s, roster in rosters.items() for actor in roster}
@@ -247,14 +250,14 @@ class Stragglers:
 
         worst = max(everybody, key=guilt)
         if votes[worst] and len(rosters[everybody[worst]]) == 1:
-            return None  # nobody else's going would help
+            return None  # no other actor could be excluded to help
         spare = [actor for actor, s in everybody.items() if len(rosters[s]) > 1]
         return max(spare, key=guilt, default=None)
 
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
-        """Those for whom an actor waits in its reduce, as it says, if they are no more than half of its siblings.
+        """The actors that an actor's reduction waits for, as it reports, if they are at most half of its siblings.
 
-        Who sends its part to all siblings but one has that one wait for it, and all others for that one.
+        If a peer sends its part to all siblings but one, that one waits for it, and all others wait for that one.
         """
         stage = pass_state.stage_of(actor)
         if stage is None:
@@ -266,12 +269,12 @@ class Stragglers:
 
 
 def _holds_up_itself(member: Member, pass_state: PassState) -> bool:
-    """Whether it says that its reduce waits for what it has yet to compute itself."""
+    """Whether it reports that its reduction waits for its own computation."""
     return _said_of_reduce(member, pass_state) == {member.actor}
 
 
 def _named(members: Members, pass_state: PassState, voter: Actor, everybody: Mapping[Actor, int]) -> set[Actor]:
-    """For whom one waits, of `everybody` (by stage) in its reduce; nobody, if it speaks of an older attempt."""
+    """The actors of `everybody` that `voter` waits for in its reduction; none, if it reports an older attempt."""
     if voter in pass_state.prepared[everybody[voter]]:
         return {actor for actor, stage in everybody.items() if actor not in pass_state.prepared[stage]}
     member = members.get(voter)
@@ -279,7 +282,7 @@ def _named(members: Members, pass_state: PassState, voter: Actor, everybody: Map
 
 
 def _said_of_reduce(member: Member, pass_state: PassState) -> set[Actor]:
-    """For whom it says it waits in its reduce, under the tables as they are now."""
+    """The actors that it reports to wait for in its reduction, under the current tables."""
     status = member.status
     if status is None or status.pass_id != pass_state.pass_id:
         return set()

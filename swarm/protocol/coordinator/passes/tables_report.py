@@ -1,4 +1,4 @@
-"""Who serves which stage, as the event log tells it: a table when it differs from what was told of its stage last."""
+"""The table of each stage, for the event log: reported when it differs from the last reported table of its stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarm.protocol.ids import Actor
 from swarm.protocol.outbox import Outbox
 
 STEADY = 1.15
-"""A rate that differs from the one told last by no more than this factor is the same: measured ones always waver."""
+"""A rate that differs from the last reported one by no more than this factor is the same: measured rates fluctuate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class _Told:
     rates: list[float]
 
     def says(self, other: _Told) -> bool:
-        """Whether the other is no news after this."""
+        """Whether `other` need not be reported after this."""
         same = self.roster == other.roster and self.weights == other.weights
         return same and all(_is_like(one, two) for one, two in zip(self.rates, other.rates, strict=True))
 
 
 class TablesReport:
-    """One for a life of the coordinator: at its beginning nothing is told."""
+    """One for a life of the coordinator: at its start nothing is reported."""
 
     def __init__(self, members: Members, stage_costs: StageCosts, out: Outbox) -> None:
         self._members = members
@@ -54,7 +54,7 @@ class TablesReport:
 
 
 def weights_of(pass_state: PassState, stage: int) -> list[float]:
-    """By member of the roster of a stage, as they are told."""
+    """By member of a stage's roster, as reported."""
     return [_rounded(pass_state.weights.get(actor, 0.0), 4) for actor in pass_state.tables[stage].roster]
 
 

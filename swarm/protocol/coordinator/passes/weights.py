@@ -1,7 +1,7 @@
-"""By what microbatches are divided among the replicas of a stage: measured speed and uplink, without their wavering.
+"""The weights by which microbatches are divided among replicas: measured speed and uplink, without fluctuations.
 
-A table that changes from step to step costs something where frames build on earlier visits or residuals on who has
-added what, so a speed counts as unchanged until it differs clearly from the one last used.
+A table that changes from step to step costs something if frames build on earlier visits, or residuals on earlier
+shares. So a speed counts as unchanged until it differs clearly from the one last used.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from swarm.protocol.messages import StageTable
 from swarm.protocol.outbox import Outbox
 
 STEADY = 1.15
-"""A speed that differs from the one last used by no more than this factor is the same."""
+"""A speed that differs from the last used one by no more than this factor is the same."""
 NEWS = 2.0
 MORE = 1.25
-"""A microbatch that takes so many times as long as when that was last said, or as short, is worth saying, if the share
-is so many times as large or as small."""
+"""A change of the seconds per microbatch is reported if both the seconds and the share have changed by this factor."""
 EVEN = 1.1
-"""Replicas whose speeds differ from their median by no more than this factor are equals."""
+"""Replicas whose speeds differ from their median by no more than this factor are equal."""
 FASTEST = 16.0
-"""Times the median; beyond that (and below a fourth of its inverse) a speed is not believed."""
+"""Upper bound of a speed, as a multiple of the median; a fourth of its inverse is the lower bound."""
 FIRST, FIRST_STEPS = 4.0, 3
-"""In so many steps after the first measurement it is believed only so far: a first pass is slow for its own reasons."""
+"""Bound of a speed in the first steps after the first measurement: a first pass is slow for its own reasons."""
 RECOVERY = 1.03
-"""Who is too slow for a single microbatch counts as this much faster with every step, until it is tried again: it may
-have been busy with something else. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %."""
+"""A peer that is too slow for a single microbatch counts as faster by this factor every step, until it is tried again:
+it may have been busy with other work. A peer 30 times as slow is tried every 23 steps, which costs less than 4 %.
+"""
 
 
 class Weights:
-    """`of` before a training pass, `dealt` with its tables."""
+    """Call `of` before a training pass, and `dealt` with its tables."""
 
     def __init__(self, stage_costs: StageCosts, members: Members, out: Outbox) -> None:
         self._stage_costs = stage_costs
@@ -46,9 +46,9 @@ class Weights:
         self._out = out
         self._used: dict[Actor, float] = {}
         self._told: dict[Actor, tuple[float, int]] = {}
-        """What a microbatch took each of them, and its share, when that was last told, or first known."""
+        """Seconds per microbatch and share of each actor, when last reported or first known."""
         self._idle: dict[Actor, int] = {}
-        """For how many steps in a row an actor has had nothing to do."""
+        """By actor: number of consecutive steps without work."""
 
     def of(self, roster: Sequence[Actor], stage: int) -> dict[Actor, float]:
         """Relative speeds of the replicas of a stage: of computing, or of sending where that is slower."""
@@ -60,7 +60,7 @@ class Weights:
             member = there.get(actor)
             speed = 1.0 if member is None else self._stage_costs.speed(member)
             if measured and (member is None or member.speed is None):
-                speed = min(speed, median(measured))  # what it says of itself is not believed that far
+                speed = min(speed, median(measured))  # its own estimate is not trusted beyond that
             if member is not None and sent:
                 speed = min(speed, self._stage_costs.uplink(member) / sent)
             speeds[actor] = self._steady(actor, speed)
@@ -71,7 +71,7 @@ class Weights:
         }
 
     def lines(self, roster: Sequence[Actor]) -> tuple[int, ...]:
-        """As a table names the lines of its members."""
+        """The link rates of the members, as in a table."""
         rates = []
         for actor in roster:
             member = self._members.get(actor)
@@ -100,7 +100,7 @@ class Weights:
             return
         before, usual = self._told.setdefault(actor, (seconds, share))
         if before / NEWS < seconds < before * NEWS or usual / MORE < share < usual * MORE or share == usual:
-            return  # where all take longer, as on a busy machine, nobody's share is another one
+            return  # if all take longer, as on a busy machine, no share changes
         self._told[actor] = seconds, share
         self._out.emit(ShareChanged(str(actor), stage, before, seconds, share))
 

@@ -1,7 +1,8 @@
-"""What slow replicas of a stage give up in the midst of a step, so that all of it end together. A pure function.
+"""The microbatches that slow replicas of a stage give up during a step, so that all finish together. A pure function.
 
-Replicas of equal speed end a step at different moments; moving work between them costs a forward and gains nothing. So
-work goes only from who takes `SLOWER` times as long as whoever takes over, and if what is left is done a third sooner.
+Replicas of equal speed finish a step at different moments; moving work between them costs a forward and gains nothing.
+So work moves only from a replica that takes `SLOWER` times as long as its taker, and only if the rest is done a third
+sooner.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from swarm.protocol.ids import Actor
 
 SLOWER = 1.5
-"""How many times another's seconds per microbatch an actor takes before work is taken from it."""
+"""Ratio of an actor's seconds per microbatch to the taker's above which work is taken from the actor."""
 WORTH = 1.5
-"""How many times as long what an actor has left would take if it gave nothing up."""
+"""Ratio of the remaining time without giving up work to the time with it, from which a move is worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +25,32 @@ class Busy:
     pace: float
     """Seconds of computing per microbatch."""
     left: int
-    """Microbatches that it has not finished."""
+    """Number of microbatches that it has not finished."""
     movable: int
-    """How many of those may go to somebody else."""
+    """Number of them that may move to another replica."""
     sends_s: float = 0.0
     """Seconds in which it sends its part of the sums, once it has finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A replica that has finished. If it takes something over, it sends its part of the sums again."""
+    """A replica that has finished. If it takes over work, it sends its part of the sums again."""
 
     pace: float
     sends_s: float = 0.0
 
     @property
     def soonest(self) -> float:
-        """Seconds until its part of the sums is sent, if it takes one microbatch over."""
+        """Seconds until its part of the sums is sent, if it takes over one microbatch."""
         return self.pace + self.sends_s
 
 
 def relief(busy: Mapping[Actor, Busy], idle: Sequence[Idle], promised: int = 0) -> dict[Actor, int]:
-    """How many microbatches each busy replica is to give up; who is not named gives up none, and all keep one.
+    """Number of microbatches that each busy replica is to give up. Each keeps at least one; a missing one gives up
+    none.
 
-    `promised`: microbatches that others were asked for, and that are done first. Each microbatch goes from whoever
-    would end last to whoever would have sent its part of the sums with it first.
+    `promised`: microbatches already requested from others, which are done first. Each microbatch goes from the replica
+    that would finish last to the one that would have sent its part of the sums first.
     """
     if not idle:
         return {}

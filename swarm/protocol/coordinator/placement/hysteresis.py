@@ -1,7 +1,7 @@
-"""Hysteresis: what one move has done is not undone by the next because a measurement wavers.
+"""Hysteresis: a move is not undone by the next one because a measurement fluctuates.
 
-A move against the direction of the last one between the same two stages must wait, twice as long every time. When
-somebody comes to one of them or is lost, that is another swarm, and counts anew.
+A move against the direction of the last one between the same two stages must wait, twice as long every time. If a peer
+joins or leaves one of the two stages, the count starts anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MOST_TURNS = 6
 
 @dataclass(slots=True)
 class _Last:
-    """Move between two stages."""
+    """The last move between two stages."""
 
     source: int
     at: float
@@ -28,7 +28,7 @@ class Hysteresis:
         self._last: dict[frozenset[int], _Last] = {}
 
     def moved(self, source: int, stage: int, now: float) -> None:
-        """Somebody is to move from one stage to another."""
+        """A peer is to move from one stage to another."""
         pair = frozenset((source, stage))
         last = self._last.setdefault(pair, _Last(source, now))
         if last.source != source:
@@ -36,7 +36,7 @@ class Hysteresis:
         last.source, last.at = source, now
 
     def barred(self, now: float, dwell_s: float) -> frozenset[tuple[int, int]]:
-        """(from, to) of moves that must wait. `dwell_s`: for so long a single peer stays where it is."""
+        """(from, to) of moves that must wait. `dwell_s`: seconds that a single peer stays in its stage at least."""
         return frozenset(
             (stage, last.source)
             for pair, last in self._last.items()
@@ -45,6 +45,6 @@ class Hysteresis:
         )
 
     def changed(self, stage: int) -> None:
-        """Somebody came to a stage, or is gone from it."""
+        """A peer joined a stage, or left it."""
         for pair in [pair for pair in self._last if stage in pair]:
             del self._last[pair]

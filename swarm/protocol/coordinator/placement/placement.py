@@ -1,7 +1,7 @@
-"""Who holds which stage, and how they come to hold it: the coordinator's work between two passes.
+"""Assigns stages to members and brings them to the current version: the coordinator's work between two passes.
 
-Members are placed where they are needed, those that lack the version are told where to get it, and a stage that nobody
-holds is waited for, restored, given a spare replica, or, last of all, the reason for a rollback.
+Members are placed where they are needed. Members that lack the version are told where to get it. For a stage that no
+peer holds, the coordinator waits, restores it, gives it a spare replica or, as the last resort, rolls back.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 RECALLED_BEATS = 4
-"""Heartbeats in which a new leader waits for the first word of a peer that has reported to all before."""
+"""Heartbeats that a new leader waits for the first report of a peer that has reported to all coordinators before."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTerm:
-    """What was said to peers so far must become void. `rollback_to`: and the history goes on from this version."""
+    """Void all orders given to peers so far. `rollback_to`: the version from which the history continues."""
 
     rollback_to: int | None = None
 
 
 @dataclass(slots=True)
 class Survey:
-    """How the stages stand."""
+    """The state of the stages."""
 
     rosters: list[list[Actor]]
-    """By stage: who holds the version, then who can apply the last decision, then who is in `promotion`."""
+    """By stage: actors that hold the version, actors that can apply the last decision, actors in `promotion`."""
     promotion: set[Actor] = field(default_factory=set)
-    """Listeners who lack nothing but the last decision: the sums of its step are kept for them."""
+    """Listeners that lack only the last decision: the sums of its step are kept for them."""
     ready: bool = True
-    """The next pass can open over these rosters."""
+    """Whether the next pass can open over these rosters."""
     waiting: str = ""
-    """What it waits for, if that is worth saying."""
+    """The reason why the next pass waits, if it is worth an event."""
     new_term: NewTerm | None = None
 
     def wait(self, reason: str) -> None:
@@ -54,7 +54,7 @@ class Survey:
 
 
 class Placement:
-    """`place` may be called at any time, `survey` between passes: again and again, until it is ready."""
+    """Call `place` at any time, and `survey` between passes: repeatedly, until it is ready."""
 
     def __init__(
         self,
@@ -79,20 +79,20 @@ class Placement:
         self._failure_history = failure_history
         self._first_patience_s = settings.start_timeout_s
         if history.decision is not None or history.archived:  # version 0 is archived before an imported run begins
-            self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are not new, only away
+            self._first_patience_s = settings.recruit_after_s  # a resumed run: its peers are only away, not new
         self._opened_any = False
         self._missing_since: dict[int, float] = {}
-        """Stages of which nobody holds the version."""
+        """Stages whose version no peer holds; since when."""
         self._empty_since: dict[int, float] = {}
-        """Stages that nobody holds or is to take up, and since when nobody has come."""
+        """Stages that no peer holds or is to load, and since when no peer has come."""
         self._arrived = 0
-        """Members, at the last look at those."""
+        """Number of members at the last check of those stages."""
         self._placed_for = (-1, 0)
-        """What it depended on when everybody was placed last, or told to stand by."""
+        """The inputs of the last placement of all members."""
         self._handing_on = False
-        """A stage is held by none but members that are leaving: meanwhile all apply, and save, what was decided."""
+        """Whether all holders of a stage are leaving. Meanwhile all members apply and save what was decided."""
         self._listened: frozenset[Actor] = frozenset()
-        """Who listened to the last step that was decided."""
+        """The listeners of the last decided step."""
 
     def pass_closed(self, now: float) -> None:
         self.since = now
@@ -102,7 +102,7 @@ class Placement:
             member.told_at = -1.0
 
     def decided(self, listened: Collection[Actor]) -> None:
-        """A step is decided, whose sums are kept for these."""
+        """A step is decided, and its sums are kept for the actors `listened`."""
         self._listened = frozenset(listened)
 
     def pass_opened(self, actors: Iterable[Actor], now: float) -> None:
@@ -112,7 +112,7 @@ class Placement:
     # ------------------------------------------------------------ placing
 
     def place(self, now: float) -> bool:
-        """Give every member that has introduced itself a stage, or have it stand by. True if somebody got one."""
+        """Give every member that has introduced itself a stage, or let it stand by. True if a member got a stage."""
         placed = False
         before = self._members.changes, self.rebalancing.most
         if before == self._placed_for:
@@ -142,18 +142,19 @@ class Placement:
         return placed
 
     def _room(self) -> bool:
-        """Whether any stage has fewer than it may have. While none has, who stands by goes on to do so."""
+        """Whether any stage has fewer members than it may have. While none has, standbys keep standing by."""
         away = Counter(member.stage for member in self._members.lost if not member.given_up)
         most = self.rebalancing.most
         return any(len(self._members.crew(s)) - away[StageIndex(s)] < most for s in range(self._settings.stages))
 
     def _bench(self) -> None:
-        """Leave out who is on probation, where a stage has somebody else that holds the version.
+        """Leave out the members on probation, if their stage has another member that holds the version.
 
-        But nobody in a step of which an attempt came to nothing: who was found at fault may have waited for the one who
-        is left, and steps that are not decided would never bring them back. Left out of it are those whom more failures
-        of that step accuse than a sibling: as soon as it has failed with that one too, they are back. And half of all,
-        where it came out not finite (`halves`). Who is doubted is left out even if nobody else is there (`Doubts`).
+        After an aborted attempt at this step, probation does not count: the member found guilty may have waited for the
+        one that is left, and an undecided step would never bring it back. Then the members are left out that more
+        failures of this step accuse than a sibling; when the sibling has failed as often, they are back. If the step
+        was not finite, one half of the members is left out (`halves`). Doubted members are left out even if their stage
+        has no other member (`Doubts`).
         """
         history = self._history
         probation, in_vain = self._failure_history.probation, self._failure_history.aborts > 0
@@ -173,7 +174,7 @@ class Placement:
     # ------------------------------------------------------------ catching up
 
     def survey(self, now: float) -> Survey:
-        """Place members, tell who lacks the version how to catch up, and say whether every stage is held."""
+        """Place members, tell those that lack the version how to catch up, and report whether every stage is held."""
         self._bench()
         self.place(now)
         if not self._may_wait_for_replicas(now):
@@ -218,25 +219,27 @@ class Placement:
         return found
 
     def _listens(self, member: Member) -> bool:
-        """Whether somebody who lacks the version, while others hold it, takes it up without being waited for.
+        """Whether a member that lacks the version, while others hold it, loads it as a listener, so that no pass waits
+        for it.
 
-        Not at the end, nor when a process of ours begins: then all are to begin together. But who has listened to an
-        earlier one is not disturbed.
+        Not at the end of the run, nor at the start of this process: then all members begin together. But a member that
+        has listened in an earlier process stays a listener.
         """
         if self._history.version == self._history.end(self._settings):
             return False
         return self._opened_any or member.has_heard_any
 
     def _enters(self, member: Member) -> bool:
-        """Whether it lacks the last decision alone, whose sums are kept for it."""
+        """Whether it lacks only the last decision, and the sums of that step are kept for it."""
         version = self._history.version
         held = self._history.decision is not None and member.version == version - 1
         return held and self._listens(member) and member.actor in self._listened and member.enters_from <= version
 
     def _crew(self, stage: int) -> tuple[list[Member], list[Member], list[Member]]:
-        """Who of a stage holds the version, who can apply the last decision, and who needs a state.
+        """The members of a stage that hold the version, that can apply the last decision, and that need a state.
 
-        Those who are leaving are among the first two: without a part in the next pass, they can hand on what they hold.
+        Leaving members are among the first two: they have no part in the next pass, but they can hand on their
+        state.
         """
         holders: list[Member] = []
         coming: list[Member] = []
@@ -255,7 +258,7 @@ class Placement:
         return holders, coming, needy
 
     def _may_be_further(self, member: Member, now: float) -> bool:
-        """Whether it may have got further since it was last heard: between heartbeats it told only who led then."""
+        """Whether it may have advanced since: between heartbeats it reported only to the former leader."""
         since = member.recalled_at
         if since is None or member.status is None:
             return False
@@ -265,9 +268,10 @@ class Placement:
         return member.version == self._history.version or member.can_apply(self._history.decision)
 
     def _wanted(self, needy: list[Member], held: int) -> list[Member]:
-        """Those that are to take up the version: as many as the stage lacks, at the end all. The given up come on top.
+        """The members that are to load the version: as many as the stage lacks, at the end all; given-up members in
+        addition.
 
-        A peer may come back with a stage that has all its replicas by now; it stays in reserve.
+        A peer may come back to a stage that has all its replicas by now; it stays in reserve.
         """
         if not needy:
             return []
@@ -277,7 +281,7 @@ class Placement:
         return waiting + [m for m in needy if m.given_up]
 
     def _supply(self, stage: int, needy: list[Member], holders: list[Member], coming: list[Member], now: float) -> None:
-        """Tell who can apply the decision to do so, and who lacks the version where to get it. Repeated while open."""
+        """Tell members that can apply the decision to do so, and those that lack the version where to get it."""
         history = self._history
         gaps = needy or self._handing_on or history.version == history.end(self._settings)
         gaps = gaps or history.controls.paused is not None
@@ -288,10 +292,10 @@ class Placement:
                 continue
             late = member.given_up and member.assigned not in (None, (stage, history.version))
             if late and now < member.patience_until:
-                continue  # a newer order would break off its download
+                continue  # a newer order would interrupt its download
             if not self._tell(member, now):
                 continue
-            # every other turn the next source, however many repeats pass while the peer still tries one
+            # Every other turn uses the next source, however many repeats pass while the peer still tries one.
             turn = i + member.told + (member.told // len(holders) if holders else 0)
             source = holders[turn % len(holders)].actor if holders else self._me
             initialised = history.version == 0 and not self._settings.imported
@@ -311,7 +315,7 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def ask_to_save(self, now: float) -> None:
-        """Tell the last decision again to those who hold its version and have not saved it."""
+        """Send the last decision again to the members that hold its version and have not saved it."""
         history = self._history
         for member in self._members:
             if history.decision is None or member.version != history.version or member.status is None:
@@ -320,23 +324,24 @@ class Placement:
                 self._out.send(member.actor, Decide(history.decision, history.term, save=history.is_asked))
 
     def _tell(self, member: Member, now: float) -> bool:
-        """Whether it is time to say it (again) to this member."""
+        """Whether it is time to send an order (again) to this member."""
         if member.told_at >= 0 and now - member.told_at < 2 * self._settings.heartbeat_s:
             return False
         member.told_at = now
         return True
 
     def _may_wait_for_replicas(self, now: float) -> bool:
-        """At the start of a process, a while: the first pass is to open with everybody."""
+        """Whether to wait at the start of this process for a while: the first pass should open with every peer."""
         first = self._members.first_heard_at
         return not self._opened_any and (first is None or now - first < self._first_patience_s)
 
     # ------------------------------------------------------------ a stage without the version
 
     def _missing(self, stage: int, crew: int, found: Survey, now: float) -> None:
-        """Nobody holds the version: wait for a copy, then roll back to what the archive has.
+        """No peer holds the version: wait for a copy, then roll back to the archived version.
 
-        Not while nobody could take up the older version: after a restart of ours peers need a while to come back.
+        Not while no peer could load the older version: after a restart of the coordinator, peers need a while to come
+        back.
         """
         history, settings = self._history, self._settings
         if not crew and all(len(self._members.of_stage(s)) < 2 for s in range(settings.stages)):
@@ -347,29 +352,29 @@ class Placement:
         since = self._missing_since.setdefault(stage, now)
         recruit = now - since >= settings.recruit_after_s
         if not history.restorable and self._may_wait_for_replicas(now):
-            recruit = False  # who holds it may only be late to come back to us
+            recruit = False  # its holder may only be late to come back
         if history.restorable:
             found.wait("" if crew else self._nobody(stage))
             if not crew and recruit and not self._may_wait_for_replicas(now):
                 self._recruit(stage, now)
             return
-        found.wait("" if recruit else f"nobody holds stage {stage} at version {history.version}")
+        found.wait("" if recruit else f"no peer holds stage {stage} at version {history.version}")
         if recruit and found.new_term is None:
             target = history.rollback_target
             reason = f"the last copy of stage {stage} at version {history.version} is gone"
             found.new_term = self.go_back(target, reason)
 
     def _nobody(self, stage: int) -> str:
-        """Why a stage has no peer, and what helps."""
+        """The text that says why a stage has no peer, and what the organiser can do."""
         left_out = self._failure_history.doubts.left_out
         those = [(m.actor, left_out[m.actor.peer]) for m in self._members.of_stage(stage) if m.actor.peer in left_out]
         if not those:
             return f"stage {stage} has no peer"
         who = "; ".join(f"{actor} is left out: {why}" for actor, why in those)
-        return f"stage {stage} has no peer that is believed. {who}. Another peer for it helps. {IF_DIVERGED}"
+        return f"stage {stage} has no trusted peer. {who}. Add another peer for this stage. {IF_DIVERGED}"
 
     def go_back(self, target: int, reason: str) -> NewTerm:
-        """What all hold is void: the history is to go on from version `target`."""
+        """All held states are void: the history continues from version `target`."""
         self._out.emit(RolledBack(self._members.next_term(self._history.term), target, reason))
         for member in self._members:
             member.version = None
@@ -377,15 +382,15 @@ class Placement:
         return NewTerm(target)
 
     def _ask_for_a_seat(self, stage: int, now: float) -> None:
-        """No stage can spare a replica, and for a while nobody has come who would hold this one."""
+        """No stage can spare a replica, and for a while no peer has come that would hold this stage."""
         if len(self._members) > self._arrived:
-            self._empty_since.clear()  # others may be on their way, as after a restart of ours
+            self._empty_since.clear()  # others may be on their way, as after a restart of the coordinator
         self._arrived = len(self._members)
         since = self._empty_since.setdefault(stage, now)
         if now - since >= self._settings.recruit_after_s and not self._may_wait_for_replicas(now):
             self._seats.lacking(stage, now)
 
     def _recruit(self, stage: int, now: float) -> None:
-        """Nobody stands by for a stage without peers: a replica that can be spared goes there, or a peer holds two."""
+        """No peer stands by for a stage without peers: move a replica that can be spared, or let a peer hold two."""
         if self.rebalancing.recruit(StageIndex(stage), now) is None:
             self._seats.lacking(stage, now)

@@ -1,10 +1,10 @@
-"""Which stage a newcomer takes, and who should move to another one. Pure functions of measured speeds.
+"""The stage for a newcomer, and the peer that should move to another stage. Pure functions of measured speeds.
 
-A stage does as many microbatches a second as its replicas together; the swarm as many as its slowest stage. A newcomer
-goes where it raises the swarm's rate most. A peer moves to the slowest stage if what that gains, for as long as the
-arrangement may be expected to last, is more than what is lost while it downloads the state of its new stage. Neither
-is ever decided by two at once: the coordinator asks, so decisions that rest on the same picture do not collide (as
-they did in Petals, issue 389: many servers moved to the same gap, one after the other).
+A stage does as many microbatches/s as its replicas together; the swarm as many as its slowest stage. A newcomer goes
+where it raises the swarm's rate most. A peer moves to the slowest stage if the gain, over the expected life of the
+arrangement, exceeds the loss while the peer downloads the state of its new stage. The coordinator alone decides, one
+move at a time, so decisions from the same measurements do not collide. In Petals they did (issue 389): many servers
+moved to the same gap, one after the other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from swarm.protocol.coordinator.membership.stage_costs import Lineup, Worker
 from swarm.protocol.ids import Actor, StageIndex
 
 LOOKAHEAD = 16
-"""So many moves are thought ahead: where several stages are equally slow, one move alone gains nothing."""
+"""Number of moves planned ahead: if several stages are equally slow, one move alone gains nothing."""
 WORTH = 0.03
-"""Share of the swarm's rate that moves must gain in all: measured speeds waver by as much."""
+"""Share of the swarm's rate that the moves must gain in total: measured speeds fluctuate by as much."""
 _EQUAL = 1e-9
-"""Rates that differ by less, relatively, are sums of the same numbers in another order."""
+"""Rates with a smaller relative difference are sums of the same numbers in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Move:
     source: StageIndex
     stage: StageIndex
     gain: float
-    """Microbatches that the swarm does more within the horizon once it is there, with the moves that are to follow."""
+    """Microbatches gained within the horizon after the peer has arrived, together with the moves that follow."""
     cost: float
-    """Microbatches that it does less on the way."""
+    """Microbatches lost while the peer moves."""
     reason: str
 
 
@@ -53,8 +53,8 @@ class Stay:
 def claim(lineup: Lineup, speed: float, uplink: float = math.inf, barred: frozenset[int] = frozenset()) -> Claim | None:
     """The stage for a newcomer of this speed and uplink. None: every stage that it could hold is full.
 
-    First a stage that lacks planned replicas; then where the swarm's rate rises most; then where the slowest, the
-    second slowest, … stage is helped; then the lower one.
+    First comes a stage that lacks planned replicas; then the stage where the swarm's rate rises most; then the one that
+    helps the slowest, the second slowest, … stage; then the lower one.
     """
     newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
@@ -79,7 +79,7 @@ def claim(lineup: Lineup, speed: float, uplink: float = math.inf, barred: frozen
 
 
 def _better(one: tuple[bool, list[float]], other: tuple[bool, list[float]]) -> bool:
-    """Whether `one` is worth more: rates are compared from the slowest on, and nearly equal ones are equal."""
+    """Whether `one` is better: compare rates from the slowest on; nearly equal rates count as equal."""
     if one[0] != other[0]:
         return one[0]
     for mine, theirs in zip(one[1], other[1], strict=True):
@@ -96,10 +96,13 @@ def plan_move(
 ) -> Move | Stay:
     """The move that should be made now, if any.
 
-    Moves are thought ahead, each the best one after the one before and each taking `download_s`; of all beginnings of
-    that sequence the one that does most microbatches within `horizon_s` is chosen, and its first move made, if it does
-    `WORTH` more than staying. `download_s`: seconds from leaving a stage to working in the next one. `horizon_s`: for
-    how long the arrangement may be expected to last. `barred`: (from, to) of moves that are not to be made.
+    The planner looks several moves ahead: each is the best move after the one before, and each takes `download_s`. Of
+    all prefixes of that sequence it chooses the one that does most microbatches within `horizon_s`. It returns the
+    first move of that prefix if the prefix gains at least `WORTH` over staying.
+
+    `download_s`: seconds from leaving a stage to working in the next one.
+    `horizon_s`: expected seconds that the arrangement lasts.
+    `barred`: (from, to) of moves that are not to be made.
     """
     if len(lineup.crews) < 2:
         return Stay("there is one stage")
@@ -143,7 +146,7 @@ def plan_move(
 def _best_move(
     crews: Sequence[Sequence[Worker]], lineup: Lineup, rates: Sequence[float], barred: Collection[tuple[int, int]]
 ) -> tuple[Worker, int, int] | None:
-    """(who, from, to) that leaves the slower one of the two stages fastest. None: no move to the slowest helps it."""
+    """(worker, from, to) that leaves the slower of the two stages fastest. None: no move helps the slowest stage."""
     stage = min(range(len(rates)), key=lambda s: (rates[s], s))
     if len(crews[stage]) >= lineup.most:
         return None
@@ -166,13 +169,13 @@ def _best_move(
 
 
 def _spares(crew: Sequence[Worker], there: int, replicas: int) -> bool:
-    """Whether a stage can give one away: never its last one, nor a planned one to a stage that has more than it has."""
+    """Whether a stage can give a peer away: never its last one, nor a planned one to a stage with more peers."""
     ready = sum(worker.ready for worker in crew)
     return ready >= 2 and len(crew) - 1 >= min(replicas, there + 1)
 
 
 def _moved(worker: Worker) -> Worker:
-    """On its way: it counts, and stays."""
+    """A worker on its way: it counts, and it cannot move again."""
     return replace(worker, movable=False, ready=False)
 
 
@@ -180,9 +183,10 @@ def _moved(worker: Worker) -> Worker:
 
 
 def recruit(lineup: Lineup, stage: StageIndex) -> Move | None:
-    """Who is to take up a stage that has nobody, when nobody stands by: who lacks the version, then the least loss.
+    """The peer that is to take up a stage without peers, when no peer stands by: one without the version, else the
+    least loss.
 
-    Here it does not matter who has just moved: nothing goes on without the stage.
+    A recent move does not bar it here: the run cannot continue without the stage.
     """
     rates = lineup.rates()
     best: tuple[bool, float, float, Actor] | None = None

@@ -1,4 +1,4 @@
-"""What the planner of moves finds, as the event log tells it: when that is another finding, not only other numbers."""
+"""The findings of the planner for the event log: only new findings, not every change of the numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.protocol.coordinator.placement.planner import Move, Stay
 from swarm.protocol.outbox import Outbox
 
 STEADY = 1.15
-"""Rates that differ from those told last by no more than this factor are no news."""
+"""Rates that differ from the last reported ones by no more than this factor are not reported again."""
 _NUMBER = re.compile(r"[\d.]+(e[+-]?\d+)?")
 
 

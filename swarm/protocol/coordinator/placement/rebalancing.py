@@ -1,7 +1,7 @@
-"""Which stage newcomers take and who moves, as the run goes: the planner, fed with what the coordinator measures.
+"""Stages for newcomers, and moves during the run: the planner with the coordinator's measurements.
 
-What a move costs and how long it is good for is measured too: seconds from being given a stage to working in it, how
-long a step takes, how often peers leave. So there is no period to choose: it is considered after every decided step.
+The cost and the useful life of a move are measured too: seconds from being given a stage to working in it, seconds per
+step, how often peers leave. So there is no period to configure: moves are considered after every decided step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from swarm.protocol.settings import Settings
 from swarm.protocol.timeouts import Observed
 
 DWELL_STEPS = 4
-"""For so many steps a peer stays where it is: it takes that many to see what it does there."""
+"""Number of steps that a peer stays in its stage at least: as many are needed to measure its effect."""
 DWELL_DOWNLOADS = 2
-"""And at least for so many times as long as it takes to take up a stage: half of its time it is of use."""
+"""Minimum stay as a multiple of the time to take up a stage, so that a peer is of use at least half of its time."""
 
 
 class Rebalancing:
-    """`claim` for who has no stage, `consider` between passes. Told of passes by `opened` and `decided`."""
+    """Call `claim` for a member without a stage, `consider` between passes, `opened` and `decided` for each pass."""
 
     def __init__(
         self, settings: Settings, history: History, members: Members, stage_costs: StageCosts, out: Outbox
@@ -46,17 +46,17 @@ class Rebalancing:
         self._arrivals = Observed()
         self._began_at: float | None = None
         self._warned = False
-        """When the first pass opened: who was placed before that had to wait for others."""
+        """When the first pass opened: members placed before it had to wait for others."""
         self._moves = 0
         self._hysteresis = Hysteresis()
         self._told = PlannerReport(out)
         self._due = False
-        """A step was decided since it was considered."""
+        """Whether a step was decided since moves were last considered."""
 
-    # ------------------------------------------------------------ what is measured
+    # ------------------------------------------------------------ measurements
 
     def opened(self, actors: Iterable[Actor], now: float) -> None:
-        """A pass opens with these."""
+        """A pass opens with these actors."""
         self._churn.present(len(self._members), now)
         for actor in actors:
             member = self._members.get(actor)
@@ -71,7 +71,7 @@ class Rebalancing:
             self._began_at = now
 
     def decided(self, step_s: float, reduce_s: float | None) -> None:
-        """A step is decided, after `step_s`; `reduce_s`: since the last stage was sealed, if that is known."""
+        """A step is decided after `step_s`; `reduce_s`: seconds since the last stage was sealed, if known."""
         self._steps.add(step_s)
         if reduce_s is not None:
             self._reduces.add(reduce_s)
@@ -80,7 +80,7 @@ class Rebalancing:
         self._warn()
 
     def _warn(self) -> None:
-        """Once: what is planned is not cut, but somebody will die in many a reduce."""
+        """Warn once that a peer will die in many reductions: the planned number of replicas is not reduced."""
         reduce_s, planned = self._reduces.quantile(0.5), self._settings.replicas
         if self._warned or reduce_s is None:
             return
@@ -90,7 +90,7 @@ class Rebalancing:
             self._out.emit(ManyReplicas(planned, most, reduce_s, 3600.0 * self._churn.departures_per_s))
 
     def lost(self, stage: StageIndex | None, now: float) -> None:
-        """A member is gone, from this stage."""
+        """A member is gone from this stage."""
         if stage is not None:
             self._hysteresis.changed(stage)
         self._churn.present(len(self._members), now)
@@ -98,11 +98,11 @@ class Rebalancing:
 
     @property
     def most(self) -> int:
-        """As many peers as a stage may have."""
+        """Largest number of peers in a stage."""
         settings = self._settings
         if settings.max_replicas:
             return settings.max_replicas
-        longest = settings.step_budget_s / 3  # one that stands still for so long is begun again
+        longest = settings.step_budget_s / 3  # a reduction that stands still for so long is begun again
         reduce_s = self._reduces.quantile(0.95)
         return replica_cap(
             self._churn.departures_per_s,
@@ -113,18 +113,18 @@ class Rebalancing:
 
     @property
     def step_s(self) -> float:
-        """What a step takes of late, seconds; 0 while none was decided."""
+        """Seconds per step lately; 0 before the first decision."""
         return self._steps.quantile(0.5) or 0.0
 
     def forecast(self, member: Member, stage: StageIndex) -> None:
-        """Say whether one who takes up a stage now can catch up."""
+        """Emit a forecast: whether a peer that takes up a stage now can catch up."""
         told = forecast(member.actor, stage, self._settings, member.downlink, self.step_s)
         if told is not None:
             self._out.emit(told)
 
     @property
     def arrival_s(self) -> float:
-        """Seconds from being given a stage to working in it. At first: as long as a newcomer is waited for."""
+        """Seconds from being given a stage to working in it. At first: as long as a pass waits for a newcomer."""
         seen = self._arrivals.quantile(0.5)
         return self._settings.step_budget_s if seen is None else seen
 
@@ -134,21 +134,22 @@ class Rebalancing:
 
     @property
     def longest_way_s(self) -> float:
-        """Somebody who moves is waited for so long before another one may."""
+        """Longest time in seconds that other moves wait for a moving peer."""
         return 2 * self.dwell_s + self._settings.step_budget_s
 
     @property
     def horizon_s(self) -> float:
-        """For how long two stages stay as they are, by what comes and goes; and no shorter than nobody may move."""
+        """Expected seconds until a peer joins or leaves one of two stages; at least as long as no peer may move."""
         peers = 2 * len(self._members) / self._settings.stages
         return max(self.dwell_s, expected_quiet_s(self._churn.departures_per_s, max(2, round(peers))))
 
     # ------------------------------------------------------------ choices
 
     def claim(self, member: Member) -> Claim | None:
-        """The stage for a member without one: whose checkpoint it has, if that needs a peer; else the planner's.
+        """The stage for a member without one. None: it stands by.
 
-        But who was loading a state when it was lost goes on with that. None: it is to stand by.
+        First choice is the stage of its checkpoint, if that stage lacks replicas. Then comes the stage that it was
+        loading when it was lost. Otherwise the planner chooses.
         """
         settings, barred = self._settings, self._stage_costs.barred(self._members, member)
         wanted = member.preferred
@@ -179,7 +180,7 @@ class Rebalancing:
         return f"every stage has its {self.most} replicas: stands by"
 
     def consider(self, now: float) -> Move | None:
-        """Once after every decided step: have at most one peer move, if that is worth it."""
+        """Once after every decided step: move at most one peer, if that is worth it."""
         if not self._due or self._settings.stages < 2:
             return None
         self._due = False
@@ -187,7 +188,7 @@ class Rebalancing:
         for member in self._members:
             on_the_way = member.move_number > 0 and not member.has_worked and not member.given_up
             if on_the_way and now - member.placed_at < self.longest_way_s:
-                return None  # one at a time
+                return None  # one move at a time
 
         def movable(member: Member) -> bool:
             return member.has_worked and now - member.placed_at >= dwell_s and self._is_ready(member)
@@ -201,7 +202,7 @@ class Rebalancing:
         return None
 
     def recruit(self, stage: StageIndex, now: float) -> Move | None:
-        """Nobody stands by for a stage without peers: a replica that another stage can spare goes there."""
+        """No peer stands by for a stage without peers: move a replica that another stage can spare."""
         lineup = self._stage_costs.lineup(self._members, self._settings.replicas, self.most, self._is_ready)
         found = recruit(lineup, stage)
         if found is not None:
@@ -209,7 +210,7 @@ class Rebalancing:
         return found
 
     def _is_ready(self, member: Member) -> bool:
-        """It has the version, or needs only to be told the decision."""
+        """Whether it has the version, or needs only the decision."""
         return member.version == self._history.version or member.can_apply(self._history.decision)
 
     def _carry_out(self, move: Move, now: float) -> None:

@@ -1,8 +1,9 @@
-"""Seats: peers that share a process. Who takes one more on for a stage that nobody else holds, and when it goes again.
+"""Seats: several peers share a process. Which process takes another peer for a stage without holders, and when it
+leaves.
 
-A run with fewer machines than stages goes on if some of them hold several. They are asked only when nobody stands by
-and no other stage can spare a replica, and a seat that was taken so is given up when its stage has the replicas that
-are planned: a machine does one stage's work faster than two stages'.
+A run with fewer machines than stages continues if some machines hold several stages. A process is asked for another
+seat only when no peer stands by and no other stage can spare a replica. Such a seat is given up when its stage has its
+planned replicas: a machine does one stage's work faster than that of two.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from swarm.protocol.outbox import Outbox
 from swarm.protocol.settings import Settings
 
 IN_VAIN_BUDGETS = 4
-"""Who was asked for a seat and took none in a step budget is not asked for so many of them."""
+"""A peer that did not take a requested seat within a step budget is not asked for this number of step budgets."""
 
 
 @dataclass(slots=True)
 class _Order:
-    """What a peer was asked for."""
+    """The request sent to a peer."""
 
     stage: int
     seats: int
@@ -51,16 +52,16 @@ class Seats:
         self._doubts = doubts
         self._out = out
         self._orders: dict[Actor, _Order] = {}
-        """By who was asked."""
+        """By the peer that was asked."""
         self._not_before: dict[Actor, float] = {}
-        """Who did not do what it was asked."""
+        """The peers that did not fulfil a request; until when they are not asked."""
         self._released: dict[Actor, tuple[float, str]] = {}
-        """Who was told to leave its seat, when last, and why. It counts as leaving from then on, whatever comes."""
+        """The peers that were told to leave their seat; when last, and why. They count as leaving from then on."""
 
     # ------------------------------------------------------------ one more
 
     def lacking(self, stage: int, now: float) -> None:
-        """Nobody holds this stage, stands by for it or can be spared. To be called again while that is so."""
+        """No peer holds this stage, stands by for it or can be spared. Call it again while that is so."""
         for actor, order in list(self._orders.items()):
             if self._is_over(actor, order, now):
                 del self._orders[actor]
@@ -75,12 +76,12 @@ class Seats:
             self._tell(taker.actor, order, now)
 
     def may_come(self, stage: int, now: float) -> bool:
-        """Whether somebody is asked to take this stage on too, or can be."""
+        """Whether a peer is asked to take this stage on as well, or could be asked."""
         asked = any(order.stage == stage for order in self._orders.values())
         return asked or self._taker(stage, now) is not None
 
     def _taker(self, stage: int, now: float) -> Member | None:
-        """Who is to have one more peer in its process for this stage: the least loaded, then one beside the stage."""
+        """The member whose process is to take one more peer for this stage: the least loaded, then a neighbour's."""
         best: tuple[float, bool, Actor] | None = None
         chosen: Member | None = None
         for member in self._members:
@@ -91,7 +92,7 @@ class Seats:
             held = [m.stage for m in machine if m.stage is not None]
             if (
                 len(machine) >= MAX_SEATS
-                or any(m.leaving_since is not None for m in machine)  # how many there are is about to change
+                or any(m.leaving_since is not None for m in machine)  # the number of peers there is about to change
                 or stage in held
                 or not self._stage_costs.has_room(member.memory, machine, stage)
             ):
@@ -111,7 +112,7 @@ class Seats:
         return there and member.actor not in self._orders and now >= self._not_before.get(member.actor, 0.0)
 
     def _is_over(self, actor: Actor, order: _Order, now: float) -> bool:
-        """Whether an order is carried out, or never will be."""
+        """Whether a request is fulfilled, or never will be."""
         member = self._members.get(actor)
         if member is None:
             return True
@@ -132,9 +133,11 @@ class Seats:
     # ------------------------------------------------------------ one less
 
     def release(self, now: float) -> tuple[Member, str] | None:
-        """Between passes: tell one that is not needed any more to go; who, and why, the first time.
+        """Between passes: tell a peer whose seat is not needed any more to leave. Return it and the reason, the first
+        time.
 
-        Then again until it says that it goes. Not at the end: then all go anyway.
+        Repeat the order until the peer reports that it leaves. Not at the end of the run: then all peers leave
+        anyway.
         """
         if self._history.version == self._history.end(self._settings):
             return None
@@ -154,7 +157,7 @@ class Seats:
         return None
 
     def _needless(self, member: Member) -> str:
-        """Why a seat is not needed any more; empty: it is."""
+        """Why a seat is not needed any more; empty if it is needed."""
         stage = member.stage
         if stage is None:
             return "no stage needs it" if member.standing_by else ""

@@ -1,0 +1,200 @@
+"""One training of the study: a model in stages, with its boundaries coded, one microbatch a step, AdamW.
+
+On a GPU a whole step is one CUDA graph, which is replayed: a model this small would otherwise wait for the host.
+Several trainings run beside each other, each in a stream of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.length.coding import Coder, Coding, Crossing
+from swarm.compute.optimizer import decays
+from swarm.manifest import RunManifest
+from swarm.models.kinds import build_stage
+from swarm.protocol.update import learning_rate
+
+TURN_EVERY = 100
+"""Steps between two computations of principal axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Token ids of the training and held-out text, uint16."""
+
+    train: np.ndarray
+    heldout: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """After so many tokens: held-out loss (nats a token) and bits of a token at a boundary since the point before."""
+
+    tokens: int
+    loss: float
+    forward_bits: float
+    backward_bits: float
+
+
+class Training:
+    """`advance` starts a step and does not wait for it; `measure` waits."""
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        codings: tuple[Coding, Coding],
+        texts: Texts,
+        device: torch.device,
+        *,
+        heldout_batches: int,
+    ) -> None:
+        self._manifest, self._device = manifest, device
+        model, batch, seed = manifest.model, manifest.batch, manifest.run.seed
+        self._stages = [build_stage(model, s, device=device, seed=seed) for s in range(model.stages)]
+        sizes = (model.boundary_width, model.vocab_size, device)
+        self._coders = [tuple(Coder(coding, *sizes) for coding in codings) for _ in range(model.stages - 1)]
+        rows = batch.sequences
+        self._train = _windows(texts.train, batch.sequence_length).to(device)
+        order = np.random.default_rng(seed).permutation(len(self._train))
+        order = np.resize(order, manifest.run.steps * rows)  # a longer run sees the text again
+        self._order = torch.from_numpy(order.reshape(-1, rows)).to(device)
+        self._heldout = _windows(texts.heldout, batch.sequence_length)[: heldout_batches * rows].to(device)
+        rates = [learning_rate(manifest.optimizer, step, manifest.run.steps) for step in range(manifest.run.steps)]
+        self._rates = torch.tensor(rates, device=device)
+        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._rate = torch.zeros((), device=device)
+        self._optimizer = self._adamw()
+        self._heldout_batch = torch.zeros((rows, batch.sequence_length + 1), dtype=torch.int64, device=device)
+        self._heldout_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._graphs = self._capture() if self.stream is not None else None
+        self.taken = 0
+        self.curve: list[Point] = []
+
+    def advance(self) -> None:
+        with self._there():
+            if self._graphs is None:
+                self._train_step()
+            else:
+                self._graphs[0].replay()
+            self.taken += 1
+            if self.taken % TURN_EVERY == 0:
+                for coder in (coder for pair in self._coders for coder in pair):
+                    coder.turn()
+
+    def measure(self) -> Point:
+        """Held-out loss now, appended to the curve."""
+        rows, length = self._heldout_batch.shape
+        with self._there():
+            self._heldout_sum.zero_()
+            for first in range(0, len(self._heldout), rows):
+                self._heldout_batch.copy_(self._heldout[first : first + rows])
+                if self._graphs is None:
+                    self._heldout_step()
+                else:
+                    self._graphs[1].replay()
+            loss = self._heldout_sum.item() / (len(self._heldout) * (length - 1))
+            bits = [[coder.token_bits((rows, length - 1)) for coder in pair] for pair in self._coders]
+        forward, backward = (sum(each[way] for each in bits) / max(len(bits), 1) for way in (0, 1))
+        point = Point(self.taken * rows * (length - 1), loss, forward, backward)
+        self.curve.append(point)
+        return point
+
+    @contextlib.contextmanager
+    def _there(self) -> Iterator[None]:
+        with torch.cuda.stream(self.stream) if self.stream is not None else contextlib.nullcontext():
+            yield
+
+    def _loss(self, batch: Tensor, *, learns: bool) -> Tensor:
+        ids, labels = batch[:, :-1], batch[:, 1:]
+        x = ids
+        with torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False):
+            for stage, (there, back) in zip(self._stages, self._coders, strict=False):
+                x = Crossing.apply(stage(x, ids).float(), ids, there, back, learns)  # type: ignore[no-untyped-call]
+            last = self._stages[-1]
+            return last.loss_sum(last(x, ids), labels)
+
+    def _train_step(self) -> None:
+        at = self._step.view(1)  # a number as an index would have to be read by the host
+        batch = self._train[self._order.index_select(0, at)[0]]
+        self._rate.copy_(self._rates.index_select(0, at)[0])
+        loss = self._loss(batch, learns=True) / (batch.shape[0] * (batch.shape[1] - 1))
+        parameters = [parameter for _, parameter in self._named()]
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, (self._manifest.optimizer.clip_norm / norm).clamp(max=1.0))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        self._step.add_(1)
+
+    @torch.no_grad()
+    def _heldout_step(self) -> None:
+        self._heldout_sum.add_(self._loss(self._heldout_batch, learns=False))
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [named for stage in self._stages for named in stage.named_parameters()]
+
+    def _adamw(self) -> torch.optim.Optimizer:
+        section = self._manifest.optimizer
+        groups = [
+            {"params": [p for name, p in self._named() if decays(name, p) is yes], "weight_decay": rate}
+            for yes, rate in ((True, section.weight_decay), (False, 0.0))
+        ]
+        cuda = self._device.type == "cuda"
+        betas = (section.beta1, section.beta2)
+        return torch.optim.AdamW(groups, lr=self._rate, betas=betas, eps=section.eps, fused=cuda, capturable=cuda)
+
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
+        """Graphs of a training step and of a held-out batch; state is afterwards as it was."""
+        assert self.stream is not None
+        parameters = [(p, p.detach().clone()) for _, p in self._named()]
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(3):
+                self._train_step()
+                self._heldout_step()
+        torch.cuda.synchronize()
+        graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[0], stream=self.stream):
+            self._train_step()
+        with torch.cuda.graph(graphs[1], stream=self.stream):
+            self._heldout_step()
+        with torch.no_grad():
+            for parameter, first in parameters:
+                parameter.copy_(first)
+            for state in self._optimizer.state.values():
+                for tensor in state.values():
+                    tensor.zero_()
+            for pair in self._coders:
+                for coder in pair:
+                    coder.reset()
+            self._step.zero_()
+        torch.cuda.synchronize()
+        return graphs
+
+
+def _windows(ids: np.ndarray, length: int) -> Tensor:
+    """(sequences, length + 1): each sequence with the id after its last."""
+    count = (len(ids) - 1) // length
+    picked = np.lib.stride_tricks.sliding_window_view(ids, length + 1)[: count * length : length]
+    return torch.from_numpy(picked.astype(np.int64))
+
+
+def train_beside(trainings: Sequence[Training], steps: int, points: int) -> None:
+    """All of them, step by step in turn, with `points` measurements of each, evenly spread."""
+    at = {math.ceil(steps * n / points) for n in range(1, points + 1)}
+    for step in range(1, steps + 1):
+        for training in trainings:
+            training.advance()
+        if step in at:
+            for training in trainings:
+                training.measure()

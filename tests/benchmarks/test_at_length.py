@@ -1,0 +1,80 @@
+"""The study of compression at length: its codings are the product's, decode to what they say, and a row is trained."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.length.coding import Coder, Coding, Crossing
+from swarm import codecs
+
+
+@pytest.mark.parametrize("channels", (False, True))
+@pytest.mark.parametrize("bits", (8, 4))
+def test_uniform_values_are_those_of_the_codec(bits: int, channels: bool) -> None:
+    codec = codecs.get(f"int{bits}{'-channel' if channels else ''}")
+    x = torch.randn(3, 41, 24, generator=torch.Generator().manual_seed(bits))
+    coder = Coder(Coding("uniform", bits, channels=channels), 24, 100, torch.device("cpu"))
+    arrived = coder.cross(x, torch.zeros(3, 41, dtype=torch.int64), learns=True)
+    assert torch.equal(arrived, codec.decode(codec.encode(x), x.shape))
+
+
+@pytest.mark.parametrize("rotated", (False, True))
+@pytest.mark.parametrize("means", (False, True))
+def test_entropy_coded_values_are_near_and_cost_less_once_they_are_known(means: bool, rotated: bool) -> None:
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, 5, (4, 32), generator=draw)
+    centres, mixing = torch.randn(5, 6, generator=draw), torch.randn(6, 6, generator=draw)
+    coder = Coder(Coding("entropy", step=0.2, means=means, rotated=rotated), 6, 5, torch.device("cpu"))
+    costs = []
+    for turn in range(60):
+        x = centres[ids] + 0.3 * torch.randn(4, 32, 6, generator=draw) @ mixing
+        arrived = coder.cross(x, ids, learns=True)
+        # each turned coefficient is at most half a step off, and a rotation keeps lengths
+        assert (arrived - x).norm(dim=-1).max() <= 0.51 * 0.2 * x.std() * 6**0.5 * 2  # a median is below that
+        if turn % 20 == 19:
+            costs.append(coder.token_bits((4, 32)))
+            coder.turn()
+    assert costs[-1] < costs[0]
+    if means:  # the centres need not be told any more
+        assert coder.mean.sub(centres).abs().max() < 0.5
+
+
+def test_a_coder_that_does_not_learn_stays_as_it_is() -> None:
+    coder = Coder(Coding("entropy", means=True, rotated=True), 4, 3, torch.device("cpu"))
+    before = {name: buffer.clone() for name, buffer in coder.named_buffers()}
+    coder.cross(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.int64), learns=False)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in coder.named_buffers())
+
+
+def test_gradients_cross_in_their_own_coding() -> None:
+    there = Coder(Coding(), 4, 3, torch.device("cpu"))
+    back = Coder(Coding("nothing"), 4, 3, torch.device("cpu"))
+    x = torch.randn(2, 5, 4, requires_grad=True)
+    ids = torch.zeros(2, 5, dtype=torch.int64)
+    Crossing.apply(x, ids, there, back, True).sum().backward()
+    assert x.grad is not None and not x.grad.any()
+
+
+def test_a_row_and_its_controls_are_trained_once(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"the river {i * 7919 % 1000} runs under bridge {i % 13}\n\n" for i in range(6000)))
+    data = tmp_path / "data"
+    prepare = ["prepare", "--input", str(text), "--vocab-size", "300", "--heldout", "0.1", "--out", str(data)]
+    subprocess.run([sys.executable, "-m", "peers", *prepare], check=True, stdout=subprocess.DEVNULL)
+    small = ("model.vocab_size=300", "model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn_dim=48")
+    sets = [f"--set={setting}" for setting in (*small, "model.context=32", "batch.sequence_length=32")]
+    command = [sys.executable, "-m", "benchmarks.at_length", "--data", str(data), "--cache", str(tmp_path / "cache")]
+    row = "subspace 8, entropy 1, means, rotated"
+    options = ["--rows", row, "--tokens", "7680", "--screen", "1024", "--rates", "1e-3,1e-2", "--heldout", "2", *sets]
+    run = subprocess.run([*command, *options, "--warmup", "2"], check=True, capture_output=True, text=True)
+    rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    assert [each["row"] for each in rows] == ["dense, anchor", "ids alone", row]
+    assert rows[0]["kept"] == [1.0] * 4 and rows[1]["kept"] == [0.0] * 4
+    assert rows[2]["loss"] < 5.0 and 1 < rows[2]["bytes_forward"] < 16
+    again = subprocess.run([*command, *options, "--warmup", "2"], check=True, capture_output=True, text=True)
+    assert [line for line in again.stdout.splitlines() if line.startswith("{")] == [json.dumps(each) for each in rows]
+    assert "steps in" not in again.stdout
