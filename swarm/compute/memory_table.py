@@ -72,7 +72,9 @@ class StageMemory:
     graph: int
     """Of one microbatch. Further ones have a budget of their own."""
     in_backward: int
-    """What a backward takes beyond that, gradients included; on a GPU also what the microbatch before has left."""
+    """What a backward takes beyond that, gradients included."""
+    ahead: int
+    """What the microbatch before has left, on a GPU, which computes ahead of its host."""
     on_the_way: int
     """Parts and sums of a reduce, or what is kept for newcomers."""
     updating: int
@@ -91,7 +93,7 @@ class StageMemory:
     @property
     def working(self) -> int:
         """On the device while it works, at most: no graph is left when a reduce begins."""
-        return max(self.graph + self.in_backward, self._here(self.on_the_way), self.updating)
+        return max(self.graph + self.in_backward + self.ahead, self._here(self.on_the_way), self.updating)
 
     @property
     def device(self) -> int:
@@ -106,7 +108,7 @@ class StageMemory:
         return self.residuals + self.on_the_way + (self.reduced if self.reduces_on_host else 0)
 
     def with_graphs(self, count: int) -> int:
-        """On the device in a backward with so many graphs kept."""
+        """On the device in a backward with so many graphs kept, if it does not compute ahead."""
         return self.resident + count * self.graph + self.in_backward
 
     def _here(self, nbytes: int) -> int:
@@ -120,7 +122,6 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
     width = 8 if sums.mode == "exact" else 4
     # fp16's gradients are scaled: before they are added there are two of each
     scaled = 4 * number if mode.precision == "fp16" else 0
-    ahead = counts.gradients + scaled if mode.own_memory else 0
     return StageMemory(
         own_memory=mode.own_memory,
         weights=4 * number,
@@ -129,7 +130,8 @@ def stage_memory(manifest: RunManifest, counts: StageCounts, mode: Mode, sent: i
         accumulator=width * number,
         reduced=width * number,
         graph=counts.graph,
-        in_backward=max(counts.in_backward, counts.gradients + scaled - counts.graph) + ahead,
+        in_backward=max(counts.in_backward, counts.gradients + scaled - counts.graph),
+        ahead=counts.gradients + scaled if mode.own_memory else 0,
         on_the_way=_on_the_way(manifest, width * number if sent is None else sent, width * number),
         updating=_UPDATED * min(number, UPDATED_AT_ONCE) if mode.own_memory else 0,
         residuals=_residuals(manifest, number) if manifest.swarm.replicas > 1 else 0,
