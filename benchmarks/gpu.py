@@ -41,16 +41,17 @@ from torch import Tensor
 
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
-from peers.run.dry_run import dry_run
 from swarm.buffer import Buffer
 from swarm.compute import adding, device_packing, norm, packing
 from swarm.compute.averaging import buckets_of, reduction_of
 from swarm.compute.body import BodyFormat, BodyKind
 from swarm.compute.digest import reduced_digest
-from swarm.compute.graph import graph_bytes
+from swarm.compute.graph import count_stages
 from swarm.compute.low_rank import orthonormal, product
+from swarm.compute.memory_table import Mode, stage_memory
 from swarm.compute.norm import squared_norm
 from swarm.compute.optimizer import KINDS, StageOptimizer
+from swarm.compute.precision import Precision
 from swarm.compute.reduction import Reduction
 from swarm.compute.stage import Stage
 from swarm.compute.sums import Accumulator, Layout
@@ -550,8 +551,12 @@ def memory(lab: Lab) -> dict[str, object]:
         stage.optimizer.apply(reduced, 1e-6, update, unit=stage.reduction.unit)
         del reduced
         note("apply")
-        row["planned_state"] = dry_run(manifest).stages[MIDDLE].state / parameters
-        row["planned_graph"] = graph_bytes(manifest, MIDDLE) / parameters
+        mode = Mode(str(lab.device), Precision.usual(lab.device).value)
+        planned = stage_memory(manifest, count_stages(manifest, mode)[MIDDLE], mode)
+        narrow = planned.accumulator / 2  # no sum needs 64 bits here
+        row["planned_resident"] = (planned.resident - narrow) / parameters
+        row["planned_graph"] = planned.graph / parameters
+        row["planned_backward_1"] = (planned.with_graphs(4) - narrow) / parameters
         for phase in row:
             row[phase] = round(row[phase], 2)
         del stage

@@ -5,7 +5,7 @@
 One swarm for each shape. In every other step half of each backward, the weights' gradients, waits until there is
 nothing else to do; so both schedules meet the same machine. A forward takes one unit, a backward two. The first pair of
 steps is not counted. `speedup` is the median over the pairs of synchronous ÷ zero-bubble seconds. `of_model` compares
-the measured rate with that of `benchmarks/pipeline_model.py`, which knows no messages, no reduce and no decision.
+the measured rate with that of `peers/run/pipeline_model.py`, which knows no messages, no reduce and no decision.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from statistics import median
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.emulated import RUN
 from benchmarks.local_swarm import LocalSwarm, script
-from benchmarks.pipeline_model import BACKWARD, step_units
 from benchmarks.results import write_results
+from peers.run.pipeline_model import BACKWARD, step_units
 
 AIMS = {4: 1.04, 8: 1.10, 16: 1.20}
 """By stages, the least `speedup`."""

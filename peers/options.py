@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from peers.run.forecast import Line
 from swarm.compute.least_pace import MOST_S, LeastPace
 from swarm.net.uplink import LEAST_RATE
 
@@ -35,6 +36,20 @@ def parse_rate(text: str) -> int:
     if rate < LEAST_RATE:
         raise typer.BadParameter(f"{text!r} is less than {8 * LEAST_RATE // 1000}kbit: too little even for heartbeats")
     return rate
+
+
+def parse_line(text: str) -> Line:
+    """`80Mbit,50ms` or `80Mbit/20Mbit,50ms`: down, up if that is less, and one way to another. Raises BadParameter."""
+    rates, _, delay = text.partition(",")
+    found = re.fullmatch(r"\s*([0-9]{1,5}(?:\.[0-9]{1,5})?)\s*ms\s*", delay)
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a line: write 80Mbit,50ms or 80Mbit/20Mbit,50ms: what it carries down, up, and how long "
+            "to another peer"
+        )
+    down, slash, up = rates.partition("/")
+    received = parse_rate(down)
+    return Line(float(parse_rate(up) if slash else received), float(received), float(found[1]) / 1000)
 
 
 def parse_pace(text: str) -> LeastPace:
@@ -118,7 +133,8 @@ MaxMemory = Annotated[
         parser=parse_bytes,
         metavar="SIZE",
         help="Memory to plan with, such as 8GB: a stage that needs more is not taken; at most half is for work in "
-        "progress, a quarter for kept frames. Default: half of what is free.",
+        "progress, a quarter for kept frames. Default: half of what is free. On a GPU it is the card's memory, and by "
+        "default all that is free.",
     ),
 ]
 MaxRate = Annotated[

@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peers.options import Announce, Bootstrap, Dashboard, Json, MaxRate, Set, TensorBoard
+from peers.options import Announce, Bootstrap, Dashboard, Json, MaxRate, Set, TensorBoard, parse_line
 from peers.options import Home as HomeOption
+from peers.run.forecast import Line
 from peers.run.home import COORDINATOR_HOME
+from swarm.manifest import RunManifest
 
 
 def command(
@@ -55,6 +57,23 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved manifest, its hash and its cost; start nothing.")
     ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="CARD:COUNT,…",
+            help="With --dry-run: what a step takes on such cards, as rtx4090:4,rtx3060:8; mine is this processor.",
+        ),
+    ] = None,
+    line: Annotated[
+        Line | None,
+        typer.Option(
+            "--line",
+            parser=parse_line,
+            metavar="DOWN[/UP],DELAY",
+            help="With --gpu: the line of each card, as 80Mbit/20Mbit,50ms. Default: links cost no time.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Host a run: bootstrap node, feeder, decisions, event log and archive. Prints the line that peers join with.
@@ -66,11 +85,15 @@ def command(
 
     if no_dashboard and (dashboard or tensorboard):
         raise typer.BadParameter("there is no dashboard to serve or to write for", param_hint="--no-dashboard")
+    if gpu is not None and not dry_run:
+        raise typer.BadParameter("it is for --dry-run alone", param_hint="--gpu")
+    if line is not None and gpu is None:
+        raise typer.BadParameter("say on which cards too, with --gpu", param_hint="--line")
     place = None if dashboard is None else Place.parse(dashboard)
     run = resolve_run(path, overrides or ())
     console = Console(highlight=False)
     if dry_run:
-        _dry_run(run.manifest, console, as_json)
+        _dry_run(run.manifest, console, as_json, gpu, line)
         return
 
     from peers.coordinator.options import CoordinateOptions
@@ -123,13 +146,21 @@ def command(
         raise typer.Exit(exit_code(coordinate(run.manifest, opened, options)))
 
 
-def _dry_run(manifest: object, console: Console, as_json: bool) -> None:
+def _dry_run(manifest: RunManifest, console: Console, as_json: bool, gpu: str | None, line: Line | None) -> None:
     import json
 
-    from peers.run import dry_run
+    from peers.run import dry_run, outlook
+    from peers.run.cards import UnknownCard
 
-    plan = dry_run.dry_run(manifest)  # type: ignore[arg-type]
+    plan = dry_run.dry_run(manifest)
+    try:
+        found = None if gpu is None else outlook.outlook(manifest, gpu, line)
+    except UnknownCard as error:
+        raise typer.BadParameter(str(error), param_hint="--gpu") from None
     if as_json:
-        print(json.dumps(dry_run.to_json(plan)))
-    else:
-        dry_run.show(plan, console)
+        told = dry_run.to_json(plan)
+        print(json.dumps(told if found is None else {**told, "outlook": outlook.to_json(found)}))
+        return
+    dry_run.show(plan, console)
+    if found is not None:
+        outlook.show(found, console)

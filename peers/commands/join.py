@@ -142,6 +142,7 @@ def command(
     from peers.stage.machine import Budgets, Machine
     from peers.stage.options import JoinOptions
     from peers.stage.seats import take_seats
+    from swarm.compute.memory_table import Mode
     from swarm.net.listening import listen_on
 
     console = Console(highlight=False)
@@ -155,10 +156,12 @@ def command(
     if picked.why:
         console.print(f"this peer computes on the CPU: {picked.why}", markup=False)
     budget = memory_budget(max_memory, picked.name)
+    host = memory_budget(None, "cpu") if Mode(picked.name).own_memory else None
+    beside = budget if host is None else host
 
-    changes = budget // 8 if delta_cache is None else delta_cache
+    changes = beside // 8 if delta_cache is None else delta_cache
     options = JoinOptions(
-        Machine(Budgets(budget, budget // 4, graph_budget, changes), max_rate),
+        Machine(Budgets(budget, beside // 4, graph_budget, changes, host), max_rate),
         device=picked.name,
         precision=picked.precision,
         compiled=compiled,

@@ -1,7 +1,8 @@
 """Dry run: what a run will need, before anyone joins. `swarm-peer coordinate --dry-run` prints it.
 
-A function of the manifest, the parameters of each stage and the size of a frame; `dry_run` takes those two from the
-model (on the meta device) and the codecs. Graphs of microbatches in flight are not counted: they have their own budget.
+A function of the manifest, what is counted of each stage and the size of a frame; `dry_run` takes those two from the
+model (on the meta device) and the codecs. Memory is as the memory table says (swarm/compute/memory_table.py), with the
+graph of one microbatch; further graphs have a budget of their own.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from swarm.compute.memory_table import ON_CPU, Mode, StageCounts, StageMemory, packed, stage_memory
 from swarm.events.wording import amount
 from swarm.manifest import RunManifest
 from swarm.protocol.codec_ladder import CodecLadders
 from swarm.protocol.ids import Direction
 
 LEAST_EFFICIENCY = 0.8
-EXACT_PACKED = 5 / 8
-"""What is left of exact sums when they are packed: measured, docs/slow-links.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +33,20 @@ class StageNeed:
 
     parameters: int
     """A count, not bytes."""
-    weights: int
-    moments: int
-    accumulator: int
-    reduced: int
-    working: int
-    """Gradients of one microbatch, before they are added to the sums, or the parts and sums of a reduce on their way,
-    whichever is more: those come when these are gone.
-    """
-    residuals: int
-    """What compressed averaging loses: of the last step and of the open one; of shares, and of the buckets reduced."""
+    memory: StageMemory
     retention: int
-    """Worst case: the frames of a whole step, kept by the only replica left."""
+    """Worst case: the frames of a whole step, kept by the only replica left. In memory of the host, or on its disk."""
     sums: int
     """Of a step, as who catches up fetches them; packed, where they are exact."""
     reduce_sent: int
     """What a peer sends in the reduce of one step at most; it receives as much."""
+    reduce_packed: int
+    """The same, of exact sums as they are usually packed."""
 
     @property
-    def state(self) -> int:
-        """Without the frames, which may lie on disk."""
-        return self.weights + self.moments + self.accumulator + self.reduced + self.working + self.residuals
-
-    @property
-    def memory(self) -> int:
-        return self.state + self.retention
+    def whole(self) -> int:
+        """Memory of all kinds, frames included."""
+        return self.memory.device + self.memory.host + self.retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +86,19 @@ class DryRun:
     """Gentlest first. `boundaries` and retention then have the bytes of the gentlest."""
 
 
-def dry_run(manifest: RunManifest) -> DryRun:
-    """Count parameters and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec."""
+def dry_run(manifest: RunManifest, mode: Mode = ON_CPU, counts: Sequence[StageCounts] | None = None) -> DryRun:
+    """Count parameters, graphs and frames, then `estimate`. Imports torch. Raises ManifestError for an unknown codec.
+
+    `mode`: how the peers compute. `counts`: of each stage, if that is known.
+    """
     from swarm import codecs
     from swarm.codecs import ladder
     from swarm.compute.averaging import sent_bytes
     from swarm.compute.body import HEADER_BYTES
+    from swarm.compute.graph import count_stages
     from swarm.compute.ladders import ladders
     from swarm.compute.sums import Layout
     from swarm.manifest import ManifestError
-    from swarm.models.kinds import count_parameters
 
     shape = (manifest.batch.sequences, manifest.batch.sequence_length, manifest.model.boundary_width)
     try:
@@ -118,8 +110,8 @@ def dry_run(manifest: RunManifest) -> DryRun:
     except codecs.UnknownCodec as error:
         raise ManifestError(str(error)) from None
     sizes = [HEADER_BYTES + codec.max_bytes(shape) for codec in pair]
-    parameters = [count_parameters(manifest.model, stage) for stage in range(manifest.model.stages)]
-    plan = estimate(manifest, parameters, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums)
+    counts = count_stages(manifest, mode) if counts is None else counts
+    plan = estimate(manifest, counts, forward_frame=sizes[0], backward_frame=sizes[1], sums=sums, mode=mode)
     return plan if chosen_from is None else dataclasses.replace(plan, choices=_choices(manifest, chosen_from))
 
 
@@ -134,36 +126,33 @@ def _choices(manifest: RunManifest, ladders: CodecLadders) -> tuple[Choice, ...]
 
 def estimate(
     manifest: RunManifest,
-    parameters: Sequence[int],
+    counts: Sequence[StageCounts],
     *,
     forward_frame: int,
     backward_frame: int,
     sums: Sequence[int] | None = None,
+    mode: Mode = ON_CPU,
 ) -> DryRun:
-    """`parameters` by stage; bytes of one forward frame without its token ids, and of one backward frame.
+    """`counts` by stage; bytes of one forward frame without its token ids, and of one backward frame.
 
     `sums`: bytes of a stage's sums on their way; None: as many as in memory.
     """
     count, stages, replicas = manifest.batch.microbatches, manifest.model.stages, manifest.swarm.replicas
-    assert len(parameters) == stages
+    assert len(counts) == stages
     forward = count * (forward_frame + manifest.model.token_id_bytes * manifest.batch.ids_per_microbatch)
     backward = count * backward_frame
     sum_bytes = 8 if manifest.sums.mode == "exact" else 4
-    sent = sums or [sum_bytes * number for number in parameters]
+    sent = sums or [sum_bytes * each.parameters for each in counts]
     needs = tuple(
         StageNeed(
-            parameters=number,
-            weights=4 * number,
-            moments=8 * number,
-            accumulator=sum_bytes * number,
-            reduced=sum_bytes * number,
-            working=max(4 * number, _on_the_way(manifest, sent[stage], sum_bytes * number)),
-            residuals=_residuals(manifest, number) if replicas > 1 else 0,
+            parameters=each.parameters,
+            memory=stage_memory(manifest, each, mode, sent[stage]),
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
-            sums=_packed(manifest, sent[stage]),
-            reduce_sent=_reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas),
+            sums=packed(manifest, sent[stage]),
+            reduce_sent=(most := _reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas)),
+            reduce_packed=packed(manifest, most),
         )
-        for stage, number in enumerate(parameters)
+        for stage, each in enumerate(counts)
     )
     boundaries = tuple(BoundaryNeed(b, forward, backward, replicas * replicas) for b in range(1, stages))
     efficiency = count / (count + stages - 1)
@@ -175,20 +164,6 @@ def _shared(manifest: RunManifest, stage: int) -> int:
     """Parameters of a stage that another one holds too."""
     model = manifest.model
     return model.vocab_size * model.dim if model.shares_embedding and stage in (0, model.stages - 1) else 0
-
-
-def _packed(manifest: RunManifest, sums: int) -> int:
-    exact = manifest.sums.mode == "exact" and not manifest.sums.compresses
-    return round(sums * EXACT_PACKED) if exact else sums
-
-
-def _on_the_way(manifest: RunManifest, sums: int, whole: int) -> int:
-    """Bytes of a stage's sums in a peer's hands: its parts and the sums in a reduce, or what it keeps for newcomers,
-    which is `whole` where a sole replica compresses nothing. `sums`: as they are sent.
-    """
-    if manifest.swarm.max_replicas == 1:
-        return 0
-    return max(2 * _packed(manifest, sums), round(whole * EXACT_PACKED) if manifest.sums.mode == "exact" else whole)
 
 
 def _reduce_sent(sums: int, shared: int, replicas: int) -> int:
@@ -203,11 +178,16 @@ def to_json(plan: DryRun) -> dict[str, Any]:
         "manifest": plan.manifest.model_dump(mode="json"),
         "efficiency": plan.efficiency,
         "efficiency_with_replicas": plan.efficiency_with_replicas,
-        "stages": [{**dataclasses.asdict(need), "memory": need.memory} for need in plan.stages],
+        "stages": [_as_json(need) for need in plan.stages],
         "boundaries": [dataclasses.asdict(need) for need in plan.boundaries],
         "choices": [dataclasses.asdict(choice) for choice in plan.choices],
         "warnings": list(plan.warnings),
     }
+
+
+def _as_json(need: StageNeed) -> dict[str, int]:
+    memory = {**dataclasses.asdict(need.memory), "device": need.memory.device, "host": need.memory.host}
+    return {**memory, **dataclasses.asdict(need), "memory": need.whole}
 
 
 def show(plan: DryRun, console: Console) -> None:
@@ -224,18 +204,19 @@ def show(plan: DryRun, console: Console) -> None:
         f"efficiency {plan.efficiency:.2f} with one peer a stage, {plan.efficiency_with_replicas:.2f} with {replicas}; "
         f"{manifest.batch.tokens_per_step:,} tokens in a step"
     )
-    memory = _table("stage", "parameters", "weights", "AdamW", "sums", "in hand", "frames", "memory", "sums sent")
+    memory = table("stage", "parameters", "weights", "AdamW", "sums", "in hand", "frames", "memory", "sums sent")
     for stage, need in enumerate(plan.stages):
-        sums = need.accumulator + need.reduced + need.residuals
-        sizes = (need.weights, need.moments, sums, need.working, need.retention, need.memory)
+        each = need.memory
+        sums = each.accumulator + each.reduced + each.residuals
+        sizes = (each.weights + each.copies, each.moments, sums, each.working, need.retention, need.whole)
         memory.add_row(str(stage), f"{need.parameters:,}", *map(amount, sizes), amount(need.reduce_sent))
     console.print(memory)
-    say("memory of one peer, without graphs; in hand: gradients of a microbatch, or what a reduce sends and receives")
+    say("memory of one peer; in hand: a microbatch in its backward, or what a reduce sends and receives")
     say("frames: of a step, if one replica is left; sums sent: at most, in a step")
-    links = _table("stages", "forward", "backward", "forward, by link", "backward, by link")
+    links = table("stages", "forward", "backward", "forward, by link", "backward, by link")
     for link in plan.boundaries:
-        each = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)
-        links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, each))
+        crossing = (link.forward, link.backward, link.forward / link.links, link.backward / link.links)
+        links.add_row(f"{link.boundary - 1} → {link.boundary}", *map(amount, crossing))
     if plan.boundaries:
         console.print(links)
         at_most = " at most" if plan.choices else ""
@@ -248,18 +229,12 @@ def show(plan: DryRun, console: Console) -> None:
         say(f"warning: {warning}", "yellow")
 
 
-def _residuals(manifest: RunManifest, number: int) -> int:
-    """Of `number` parameters."""
-    if manifest.sums.rank:
-        return 12 * number
-    return 8 * (number + number // manifest.swarm.replicas) if manifest.sums.compresses else 0
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+def table(*names: str) -> Table:
+    """With columns of these names and no rows."""
+    empty = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+        empty.add_column(name, justify="right", no_wrap=True)
+    return empty
 
 
 def _warnings(manifest: RunManifest, efficiency: float) -> tuple[str, ...]:

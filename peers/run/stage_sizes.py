@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypedDict
 
 from peers.run.dry_run import dry_run
-from swarm.compute.graph import graph_bytes
 from swarm.manifest import RunManifest
 
 
@@ -26,5 +25,5 @@ def stage_sizes(manifest: RunManifest) -> StageSizes:
     needs = dry_run(manifest).stages
     known = not manifest.codec.auto and not manifest.codec.mutual
     frames = tuple(need.retention / manifest.batch.microbatches for need in needs) if known else ()
-    memory = tuple(need.state + graph_bytes(manifest, stage) for stage, need in enumerate(needs))
+    memory = tuple(need.memory.device for need in needs)
     return StageSizes(stage_memory=memory, stage_sums=tuple(need.sums for need in needs), stage_frames=frames)

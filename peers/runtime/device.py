@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from swarm.compute.memory_table import Mode
+
 if TYPE_CHECKING:  # torch takes seconds to import
     from swarm.compute.precision import Precision
 
 BARE = 400 << 20
 """Bytes of a process that holds nothing yet: Python, torch and libp2p."""
 SPARE = 1 << 30
-"""Bytes left for the libp2p daemon and unplanned use: an eighth of the allowed memory, at most this."""
+"""Bytes left for the libp2p daemon and unplanned use: an eighth of the allowed memory, at most this. On a graphics card
+libraries and memory between tensors use them.
+"""
 
 
 _SIDE = 64
@@ -93,19 +97,19 @@ def _lacks_compiler(device: str) -> str:
 
 
 def memory_budget(limit: int | None, device: str) -> int:
-    """Bytes that this process may plan with: `limit`, or half of the free memory; on a GPU no more than is free there.
+    """Bytes of the memory of `device` that this process may plan with: `limit`, or half of the free memory.
 
     In a container never more than its limit leaves, even if `limit` is larger: the kernel kills a process that takes
-    more.
+    more. On a graphics card the default is what is free there, but for a reserve.
     """
-    from peers.runtime.memory_limits import allowed_memory, free_memory, own_memory
-
-    if limit is None:
-        limit = free_memory() // 2
-    allowed = max(0, allowed_memory() - max(0, BARE - own_memory()))
-    limit = min(limit, allowed - min(allowed // 8, SPARE))
-    if device.startswith("cuda"):
+    if Mode(device).own_memory:
         import torch
 
-        limit = min(limit, int(torch.cuda.mem_get_info(device)[0]))
-    return limit
+        allowed = int(torch.cuda.mem_get_info(device)[0])
+        usual = allowed
+    else:
+        from peers.runtime.memory_limits import allowed_memory, free_memory, own_memory
+
+        usual = free_memory() // 2
+        allowed = max(0, allowed_memory() - max(0, BARE - own_memory()))
+    return min(usual if limit is None else limit, allowed - min(allowed // 8, SPARE))

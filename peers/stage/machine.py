@@ -22,13 +22,15 @@ class Budgets:
     """Bytes of a whole machine. `memory`: to plan with; a stage that needs more is not taken. `frames`: kept in memory,
     if the states leave so much. `graphs`: autograd graphs kept between forward and backward; None: what states and
     frames leave, at most half of the memory. `changes`: what earlier visits left, in a run with codec `delta`, `ef21`,
-    `ef` or `ef-mixed`.
+    `ef` or `ef-mixed`. `host`: where `memory` is that of a graphics card, what the host gives beside it: frames lie
+    there, and graphs may have all that states leave of the card.
     """
 
     memory: int = 4 << 30
     frames: int = 1 << 30
     graphs: int | None = None
     changes: int = 1 << 30
+    host: int | None = None
 
 
 class Machine:
@@ -95,11 +97,15 @@ class Seat:
         self.changed = changed
         self._on_call = on_call
         self._state = 0
+        self._beside = 0
 
-    def holds(self, state: int) -> None:
-        """Its stage takes so many bytes, with the graph of the one microbatch that is computed."""
-        if state != self._state:
-            self._state = state
+    def holds(self, state: int, beside: int = 0) -> None:
+        """Its stage takes so many bytes, with the graph of the one microbatch that is computed.
+
+        `beside`: of the host's memory, where the device has its own.
+        """
+        if (state, beside) != (self._state, self._beside):
+            self._state, self._beside = state, beside
             _tell(each for each in self.machine.seats if each is not self)
 
     @property
@@ -111,7 +117,9 @@ class Seat:
     @property
     def frames(self) -> int:
         """Bytes of kept frames in memory."""
-        return min(self.machine.budgets.frames, self._left) // self._sharing
+        host = self.machine.budgets.host
+        left = self._left if host is None else max(0, host - sum(seat._beside for seat in self.machine.seats))
+        return min(self.machine.budgets.frames, left) // self._sharing
 
     @property
     def graphs(self) -> int:
@@ -119,6 +127,8 @@ class Seat:
         budgets, sharing = self.machine.budgets, self._sharing
         if budgets.graphs is not None:
             return budgets.graphs // sharing
+        if budgets.host is not None:
+            return self._left // sharing
         left = max(0, self._left - budgets.frames)
         return min(left, budgets.memory // 2) // sharing
 

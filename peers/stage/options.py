@@ -10,8 +10,10 @@ from peers.runtime.fault import Fault
 from peers.stage.interrupts import Interrupts
 from peers.stage.machine import Machine
 from peers.stage.patience import DEFAULT_PATIENCE_S
+from swarm.compute.arithmetic import Arithmetic
 from swarm.compute.engine import StageEngine
 from swarm.compute.least_pace import LeastPace
+from swarm.compute.memory_table import Mode
 from swarm.compute.precision import Precision
 from swarm.events import EventListener
 from swarm.net.host import DEFAULT_LISTEN
@@ -52,3 +54,8 @@ class JoinOptions:
     """Whether backwards leave the weight gradients due, to be computed when there is no other work."""
     engine: Callable[..., StageEngine] = StageEngine
     """The compute engine; the benchmarks use an emulated one."""
+
+    @property
+    def mode(self) -> Mode:
+        """What the required memory depends on."""
+        return Arithmetic.of(self.device, self.threads, self.precision).mode

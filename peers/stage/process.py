@@ -32,7 +32,6 @@ from peers.stage.usage import Usage, machine_traits
 from swarm.buffer import Buffer
 from swarm.compute.bases import base_bytes
 from swarm.compute.engine import StageEngine
-from swarm.compute.graph import graph_bytes
 from swarm.compute.meter import Meter
 from swarm.compute.paced import PacedEngine
 from swarm.compute.payload import largest_payload
@@ -90,7 +89,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
         except RunFailed as failure:
             log.append(ProcessStopped(str(failure)))
             raise
-        needs = (await asyncio.to_thread(dry_run, admitted.manifest)).stages
+        needs = (await asyncio.to_thread(dry_run, admitted.manifest, options.mode)).stages
         updates_on_cpu = not await asyncio.to_thread(updates_here, options.device, log)
         peer = PeerProcess(invite, home, options, host, log, admitted, needs, updates_on_cpu, ending)
         return await peer.run()
@@ -232,7 +231,8 @@ class PeerProcess:
 
     def _new_engine(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
         options = self._options
-        self._seat.holds(self._needs[stage].state + graph_bytes(self._manifest, stage))
+        memory = self._needs[stage].memory
+        self._seat.holds(memory.device, memory.host)
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
         further: dict[str, object] = {}  # an emulated engine knows no such things

@@ -21,6 +21,7 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
+from swarm.compute.memory_table import UPDATED_AT_ONCE
 from swarm.manifest import OptimizerSection
 from swarm.protocol.update import Update
 
@@ -74,7 +75,7 @@ def step(
     With `scale` it may be of another type and elsewhere, and is that gradient once it is multiplied, in fp64.
     """
     p, g, m, v = (tensor.view(-1) for tensor in (parameter, mean, exp_avg, exp_avg_sq))
-    block = min(len(p), _BLOCK) if p.device.type == "cpu" else len(p)
+    block = min(len(p), _BLOCK if p.device.type == "cpu" else UPDATED_AT_ONCE)
     if not block:
         return
     gradient, held = (torch.empty(block, device=p.device) for _ in range(2))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from swarm.compute.memory_table import Mode
 from swarm.compute.precision import Precision
 
 
@@ -21,6 +22,10 @@ class Arithmetic:
     def of(cls, device: str, threads: int, precision: Precision | None = None, compiled: bool = False) -> Arithmetic:
         """`precision` None: what is usual on the device."""
         return cls(device, threads, precision or Precision.usual(torch.device(device)), compiled)
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.device, self.precision.value)
 
     def __str__(self) -> str:
         """With the hardware, for people and as a key."""

@@ -1,43 +1,110 @@
-"""The autograd graph of one microbatch: what it holds between forward and backward."""
+"""The autograd graph of one microbatch: what it holds between forward and backward, and what a backward takes.
+
+Both are counted on tensors without memory, under the rules of the device that is to compute: there a product's factors
+are cast to half precision, and attention keeps its inputs and its output, not the scores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from swarm.compute.memory_table import ON_CPU, Mode, StageCounts
+from swarm.compute.precision import Precision
+from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import RunManifest
 from swarm.models.kinds import build_stage
+from swarm.models.stage_module import StageModule
 
 _Result = TypeVar("_Result")
+_PRODUCTS = (F.linear, F.conv2d, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.mm, torch.mm)
+"""What is computed in half precision where that is asked for, of all that models here do."""
 
 
-def graph_bytes(manifest: RunManifest, stage: int) -> int:
-    """Bytes that the graph of a microbatch holds in a stage, beyond its parameters. Computes and allocates nothing.
+@dataclass(frozen=True, slots=True)
+class GraphCounts:
+    """Bytes of a microbatch, beyond the parameters."""
 
-    A tenth more than on a CPU, perhaps: attention keeps more where no kernel is chosen for a device.
+    held: int
+    """By its graph, between forward and backward."""
+    in_backward: int
+    """What a backward takes at its peak beyond that, gradients included."""
+    gradients: int
+    """Of all parameters."""
+
+
+def count_stages(manifest: RunManifest, mode: Mode = ON_CPU) -> list[StageCounts]:
+    """What each stage has, and what a microbatch of the run takes in it. Computes and allocates nothing."""
+    counted: dict[object, StageCounts] = {}
+    found = []
+    for stage in range(manifest.model.stages):
+        module = working_module(manifest, stage, mode)
+        alike = module.first, module.last, tuple(parameter.shape for parameter in module.parameters())
+        if alike not in counted:
+            counted[alike] = _count(manifest, module, mode)
+        found.append(counted[alike])
+    return found
+
+
+def count_graph(module: StageModule, x: Tensor, tokens: Tensor, mode: Mode) -> GraphCounts:
+    """Of a microbatch through a module without memory, whose parameters are those that it computes with.
+
+    `x`: what comes in; `tokens`: its ids, and in place of labels.
     """
+    parameters = list(module.parameters())
+    sources = [*(() if module.first else (x,)), *parameters]
+    live = LiveBytes(x, beyond=[*parameters, *module.buffers()])
+    with Rules(mode), live:
+        out = module.train_loss(x, tokens, tokens) if module.last else module(x, tokens)
+        held = live.now
+        gradients = torch.autograd.grad(out, sources, None if module.last else torch.zeros_like(out))
+    of_weights = gradients[len(sources) - len(parameters) :]
+    return GraphCounts(held, live.peak - held, sum(gradient.nbytes for gradient in of_weights))
+
+
+def working_module(manifest: RunManifest, stage: int, mode: Mode) -> StageModule:
+    """A stage without memory, whose parameters are those that it computes with."""
     module = build_stage(manifest.model, stage, device="meta", seed=None)
-    batch = manifest.batch
-    tokens = torch.zeros((batch.sequences, batch.sequence_length), dtype=torch.int64, device="meta")
-    x = tokens
-    if not module.first:
-        shape = (batch.sequences, batch.sequence_length, manifest.model.boundary_width)
-        x = torch.zeros(shape, device="meta", requires_grad=True)
+    WorkingWeights(module, Precision(mode.precision))
+    return module
 
-    def run() -> Tensor:
-        return module.train_loss(x, tokens, tokens) if module.last else module(x, tokens)
 
-    return saved_bytes(run, lambda out: out, module.parameters())[1]
+def microbatch_of(manifest: RunManifest, module: StageModule) -> tuple[Tensor, Tensor]:
+    """What comes in, and its ids: without memory."""
+    shape = (manifest.batch.sequences, manifest.batch.sequence_length)
+    tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
+    if module.first:
+        return tokens, tokens
+    return torch.zeros((*shape, manifest.model.boundary_width), device="meta", requires_grad=True), tokens
+
+
+def _count(manifest: RunManifest, module: StageModule, mode: Mode) -> StageCounts:
+    names = set(module.matrices())
+    numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    graph = count_graph(module, *microbatch_of(manifest, module), mode)
+    return StageCounts(
+        parameters=sum(numbers.values()),
+        matrices=sum(count for name, count in numbers.items() if name in names),
+        graph=graph.held,
+        in_backward=graph.in_backward,
+        gradients=graph.gradients,
+    )
 
 
 def saved_bytes(
-    run: Callable[[], _Result], output: Callable[[_Result], Tensor], parameters: Iterable[Tensor]
+    run: Callable[[], _Result], output: Callable[[_Result], Tensor], fixed: Iterable[Tensor]
 ) -> tuple[_Result, int]:
-    """What `run` returns, and the bytes that its graph holds beyond `parameters`."""
-    known = {p.untyped_storage()._cdata for p in parameters}  # tensors without memory have an identity too
+    """What `run` returns, and the bytes that its graph holds beyond `fixed`: parameters and the like."""
+    known = {each.untyped_storage()._cdata for each in fixed}  # tensors without memory have an identity too
     storages: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -50,3 +117,80 @@ def saved_bytes(
         result = run()
     note(output(result))
     return result, sum(storages.values())
+
+
+class LiveBytes(TorchDispatchMode):
+    """Inside, bytes of all memory that operations have made and that something still refers to, and of `given`."""
+
+    def __init__(self, *given: Tensor, beyond: Iterable[Tensor] = ()) -> None:
+        """`beyond`: tensors that do not count."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._beyond = {tensor.untyped_storage()._cdata for tensor in beyond}
+        self.peak = 0
+        """Since the beginning."""
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._note(given)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._note(tree_leaves(result))
+        return result
+
+    @property
+    def now(self) -> int:
+        self._forget()
+        return sum(nbytes for _, nbytes in self._storages.values())
+
+    def _note(self, made: Iterable[object]) -> None:
+        self._forget()  # at first: an address is used again
+        for tensor in made:
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._beyond:
+                    self._storages.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
+        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
+
+    def _forget(self) -> None:
+        """What nothing refers to any more."""
+        self._storages = {at: held for at, held in self._storages.items() if not held[0].expired()}
+
+
+class Rules(TorchFunctionMode):
+    """Inside, tensors without memory are computed with as a device does."""
+
+    def __init__(self, mode: Mode) -> None:
+        super().__init__()
+        self._precision, self._gpu = Precision(mode.precision), mode.device.startswith("cuda")
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func == Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
+            return self._gpu
+        if func is F.scaled_dot_product_attention:
+            return _Attention.apply(*args[:3])  # type: ignore[no-untyped-call]
+        if self._precision is not Precision.FP32 and func in _PRODUCTS:
+            args = [self._cast(each) for each in args]
+        return func(*args, **(kwargs or {}))
+
+    def _cast(self, value: object) -> object:
+        casts = isinstance(value, Tensor) and value.is_floating_point()
+        return cast(Tensor, value).to(self._precision.dtype) if casts else value
+
+
+class _Attention(torch.autograd.Function):
+    """What kernels for attention keep: inputs, output, and a number of each row in fp32."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = torch.empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3], dtype=q.dtype, device=q.device).transpose(
+            1, 2
+        )
+        ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:3], device=q.device))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(each) for each in ctx.saved_tensors[:3])

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from swarm.compute.arithmetic import Arithmetic
-from swarm.compute.graph import saved_bytes
-from swarm.compute.precision import Precision
+from swarm.compute.graph import count_graph
 from swarm.compute.working_weights import WorkingWeights
 from swarm.manifest import ModelSection, RunManifest
 from swarm.models.cuts import flop_costs, stage_costs
@@ -70,12 +69,12 @@ def measure_speed(
 
 def _measure(manifest: RunManifest, arithmetic: Arithmetic, limit_s: float, memory: int | None) -> Speed:
     length, sequences = manifest.batch.sequence_length, manifest.batch.sequences
-    part = _part(manifest, memory)
+    part = _part(manifest, arithmetic, memory)
     if part is None:
         forward_s, backward_s = _by_multiplying(manifest, arithmetic.device)
     else:
         rows, part_length = part
-        layer = _Layer(manifest.model, part_length, arithmetic.device, arithmetic)
+        layer = _Layer(manifest.model, part_length, arithmetic, arithmetic.device)
         layer.seconds(1)  # allocates, compiles
         forward_s, backward_s = layer.seconds(1)
         times = sequences * length / part_length
@@ -90,12 +89,12 @@ def _measure(manifest: RunManifest, arithmetic: Arithmetic, limit_s: float, memo
     return Speed(forward_s, backward_s, 1.0 / max(whole_s, 1e-9))
 
 
-def _part(manifest: RunManifest, memory: int | None) -> tuple[int, int] | None:
+def _part(manifest: RunManifest, arithmetic: Arithmetic, memory: int | None) -> tuple[int, int] | None:
     """Of a microbatch, (sequences, their length) that can be measured in `memory`; None if not even the layer fits."""
     rows, length = manifest.batch.sequences, manifest.batch.sequence_length
     if memory is None:
         return rows, length
-    layer = _Layer(manifest.model, length, "meta")
+    layer = _Layer(manifest.model, length, arithmetic, "meta")
     left = memory - layer.fixed_bytes
     if left <= 0:
         return None
@@ -126,31 +125,35 @@ def _by_multiplying(manifest: RunManifest, device: str) -> tuple[float, float]:
 class _Layer:
     """A stage of one layer, without embedding or head, and without what stands at cuts."""
 
-    def __init__(self, model: ModelSection, length: int, device: str, arithmetic: Arithmetic | None = None) -> None:
-        """`arithmetic` None: nothing is computed with it."""
+    def __init__(self, model: ModelSection, length: int, arithmetic: Arithmetic, device: str) -> None:
+        """As `arithmetic` computes. `device` may be "meta" instead of its own: then nothing can be computed."""
         shape = {"layers": 3, "cuts": (1, 2), "tail_layers": min(1, model.tail_layers)}
         plain = {"boundary": "none", "boundary_dim": 0, "receiver_hidden": 0, "token_table_dim": 0}
         model = model.model_copy(update={**shape, **plain})
         self._module = build_stage(model, 1, device=device, seed=None if device == "meta" else 0)
-        self._precision = Precision.FP32 if arithmetic is None else arithmetic.precision
-        if arithmetic is not None and arithmetic.compiled:
+        self._arithmetic = arithmetic
+        self._precision = arithmetic.precision
+        if arithmetic.compiled and device != "meta":
             self._module.compile_layers()
-        self._leaves = list(WorkingWeights(self._module, self._precision).leaves.values())
+        weights = WorkingWeights(self._module, self._precision)
+        self._leaves, self._masters = list(weights.leaves.values()), list(weights.masters.values())
         self._width = model.boundary_width
         self._length = length
         self._device = torch.device(device)
 
     @property
     def fixed_bytes(self) -> int:
-        """Of the parameters and their gradients, and of what initial values take on their way."""
-        sizes = [parameter.nbytes for parameter in self._module.parameters()]
-        return 2 * sum(sizes) + 2 * max(sizes) + sum(buffer.nbytes for buffer in self._module.buffers())
+        """Of the parameters, their copies and their gradients, and of what initial values take on their way."""
+        sizes = [parameter.nbytes for parameter in self._masters]
+        own = set(map(id, self._masters))
+        copies = sum(leaf.nbytes for leaf in self._leaves if id(leaf) not in own)
+        return 2 * sum(sizes) + copies + 2 * max(sizes) + sum(buffer.nbytes for buffer in self._module.buffers())
 
     def graph_bytes(self) -> int:
         """Of one sequence, between forward and backward."""
         tokens = torch.zeros((1, self._length), dtype=torch.int64, device=self._device)
         x = torch.zeros(1, self._length, self._width, device=self._device, requires_grad=True)
-        return saved_bytes(lambda: self._module(x, tokens), lambda out: out, self._module.parameters())[1]
+        return count_graph(self._module, x, tokens, self._arithmetic.mode).held
 
     def seconds(self, rows: int) -> tuple[float, float]:
         """Of the forward and the backward of `rows` sequences."""

@@ -91,6 +91,8 @@ class Stage:
         if compiled:
             self._module.compile_layers()
         self.parameters = self._weights.masters
+        self._fixed = [*self._weights.leaves.values(), *self._module.buffers()]
+        """Tensors that no graph has of its own."""
         self._split = SplitBackward() if splits else None
         if self._split is not None:
             self._split.attach(self._module)
@@ -209,7 +211,7 @@ class Stage:
             self._received[action.microbatch] = action.payload  # type: ignore[assignment]
         if self._module.last:
             return self._train_last(action, body)
-        graph, nbytes = self._graphs.measured(lambda: self._run(body), self._weights.leaves.values())
+        graph, nbytes = self._graphs.measured(lambda: self._run(body), self._fixed)
         sent = self._sent(action, body, graph.output.detach())
         kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
 
@@ -421,11 +423,11 @@ class _GraphStash:
         """As many graphs are kept at most, since there was no memory for more. None: as many as fit."""
         self._kept: dict[Microbatch, _Kept] = {}
 
-    def measured(self, run: Callable[[], Graph], parameters: Iterable[Tensor]) -> tuple[Graph, int]:
-        """The graph that `run` makes, and the bytes it holds beyond the parameters. Only the first is measured."""
+    def measured(self, run: Callable[[], Graph], fixed: Iterable[Tensor]) -> tuple[Graph, int]:
+        """The graph that `run` makes, and the bytes it holds beyond `fixed`. Only the first is measured."""
         if self._graph_bytes is not None:
             return run(), self._graph_bytes
-        graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, parameters)
+        graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, fixed)
         return graph, self._graph_bytes
 
     def fits(self, beside: int) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from peers.run.dry_run import dry_run, estimate, show, to_json
 from swarm.compute.body import BodyFormat, BodyKind
+from swarm.compute.memory_table import StageCounts
 from swarm.manifest import ManifestError, RunFile, RunManifest
 
 
@@ -18,18 +19,24 @@ def manifest(**tables: dict[str, object]) -> RunManifest:
     return RunFile.model_validate(tables).resolve(DATA)
 
 
+def counts(*parameters: int) -> list[StageCounts]:
+    """Of stages whose gradients are fp32, and whose graphs take nothing."""
+    return [StageCounts(number, gradients=4 * number) for number in parameters]
+
+
 def test_memory_and_traffic_by_hand():
     run = manifest(model={"cuts": [3]}, batch={"microbatches": 10, "sequences": 2, "sequence_length": 8})
-    plan = estimate(run, [1000, 3000], forward_frame=500, backward_frame=200)
+    plan = estimate(run, counts(1000, 3000), forward_frame=500, backward_frame=200)
     frames = 10 * (500 + 2 * (2 * 8 + 2))
     first, last = plan.stages
-    assert (first.weights, first.moments, first.accumulator, first.reduced) == (4000, 8000, 8000, 8000)
-    assert first.working == 10_000, "parts and sums of all numbers, packed: five bytes each"
+    memory = first.memory
+    assert (memory.weights, memory.moments, memory.accumulator, memory.reduced) == (4000, 8000, 8000, 8000)
+    assert memory.working == 10_000, "parts and sums of all numbers, packed: five bytes each"
     assert (first.retention, last.retention) == (frames, 2000)
-    assert first.memory == 38_000 + frames
+    assert (memory.device, memory.host, first.whole) == (38_000, 0, 38_000 + frames)
     alone = run.model_copy(update={"swarm": run.swarm.model_copy(update={"replicas": 1, "max_replicas": 1})})
-    few = estimate(alone, [1000, 3000], forward_frame=500, backward_frame=200).stages[0]
-    assert few.working == 4000, "the gradients of a microbatch, where nothing is ever reduced"
+    few = estimate(alone, counts(1000, 3000), forward_frame=500, backward_frame=200).stages[0]
+    assert few.memory.working == 4000, "the gradients of a microbatch, where nothing is ever reduced"
     assert first.reduce_sent == 8000, "half of the buckets to the other, half back"
     assert [(b.boundary, b.forward, b.backward, b.links) for b in plan.boundaries] == [(1, frames, 2000, 4)]
     assert plan.efficiency == 10 / 11
@@ -41,25 +48,27 @@ def test_a_tied_embedding_is_held_and_reduced_by_both_ends():
     tables = {"vocab_size": 300, "dim": 192, "cuts": [3, 5], "tie_embeddings": True}
     embedding = 300 * 192
     plan = estimate(
-        manifest(model=tables), [embedding + 1000, 3000, embedding + 500], forward_frame=1, backward_frame=1
+        manifest(model=tables), counts(embedding + 1000, 3000, embedding + 500), forward_frame=1, backward_frame=1
     )
-    assert [stage.weights for stage in plan.stages] == [4 * (embedding + 1000), 12_000, 4 * (embedding + 500)]
+    assert [stage.memory.weights for stage in plan.stages] == [4 * (embedding + 1000), 12_000, 4 * (embedding + 500)]
     for stage, own in zip(plan.stages, (1000, 3000, 500), strict=True):
         shared = embedding if own != 3000 else 0
         assert stage.reduce_sent == 8 * (own + 3 * shared // 2), "of four peers, each sends three quarters, twice"
 
 
 def test_fp32_sums_take_half():
-    plan = estimate(manifest(model={"cuts": []}, sums={"mode": "fp32"}), [1000], forward_frame=1, backward_frame=1)
-    assert (plan.stages[0].accumulator, plan.stages[0].retention, plan.boundaries) == (4000, 0, ())
+    plan = estimate(
+        manifest(model={"cuts": []}, sums={"mode": "fp32"}), counts(1000), forward_frame=1, backward_frame=1
+    )
+    assert (plan.stages[0].memory.accumulator, plan.stages[0].retention, plan.boundaries) == (4000, 0, ())
 
 
 def test_a_short_step_is_warned_about_and_the_fix_is_enough():
     short = manifest(batch={"microbatches": 11})
-    plan = estimate(short, [1] * 4, forward_frame=1, backward_frame=1)
+    plan = estimate(short, counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
     [warning] = plan.warnings
     assert "efficiency 0.79 is below 0.8" in warning and "batch.microbatches = 12" in warning
-    fixed = estimate(manifest(batch={"microbatches": 12}), [1] * 4, forward_frame=1, backward_frame=1)
+    fixed = estimate(manifest(batch={"microbatches": 12}), counts(1, 1, 1, 1), forward_frame=1, backward_frame=1)
     assert fixed.warnings == ()
 
 
@@ -68,7 +77,7 @@ def test_the_real_counts_are_shown():
     assert sum(need.parameters for need in plan.stages) > 4_000_000
     printed = json.loads(json.dumps(to_json(plan)))
     assert printed["hash"] == plan.manifest.hash
-    assert printed["stages"][0]["memory"] == plan.stages[0].memory
+    assert printed["stages"][0]["memory"] == plan.stages[0].whole
     out = io.StringIO()
     show(plan, Console(file=out, width=100))
     for part in (plan.manifest.hash, "efficiency 0.84", f"{plan.stages[0].parameters:,}", "[model]", "0 → 1"):
@@ -87,19 +96,21 @@ def test_the_wire_decides_the_traffic():
 def test_compressed_averaging_is_sent_in_few_bytes_and_its_residuals_take_memory():
     exact, int8, int4 = (dry_run(manifest(sums={"averaging": name})) for name in ("none", "int8", "int4"))
     number = exact.stages[0].parameters
-    assert exact.stages[0].reduce_sent == 8 * number and exact.stages[0].residuals == 0
+    memories = [plan.stages[0].memory for plan in (exact, int8, int4)]
+    assert exact.stages[0].reduce_sent == 8 * number and memories[0].residuals == 0
     assert int8.stages[0].reduce_sent == pytest.approx(1.03 * number, rel=0.01)
     assert int4.stages[0].reduce_sent == pytest.approx(0.53 * number, rel=0.01)
-    assert int4.stages[0].residuals == 12 * number
-    assert int4.stages[0].working == 5 * number, "a sole replica keeps whole sums for a newcomer"
-    assert int4.stages[0].memory - exact.stages[0].memory == (12 + 5 - 10) * number
+    assert memories[2].residuals == 12 * number
+    assert memories[2].on_the_way == 5 * number, "a sole replica keeps whole sums for a newcomer"
+    assert memories[2].resident - memories[0].resident == 12 * number
+    assert memories[0].on_the_way == 10 * number
     power = dry_run(manifest(sums={"averaging": "powersgd:4"}))
     assert 4 * 4 * 4 * 192 < power.stages[1].reduce_sent < 0.2 * number
-    assert power.stages[1].residuals == int4.stages[1].residuals
+    assert power.stages[1].memory.residuals == int4.stages[1].memory.residuals
     with pytest.raises(ValueError, match=r'sums.averaging = "powersgd:0" needs a rank from 1 to 64: write powersgd:4'):
         manifest(sums={"averaging": "powersgd:0"})
     alone = dry_run(manifest(sums={"averaging": "int4"}, swarm={"replicas": 1}))
-    assert (alone.stages[0].reduce_sent, alone.stages[0].residuals) == (0, 0)
+    assert (alone.stages[0].reduce_sent, alone.stages[0].memory.residuals) == (0, 0)
     for name in ("int9", "delta:4", "log4", "int8-channel", "ef:int4", "fp32"):
         with pytest.raises(ManifestError, match=rf"sums.averaging = '{name}'.* choose .none., bf16, int8, int6, int5"):
             dry_run(manifest(sums={"averaging": name}))

@@ -110,3 +110,12 @@ def test_a_limited_uplink_is_one_for_all() -> None:
     machine = Machine(max_rate=1_000_000)
     assert machine.uplink is not None and machine.uplink.rate == 1_000_000
     assert Machine().uplink is None
+
+
+def test_a_card_of_its_own_holds_graphs_and_the_host_frames() -> None:
+    house = House(Machine(Budgets(memory=8000, frames=2000, graphs=None, changes=1000, host=3000)))
+    one = house.come("one")
+    one.holds(7500, beside=500)
+    assert (one.graphs, one.frames) == (500, 2000), "graphs have what is left of the card, frames do not lie there"
+    one.holds(6000, beside=2500)
+    assert (one.graphs, one.frames) == (2000, 500), "what a reduce has in hand lies in the host's memory too"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from peers.runtime import memory_limits
 from peers.runtime.device import memory_budget
@@ -100,6 +101,14 @@ def test_what_the_owner_says_is_no_more_than_the_limit(groups: Groups) -> None:
     assert memory_budget(8 * GIB, "cpu") <= GIB * 7 // 8
     assert memory_budget(100 << 20, "cpu") == 100 << 20
     assert memory_budget(None, "cpu") <= GIB // 2
+
+
+def test_a_card_is_planned_with_whatever_the_host_has_free(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups.own.write_text("0::/\n")
+    groups.write("", memory_max=GIB, memory_current=0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (24 * GIB, 24 * GIB))
+    assert memory_budget(None, "cuda") == memory_budget(40 * GIB, "cuda:0") == 23 * GIB
+    assert memory_budget(8 * GIB, "cuda") == 8 * GIB
 
 
 def test_limits_of_the_process_count() -> None:

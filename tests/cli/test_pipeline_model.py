@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.pipeline_model import BACKWARD, FORWARD, efficiency, step_units
+from peers.run.pipeline_model import BACKWARD, FORWARD, efficiency, step_units
 
 MICROBATCHES = 32
 

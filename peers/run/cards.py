@@ -1,0 +1,73 @@
+"""Cards: published figures of graphics cards, for a forecast of a run on machines that nobody has measured yet.
+
+Dense products with sums in fp32, in the half precision that a card's tensor cores take, as NVIDIA's data sheets and
+architecture papers give them; memory and its bandwidth likewise.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+MINE = "mine"
+"""This machine's processor, as it is measured."""
+MOST_CARDS = 4096
+
+
+class UnknownCard(ValueError):
+    """No such card is in the table, or the list of cards cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    memory: int
+    """Bytes."""
+    flop_per_s: float
+    bytes_per_s: float
+    precision: str = "bf16"
+
+
+def _card(gigabytes: float, teraflop: float, gigabytes_per_s: float, precision: str = "bf16") -> Card:
+    return Card(int(gigabytes * (1 << 30)), teraflop * 1e12, gigabytes_per_s * 1e9, precision)
+
+
+CARDS: dict[str, Card] = {
+    "rtx2060": _card(6, 25.8, 336, "fp16"),
+    "rtx2080ti": _card(11, 53.8, 616, "fp16"),
+    "rtx3060": _card(12, 25.6, 360),
+    "rtx3070": _card(8, 40.6, 448),
+    "rtx3080": _card(10, 59.5, 760),
+    "rtx3090": _card(24, 71.0, 936),
+    "rtx4060": _card(8, 30.3, 272),
+    "rtx4070": _card(12, 58.3, 504),
+    "rtx4080": _card(16, 97.5, 717),
+    "rtx4090": _card(24, 165.2, 1008),
+    "rtx5090": _card(32, 209.5, 1792),
+    "t4": _card(16, 65.0, 320, "fp16"),
+    "v100": _card(16, 125.0, 900, "fp16"),
+    "a100": _card(40, 312.0, 1555),
+    "l4": _card(24, 121.0, 300),
+    "h100": _card(80, 989.4, 3352),
+    "h200": _card(141, 989.4, 4800),
+}
+
+
+def parse_cards(text: str) -> list[str]:
+    """`rtx4090:4,rtx3060:8` → the name of each of the twelve. Raises UnknownCard."""
+    found: list[str] = []
+    for part in text.split(","):
+        name, _, number = part.strip().lower().replace(" ", "").partition(":")
+        if name not in CARDS and name != MINE:
+            close = difflib.get_close_matches(name, CARDS, n=1)
+            meant = f": did you mean {close[0]!r}?" if close else "."
+            raise UnknownCard(
+                f"{name!r} is no card whose figures are known{meant} Known are {', '.join(CARDS)}; {MINE!r} is the "
+                "processor of this machine, which is measured then"
+            )
+        if not re.fullmatch(r"[0-9]{0,4}", number) or not 1 <= int(number or 1) <= MOST_CARDS:
+            raise UnknownCard(f"{part.strip()!r}: write how many cards after the colon, such as {name}:4")
+        found += [name] * int(number or 1)
+    if len(found) > MOST_CARDS:
+        raise UnknownCard(f"{len(found)} cards: at most {MOST_CARDS} can be planned with")
+    return found

@@ -1,0 +1,115 @@
+"""Fleet: which card holds which stage, whether it fits, and what a microbatch takes there.
+
+A card multiplies and moves memory at a part of its published rates: as much as an H200 reached with stages of this
+program, not compiled (docs/gpu.md). No consumer card was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from peers.run.cards import CARDS, MINE, Card
+from peers.run.dry_run import StageNeed
+from peers.runtime.device import SPARE
+from swarm.compute.memory_table import Mode
+from swarm.compute.work import StageWork, Work
+
+MATRIX_SHARE = 0.78
+"""Of the published FLOP/s: what products of large matrices reach."""
+MOVING_SHARE = 0.57
+"""Of the published bandwidth: what operations reach that read and write all of their numbers."""
+START_S = 39e-6
+"""To start an operation, in one thread of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a microbatch."""
+
+    forward_s: float
+    backward_s: float
+
+    @property
+    def both_s(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """All cards of one name: bytes to plan with, and by stage what it needs and how long a microbatch takes."""
+
+    name: str
+    memory: int
+    needs: Sequence[StageNeed]
+    times: Sequence[Times]
+
+    def lacks(self, stage: int) -> int:
+        """Bytes that it has too few of for a stage; 0: the stage fits."""
+        return max(0, self.needs[stage].memory.device - self.memory)
+
+    def graphs(self, stage: int) -> int:
+        """How many graphs of microbatches it has room for at once."""
+        memory = self.needs[stage].memory
+        return 1 + max(0, self.memory - memory.device) // max(1, memory.graph)
+
+    def taken(self, stage: int, stages: int) -> Times:
+        """With forwards computed again of those microbatches whose graphs have no room: as many are on their way as
+        there are stages from this one on.
+        """
+        times, wanted = self.times[stage], stages - stage
+        again = max(0.0, 1 - self.graphs(stage) / wanted)
+        return Times(times.forward_s, times.backward_s + again * times.forward_s)
+
+
+def usable(card: Card) -> int:
+    """Bytes of a card that a peer plans with, if nothing else uses it."""
+    return card.memory - min(card.memory // 8, SPARE)
+
+
+def mode_of(name: str) -> Mode:
+    return Mode() if name == MINE else Mode("cuda", CARDS[name].precision)
+
+
+def times_on(card: Card, work: Sequence[StageWork]) -> list[Times]:
+    """By stage."""
+    return [Times(_seconds(card, each.forward), _seconds(card, each.backward)) for each in work]
+
+
+def _seconds(card: Card, work: Work) -> float:
+    computed = work.flop / (MATRIX_SHARE * card.flop_per_s) + work.moved / (MOVING_SHARE * card.bytes_per_s)
+    return max(computed, START_S * work.operations)
+
+
+def placed(kinds: Mapping[str, Kind], names: Sequence[str], stages: int) -> list[list[str]]:
+    """Names by stage, at least one each: the fastest card first, each where least is computed of the stages it fits.
+
+    Of stages that nobody has, the one that takes longest is next. A card that fits nowhere lacks least where it is.
+    """
+    crews: list[list[str]] = [[] for _ in range(stages)]
+    rates = [0.0] * stages
+    ordered = sorted(names, key=lambda name: sum(times.both_s for times in kinds[name].times))
+    for number, name in enumerate(ordered):
+        kind = kinds[name]
+        empty = [stage for stage in range(stages) if not crews[stage]]
+        allowed = empty if len(names) - number <= len(empty) else range(stages)
+        fitting = [stage for stage in allowed if not kind.lacks(stage)] or allowed
+        stage = min(fitting, key=lambda stage: (rates[stage], kind.lacks(stage), -kind.times[stage].both_s))
+        crews[stage].append(name)
+        rates[stage] += 1 / kind.taken(stage, stages).both_s
+    return crews
+
+
+def row_of(kinds: Mapping[str, Kind], crews: Sequence[Sequence[str]]) -> tuple[list[Times], int]:
+    """What a microbatch takes at each stage of one row, and how many equal rows the fleet comes to.
+
+    There are as many rows as the stage with the fewest cards has. What another has more makes its part of a row faster.
+    """
+    stages, rows = len(crews), min(map(len, crews))
+    found = []
+    for stage, crew in enumerate(crews):
+        each = [kinds[name].taken(stage, stages) for name in crew]
+        together = sum(1 / times.both_s for times in each)
+        forward = sum(times.forward_s / times.both_s for times in each) / len(each)
+        found.append(Times(rows / together * forward, rows / together * (1 - forward)))
+    return found, rows

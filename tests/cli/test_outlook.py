@@ -1,0 +1,203 @@
+"""The dry run's outlook: by hand what a step takes, where its time goes, and on which cards a stage fits."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+import typer
+from made_up_data import DATA
+from rich.console import Console
+
+from peers import cli
+from peers.options import parse_line
+from peers.run.cards import CARDS, UnknownCard, parse_cards
+from peers.run.dry_run import dry_run
+from peers.run.fleet import Kind, Times, placed, row_of, times_on
+from peers.run.forecast import Line, Load, forecast, smallest_step
+from peers.run.outlook import Outlook, outlook, show, to_json
+from swarm.compute.memory_table import Mode
+from swarm.compute.work import count_work
+from swarm.manifest import RunFile, RunManifest
+
+MEGABYTE = 1e6
+LINE = Line(up=1 * MEGABYTE, down=4 * MEGABYTE, delay_s=0.0)
+
+
+def manifest(**tables: dict[str, object]) -> RunManifest:
+    return RunFile.model_validate(tables).resolve(DATA)
+
+
+def load(frame: float = 0.0, **more: float) -> Load:
+    """Two stages, of one second forward and two backward."""
+    return Load((1.0, 1.0), (2.0, 2.0), frame, frame, zero_bubble=False, **more)
+
+
+def test_without_links_a_step_is_compute_and_the_way_through_the_pipeline() -> None:
+    found = forecast(load(reduce_s=2.0), microbatches=8, replicas=1, line=None)
+    assert (found.compute_s, found.fill_s, found.wire_s, found.reduce_s) == (24.0, 3.0, 0.0, 2.0)
+    assert found.efficiency == 24 / 29
+
+
+def test_a_line_slower_than_the_stages_sets_the_pace() -> None:
+    """A frame of 6 MB takes 6 s to send, twice as long as a microbatch to compute."""
+    few, many = (forecast(load(6 * MEGABYTE), count, 1, LINE).step_s for count in (8, 9))
+    assert many - few == pytest.approx(6.0)
+    quick = forecast(load(6 * MEGABYTE), 8, 1, Line(1000 * MEGABYTE, 1000 * MEGABYTE, 0.0))
+    assert quick.wire_s == pytest.approx(2 * 0.006)
+
+
+def test_distance_costs_once_for_each_hop_and_each_message() -> None:
+    far = Line(1e12, 1e12, delay_s=0.5)
+    assert forecast(load(), 8, 1, far).wire_s == pytest.approx((2 + 4) * 0.5)
+    reduce = forecast(load(reduce_bytes=2e12), 8, 2, far)
+    assert reduce.reduce_s == pytest.approx(2.0 + 2 * 0.5)
+
+
+def test_a_rested_connection_warms_up() -> None:
+    line = Line(100 * MEGABYTE, 100 * MEGABYTE, delay_s=0.05)
+    assert line.warming_s(14_000) == 0.0, "it is sent at once"
+    assert line.warming_s(40_000) == pytest.approx(0.1, rel=0.01), "the rest goes after one round trip"
+    assert line.warming_s(220_000) == pytest.approx(0.4, rel=0.01), "twice as much each time"
+    assert line.warming_s(40_000, rest_s=0.29) == 0.0, "it remembers"
+    assert line.warming_s(400_000, rest_s=0.31) == pytest.approx(0.1, rel=0.03), "half of it"
+    assert Line(MEGABYTE, MEGABYTE, 0.001).warming_s(1e6) == 0.0, "ten packets fill a short line"
+
+
+def test_the_smallest_step_that_is_efficient_is_found() -> None:
+    found = smallest_step(load(), 1, None)
+    assert found is not None and found.microbatches == 9, "9 ÷ (9 + 1)"
+    assert smallest_step(load(6 * MEGABYTE), 1, LINE) is None, "no step helps a line that is too slow"
+
+
+@pytest.mark.parametrize("text", ["80Mbit", "80Mbit,50", "80Mbit,fast", "50ms,80Mbit", "1bit,5ms", "80Mbit/x,5ms"])
+def test_a_line_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_line(text)
+
+
+def test_a_line_is_read() -> None:
+    assert parse_line("80Mbit/20Mbit, 50 ms") == Line(2.5e6, 10e6, 0.05)
+    assert parse_line("80Mbit,50ms").rate == 10e6
+
+
+def test_unknown_cards_are_refused_with_those_that_are_known() -> None:
+    assert parse_cards("RTX4090:2, rtx3060") == ["rtx4090", "rtx4090", "rtx3060"]
+    with pytest.raises(UnknownCard, match=r"'rtx4099' is no card.*did you mean 'rtx4090'\? Known are .*rtx3060.*h200"):
+        parse_cards("rtx3060:1,rtx4099:2")
+    for text in ("rtx3060:0", "rtx3060:-1", "rtx3060:x", "rtx3060:9999", "rtx3060:1:1", "rtx3060:٣", ""):
+        with pytest.raises(UnknownCard):
+            parse_cards(text)
+    with pytest.raises(UnknownCard, match="at most 4096"):
+        parse_cards("rtx3060:4000,rtx4090:4000")
+
+
+def kinds(run: RunManifest, memory: int, times: Sequence[Times]) -> dict[str, Kind]:
+    needs = dry_run(run).stages
+    slow = [Times(2 * each.forward_s, 2 * each.backward_s) for each in times]
+    return {"quick": Kind("quick", memory, needs, times), "slow": Kind("slow", 1 << 40, needs, slow)}
+
+
+def test_cards_go_where_least_is_computed_and_no_stage_is_left_empty() -> None:
+    run = manifest()
+    stages = run.model.stages
+    found = kinds(run, 1 << 40, [Times(1.0, 2.0)] * stages)
+    crews = placed(found, ["slow"] * 2 * stages + ["quick"] * stages, stages)
+    assert [sorted(crew) for crew in crews] == [["quick", "slow", "slow"]] * stages
+    row, rows = row_of(found, crews)
+    assert rows == 3
+    assert row[0].both_s == pytest.approx(3 / (1 / 3 + 2 / 6)), "three peers do as much as two quick ones"
+    small = kinds(run, min(need.memory.device for need in dry_run(run).stages), [Times(1.0, 2.0)] * stages)
+    assert all(placed(small, ["quick"] * stages, stages)), "though they fit one stage alone"
+
+
+def test_a_card_that_is_too_small_says_by_how_much_and_one_that_is_tight_computes_again() -> None:
+    run = manifest()
+    stages = run.model.stages
+    need = dry_run(run).stages[0].memory
+    kind = kinds(run, need.device - 1000, [Times(1.0, 2.0)] * stages)["quick"]
+    assert kind.lacks(0) == 1000
+    tight, roomy = (kinds(run, need.device + more, [Times(1.0, 2.0)] * stages)["quick"] for more in (0, 1 << 40))
+    assert (tight.graphs(0), tight.taken(0, 4).backward_s) == (1, 2.75), "three of four forwards are computed again"
+    assert roomy.taken(0, 4).backward_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("dim", "ffn", "layers", "length", "subspace", "milliseconds"),
+    [
+        (2048, 5632, 5, 2048, 128, 31.8),
+        (4096, 11264, 2, 2048, 128, 34.1),
+        (2048, 5632, 5, 2048, 0, 35.5),
+        (1024, 2816, 8, 512, 128, 38.7),
+    ],
+)
+def test_a_measured_card_is_as_fast_as_it_was(
+    dim: int, ffn: int, layers: int, length: int, subspace: int, milliseconds: float
+) -> None:
+    """Core, not compiled, of docs/gpu.md."""
+    narrow = {"residual": "subspace", "subspace_dim": subspace, "tail_layers": 0} if subspace else {}
+    shape = {"dim": dim, "ffn_dim": ffn, "layers": layers + 2, "heads": dim // 64, "kv_heads": dim // 256}
+    run = manifest(
+        model={"vocab_size": 512, **shape, "context": length, "cuts": [1, layers + 1], **narrow},
+        batch={"microbatches": 4, "sequences": 4, "sequence_length": length},
+    )
+    times = times_on(CARDS["h200"], count_work(run, Mode("cuda", "bf16")))[1]
+    assert 1000 * times.both_s == pytest.approx(milliseconds, rel=0.1)
+
+
+def seen(found: Outlook) -> str:
+    printed = io.StringIO()
+    show(found, Console(file=printed, width=140))
+    return printed.getvalue()
+
+
+def test_people_and_programs_are_told_the_same() -> None:
+    run = manifest()
+    found = outlook(run, "rtx4090:4,rtx3060:8", Line(10e6, 10e6, 0.05))
+    told = json.loads(json.dumps(to_json(found)))
+    assert sum(each["count"] for each in told["placements"]) == 12
+    own = told["own"]
+    assert own["step_s"] == pytest.approx(own["compute_s"] + own["fill_s"] + own["wire_s"] + own["reduce_s"])
+    text = seen(found)
+    for part in (f"a step takes {found.own.forecast.step_s:.3g} s", "× rtx3060", "fits", "powersgd:4"):
+        assert part in text
+    advice = told["advice"]
+    assert (advice is None) == ("no way of these" in text)
+    near = outlook(run, "rtx3060:12", None)
+    assert near.advice is near.own and near.own.enough is not None
+    assert f"batch.microbatches = {near.own.enough} or more" in seen(near)
+
+
+def test_too_few_cards_are_refused() -> None:
+    with pytest.raises(UnknownCard, match="1 cards cannot hold 4 stages"):
+        outlook(manifest(), "rtx4090", None)
+
+
+def test_the_command_prints_it_and_refuses_what_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = SimpleNamespace(manifest=manifest(model={"cuts": [4]}))
+    monkeypatch.setattr("peers.run.resolved_run.resolve_run", lambda path, overrides: resolved)
+
+    def code(*arguments: str) -> object:
+        with pytest.raises(SystemExit) as caught:
+            cli.main(("coordinate", "RUN.toml", *arguments))
+        return caught.value.code
+
+    assert code("--dry-run", "--gpu", "rtx3060:2", "--line", "80Mbit,50ms", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["outlook"]["line"] == {"up": 10e6, "down": 10e6, "delay_s": 0.05} and told["stages"]
+    assert code("--dry-run", "--gpu", "rtx3060:2") == 0
+    assert "a step takes" in capsys.readouterr().out
+    for arguments, said in {
+        ("--dry-run", "--gpu", "rtx306"): "did you mean 'rtx3060'",
+        ("--dry-run", "--gpu", "rtx3060"): "cannot hold 2 stages",
+        ("--gpu", "rtx3060:2"): "for --dry-run alone",
+        ("--dry-run", "--line", "80Mbit,50ms"): "with --gpu",
+        ("--dry-run", "--gpu", "rtx3060:2", "--line", "fast"): "is not a line",
+    }.items():
+        assert code(*arguments) == 2
+        assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())

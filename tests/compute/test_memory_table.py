@@ -1,0 +1,155 @@
+"""The memory table says what tensors really take: on a CPU counted here, on a GPU as it was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from made_up_data import DATA
+from torch import Tensor
+
+import benchmarks
+from swarm.compute.body import BodyFormat, BodyKind
+from swarm.compute.graph import LiveBytes, count_stages, saved_bytes
+from swarm.compute.memory_table import Mode, StageMemory, stage_memory
+from swarm.compute.precision import Precision
+from swarm.compute.stage import Stage
+from swarm.compute.working_weights import WorkingWeights
+from swarm.manifest import RunFile, RunManifest
+from swarm.models import cross_entropy
+from swarm.models.kinds import build_stage
+from swarm.protocol.ids import Microbatch, PassId, PassKind, StepNumber, Term
+from swarm.protocol.peer.io import Backward, Forward
+
+PASS = PassId(Term(0), StepNumber(0))
+SMALL = {"vocab_size": 512, "dim": 32, "layers": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "context": 512}
+
+
+def manifest(rows: int = 2, length: int = 32, **model: object) -> RunManifest:
+    batch = {"microbatches": 4, "sequences": rows, "sequence_length": length}
+    tables = {"model": {**SMALL, "cuts": [2], **model}, "batch": batch, "sums": {"grid_bits": 20}}
+    return RunFile.model_validate(tables).resolve(DATA)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"length": 512},
+        {"residual": "subspace", "subspace_dim": 8, "kv_heads": 2},
+        {"boundary": "bottleneck", "boundary_dim": 8},
+        {"boundary": "maxout", "boundary_dim": 8},
+        {"boundary": "projector", "boundary_dim": 8, "token_table_dim": 4, "receiver_hidden": 16},
+    ],
+    ids=["plain", "long", "subspace", "bottleneck", "maxout", "projector"],
+)
+def test_the_graph_is_as_large_as_it_was_reckoned(
+    stage: int, kind: dict[str, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = manifest(**kind)
+    if "length" in kind:
+        monkeypatch.setattr(cross_entropy, "AT_ONCE", 1 << 14)  # as with a large vocabulary
+    module = build_stage(run.model, stage, seed=0)
+    WorkingWeights(module, Precision(precision))
+    shape = (run.batch.sequences, run.batch.sequence_length)
+    tokens = torch.zeros(shape, dtype=torch.int64)
+    x = tokens if module.first else torch.randn(*shape, run.model.boundary_width, requires_grad=True)
+
+    def forward() -> Tensor:
+        with Precision(precision).autocast(torch.device("cpu")):
+            out: Tensor = module.train_loss(x, tokens, tokens) if module.last else module(x, tokens)
+        return out
+
+    measured = saved_bytes(forward, lambda out: out, [*module.parameters(), *module.buffers()])[1]
+    assert measured > 50_000
+    assert count_stages(run, Mode("cpu", precision))[stage].graph == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "model"),
+    [
+        (1, 64, {"dim": 256, "heads": 4, "ffn_dim": 704}),
+        (2, 512, {"dim": 128, "heads": 4, "ffn_dim": 352}),
+        (2, 256, {"dim": 192, "heads": 6, "kv_heads": 2, "ffn_dim": 512, "residual": "subspace", "subspace_dim": 16}),
+        (4, 256, {"dim": 128, "kv_heads": 2, "ffn_dim": 512, "boundary": "bottleneck", "boundary_dim": 16}),
+    ],
+    ids=["weights", "graphs", "subspace", "bottleneck"],
+)
+@pytest.mark.parametrize("splits", [False, True], ids=["whole", "split"])
+def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: dict[str, object], splits: bool) -> None:
+    """Of a stage in the middle, under autocast: at rest, with a graph, and in a backward with four graphs kept."""
+    run, graphs = manifest(rows, length, **{"layers": 6, "cuts": [1, 5], **model}), 4
+    mode = Mode("cpu", "bf16")
+    table = stage_memory(run, count_stages(run, mode)[1], mode)
+    live = LiveBytes()
+    with live:
+        stage = Stage(
+            run,
+            1,
+            device="cpu",
+            graph_budget_bytes=1 << 40,
+            initialised=False,
+            precision=Precision.BF16,
+            splits=splits,
+        )
+        for parameter in stage.parameters.values():
+            parameter.detach().fill_(1e-2)
+        stage.loaded()
+    rest = live.now
+    assert at_rest(table) == pytest.approx(rest, rel=0.1)
+    forward, backward = bodies(run)
+    with live:
+        for number in range(graphs):
+            stage.forward(Forward(PASS, PassKind.TRAIN, Microbatch(number), forward))
+        assert table.graph == pytest.approx((live.now - rest) / graphs, rel=0.1)
+        stage.limit_graphs(0)  # nothing is left due
+        live.peak = 0
+        stage.backward(Backward(PASS, Microbatch(0), backward))
+    assert table.with_graphs(graphs) - table.accumulator // 2 == pytest.approx(live.peak, rel=0.1)
+
+
+def at_rest(table: StageMemory) -> int:
+    """While all sums have room in 32 bits."""
+    return table.resident - table.accumulator // 2
+
+
+def bodies(run: RunManifest) -> tuple[bytes, bytes]:
+    """What a stage in the middle receives of a microbatch."""
+    form, batch = BodyFormat(run), run.batch
+    hidden = torch.randn(batch.sequences, batch.sequence_length, run.model.boundary_width)
+    tokens = torch.zeros(batch.sequences, batch.sequence_length + 1, dtype=torch.int64)
+    return form.pack_forward(1, BodyKind.BATCH, tokens, hidden), form.pack_backward(2, 1e-3 * hidden)
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 512), (2, 2048)])
+def test_a_card_takes_what_the_table_says(rows: int, length: int) -> None:
+    """As measured there (docs/gpu.md)."""
+    results = json.loads((Path(benchmarks.__file__).parent / "results" / "gpu_h200.json").read_text())
+    measured = results["memory"][f"8 layers of 2048, {rows} × {length} tokens"]
+    shape = {"vocab_size": 32000, "dim": 2048, "layers": 10, "heads": 32, "kv_heads": 8, "ffn_dim": 5632}
+    run = manifest(
+        rows, length, **shape, context=length, cuts=[1, 9], residual="subspace", subspace_dim=128, tail_layers=0
+    )
+    mode = Mode("cuda", "bf16")
+    counts = count_stages(run, mode)[1]
+    table = stage_memory(run, counts, mode)
+    graph = (measured["kept_graphs_4"] - measured["resident"]) / 4
+    assert at_rest(table) / counts.parameters == pytest.approx(measured["resident"], rel=0.03)
+    assert table.graph / counts.parameters == pytest.approx(graph, rel=0.03)
+    peak = (table.with_graphs(4) - table.accumulator // 2) / counts.parameters
+    assert peak == pytest.approx(measured["backward_1"], rel=0.03)
+
+
+def test_a_card_and_its_host_are_told_apart() -> None:
+    run = manifest()
+    cpu, gpu = (stage_memory(run, count_stages(run, mode)[0], mode) for mode in (Mode(), Mode("cuda", "fp32")))
+    assert cpu.host == 0 and gpu.host == gpu.on_the_way == cpu.on_the_way > 0
+    assert gpu.resident == cpu.resident
+    coded = run.model_copy(update={"sums": run.sums.model_copy(update={"averaging": "int8"})})
+    there = stage_memory(coded, count_stages(coded, Mode("cuda"))[0], Mode("cuda"))
+    assert there.resident == gpu.resident - gpu.reduced, "compressed averages are made on the host"
+    assert there.host == there.on_the_way + there.reduced + there.residuals
