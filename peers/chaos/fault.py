@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {
     "restart": "the process starts again in its home; also after kill, power_off and leave",
     "stop": "SIGSTOP: the process stops, its libp2p daemon runs on",
     "continue": "SIGCONT",
-    "slow": "the process gets 1/factor of its time",
+    "slow": "the process gets 1/factor of the CPU time that it would have",
     "leave": "Ctrl-C",
     "join": "a new host joins",
     "cut": "links carry nothing",
@@ -105,7 +105,7 @@ def read_fault(table: Table, number: int) -> PlannedFault:
         raise ScenarioError(f"{table.where}.one_way needs `between`: from whom to whom")
     lasts = table.take("for", quantity.span)
     if lasts is not None and kind not in UNDONE_BY:
-        raise ScenarioError(f"{table.where}.for: {kind!r} is not taken back after a time: leave it out")
+        raise ScenarioError(f"{table.where}.for: {kind!r} cannot be undone, so it takes no duration: remove `for`")
     fault = PlannedFault(
         name,
         kind,

@@ -332,7 +332,10 @@ class Gathering:
         return usable
 
     def _in_turn(self, usable: list[Actor]) -> list[Actor]:
-        """Each donor as often as it is asked at once, in rounds; another donor begins for each version."""
+        """The order in which donors are asked: in rounds, each as often as it may have open requests.
+
+        The donor of the first request changes from version to version.
+        """
         first = self.version % len(usable)
         return (usable[first:] + usable[:first]) * AT_ONCE
 

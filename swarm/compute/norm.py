@@ -1,8 +1,8 @@
 """The squared norm of reduced gradients: part of what replicas must agree about, so it is defined bit by bit.
 
-Per tensor in fp64, then added in layout order. Within a tensor: blocks of 16384 squares are added elementwise, one
-after another; then the block is folded in half until one number is left. Elementwise operations only, so neither
-threads nor vector units decide a bit.
+The squares are summed per tensor in fp64; these sums are added in layout order. Within a tensor, blocks of 16384
+squares are added elementwise, one after another; then the block is folded in half until one number is left. All
+operations are elementwise, so neither threads nor vector units decide a bit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Triton kernels of fused_packing.py: widths of blocks, columns to bytes, bytes to columns.
 
-A bucket has a row in `where`, transposed: where it begins among the numbers, how many it has, its first block. A group,
-which is all blocks of one width in one bucket, has one in `tables`: how many blocks, the first of them in `order`, and
-the place of their first byte. `words` is `everything` as words of 64 bits.
+A bucket has a column in `where`: the place of its first number, how many numbers it has, its first block. A group is all
+blocks of one width in one bucket. Each group has a row in `tables`: its number of blocks, the place of its first block
+in `order`, and the place of its first byte. `words` is `everything` as words of 64 bits.
 
 Importing this needs Triton.
 """

@@ -133,7 +133,7 @@ def kind_of(path: Path) -> str:
     if (found is not None) != (packed is not None):
         if found is not None:
             raise CorpusError(f"{path} is compressed, but its name does not say so: rename it to {path.name}{found}")
-        raise CorpusError(f"{path} is not compressed, but its name says so: rename it to {path.stem}")
+        raise CorpusError(f"{path} is named as a compressed file but is not compressed: rename it to {path.stem}")
     if packed is not None:
         with opened(path) as inner:
             start = inner.read(_LOOK)

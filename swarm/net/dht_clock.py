@@ -89,5 +89,5 @@ def get_dht_time() -> float:
 
 
 for _module in _READERS:
-    assert hasattr(_module, "get_dht_time"), f"{_module.__name__} has no get_dht_time: another hivemind"
+    assert hasattr(_module, "get_dht_time"), f"{_module.__name__} has no get_dht_time: install hivemind 1.1.12"
     _module.get_dht_time = get_dht_time

@@ -197,7 +197,7 @@ class Repair:
             elif not table.assigned_to(actor):
                 if stage not in pass_state.sealed_at:  # otherwise its stage is reducing, and would have to begin anew
                     table = amend(table, [actor], [], pass_state.weights, leaving)
-                    self._publish(stage, table, f"{actor} is leaving and has begun nothing")
+                    self._publish(stage, table, f"{actor} is leaving and has not begun any work")
             elif too_long:
                 return Suspect(actor, "it is leaving, and the step will take longer than it can stay")
             elif (unfinished := tuple(pass_state.unfinished(actor))) and pass_state.releasing.get(actor) != unfinished:

@@ -209,7 +209,7 @@ class Stragglers:
         ]
 
     def endless_reduces(self, pass_state: PassState, now: float) -> list[tuple[int, str]]:
-        """Stages whose reduction takes too long although it progresses, as its members report; and how long it takes.
+        """Stages whose reduction takes too long although their members report progress, each with its duration.
 
         Over a slow link a reduction takes longer than other deadlines, and no peer is at fault. But a peer's own report
         of progress is no reason to wait for ever, and one slow link is no reason for all to wait in every step.

@@ -210,7 +210,7 @@ class Rebalancing:
         return found
 
     def _is_ready(self, member: Member) -> bool:
-        """Whether it has the version, or needs only the decision."""
+        """Whether the member has the current version, or will have it once it has applied the last decision."""
         return member.version == self._history.version or member.can_apply(self._history.decision)
 
     def _carry_out(self, move: Move, now: float) -> None:
