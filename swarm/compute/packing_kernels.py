@@ -1,8 +1,8 @@
 """The Triton kernels of fused_packing.py: widths of blocks, columns to bytes, bytes to columns.
 
-A bucket has a column in `where`: the place of its first number, how many numbers it has, its first block. A group is all
-blocks of one width in one bucket. Each group has a row in `tables`: its number of blocks, the place of its first block
-in `order`, and the place of its first byte. `words` is `everything` as words of 64 bits.
+A bucket has a column in `where`: the place of its first number, its number of numbers, its first block. A group is
+all blocks of one width in one bucket. Each group has a row in `tables`: its number of blocks, the place of its first
+block in `order`, and the place of its first byte. `words` is `everything` as words of 64 bits.
 
 Importing this needs Triton.
 """
