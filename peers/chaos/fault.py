@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {
     "restart": "the process starts again in its home; also after kill, power_off and leave",
     "stop": "SIGSTOP: the process stops, its libp2p daemon runs on",
     "continue": "SIGCONT",
-    "slow": "the process gets 1/factor of the CPU time that it would have",
+    "slow": "the process gets 1/factor of the CPU time that it would get without the fault",
     "leave": "Ctrl-C",
     "join": "a new host joins",
     "cut": "links carry nothing",

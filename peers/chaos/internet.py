@@ -140,7 +140,7 @@ def refuse_without_packets(scenario: Scenario) -> None:
     shapes |= {f"fault {fault.name!r}": fault.shape for fault in scenario.faults}
     for where, shape in shapes.items():
         if shape.loss:
-            raise ScenarioError(f"{where}.loss: a relay never loses bytes; as root, packets can be lost")
+            raise ScenarioError(f"{where}.loss: a relay never loses bytes; run it as root, or leave it out")
     if scenario.network.mtu != MTU:
         raise ScenarioError("network.mtu: a relay passes bytes, not packets; run it as root, or leave it out")
 

@@ -332,7 +332,7 @@ def _not_ended(played: Played, expected: ExpectedEnd) -> str | None:
 
 
 def _missed(played: Played, expected: Expected) -> str | None:
-    """Why an expected event was not seen as it should be; None: it was."""
+    """Why the log does not show an event as expected; None if it does."""
     begin = 0.0
     if expected.after is not None:
         struck = [s.at for s in played.struck if s.fault.name == expected.after]

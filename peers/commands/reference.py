@@ -23,7 +23,7 @@ def command(
         typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads for computing; as many as each peer used."),
     ] = 1,
     device: Annotated[
-        str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1 …; the same kind as each peer.")
+        str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1 …; of the kind that peers used.")
     ] = "cpu",
     precision: Precision = "auto",
     compiled: Annotated[

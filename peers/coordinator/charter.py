@@ -66,8 +66,9 @@ async def signed_manifest(
         return SignedManifest.sign(manifest, key)
     if invite.run_hash is not None and invite.run_hash != manifest.hash:
         raise CharterError(
-            f"RUN.toml and its data are of run {manifest.hash[:16]}…, the invite of run {invite.run_hash[:16]}…: all "
-            "coordinators of a group need the same RUN.toml, the same --set and the same prepared data; copy them"
+            f"RUN.toml and its data describe run {manifest.hash[:16]}…, but the invite is for run "
+            f"{invite.run_hash[:16]}…: all coordinators of a group need the same RUN.toml, the same --set and the same "
+            "prepared data; copy them"
         )
     guest = Introduction(manifest.hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
     signed = await fetch_from_any(host, invite, guest)

@@ -21,7 +21,7 @@ _PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "limit": ({**_WHOLE, "maximum": 200}, "Entries at most"),
     "first": (_NUMBER, "A step, or unix seconds for series and marks"),
     "last": (_NUMBER, "As `first`; it is included"),
-    "points": (_WHOLE, "Buckets, each with least, greatest and last value"),
+    "points": (_WHOLE, "Number of buckets; each has its least, greatest and last value"),
     "name": (_TEXT, "Of the series"),
     "sort": (_TEXT, "A column; with `-` before it in reverse"),
     "q": (_TEXT, "Part of a peer's id or machine"),

@@ -26,7 +26,7 @@ from swarm.events import (
 
 @dataclass
 class Recovery:
-    """The consequences, from the event logs of all processes. Times are seconds since the kill."""
+    """The consequences of a kill, read from the event logs of all processes. Times are seconds since the kill."""
 
     step: int
     actor: str

@@ -36,6 +36,6 @@ def explained(error: PortTaken, asked: Sequence[str], home: OpenHome) -> PortTak
     if tuple(asked) != listen_on(0):
         return error
     return LastPortTaken(
-        f"port {home.port}, at which peers know the process of {home.path}, is in use on this machine: end the "
-        f"process that uses it, or choose another port with --port and give out the new invite"
+        f"port {home.port} is in use on this machine, and peers look for the process of {home.path} at this port: end "
+        f"the process that uses the port, or choose another port with --port and give out the new invite"
     )

@@ -68,7 +68,10 @@ def fits(peaks: Tensor, room: Tensor, scale: float, most: float) -> Tensor:
 
 
 def units(peaks: Tensor, scale: float) -> Tensor:
-    """Peaks in units of the grid, rounded as a gradient is: fp64, since fp32 against int64 would compare in fp32."""
+    """Peaks in units of the grid, rounded as gradients are.
+
+    The result is fp64: a comparison of fp32 with the int64 of `room` would happen in fp32.
+    """
     return (peaks * scale).round().double()
 
 

@@ -161,12 +161,12 @@ class StageEngine:
 
     @property
     def whole_buckets(self) -> int:
-        """Into how many it would be divided if nothing were compressed."""
+        """Into how many buckets the gradient would be divided if nothing were compressed."""
         return self._whole_buckets
 
     @property
     def first_round(self) -> int:
-        """So many of them are reduced before the others can be computed."""
+        """The number of buckets that are reduced before the others can be computed."""
         return self._buckets.first_round
 
     @property

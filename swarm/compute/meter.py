@@ -58,7 +58,7 @@ class Meter:
         self._current = None
 
     def read(self) -> list[Stretch]:
-        """What was done since this was asked last, in order; what is still being done is not among it."""
+        """What the device finished since the last call, in order. Work that is still being done is left out."""
         done = []
         while self._done:
             done.append(self._done.popleft())

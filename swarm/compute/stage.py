@@ -431,15 +431,15 @@ class _GraphStash:
         return graph, self._graph_bytes
 
     def fits(self, beside: int) -> bool:
-        """Whether so many bytes have room beside the graphs that are kept."""
+        """Whether `beside` bytes have room in addition to the graphs that are kept."""
         return self._count * (self._graph_bytes or 0) + beside <= self.budget_bytes
 
     def has_room(self, beside: int) -> bool:
-        """Whether one more graph has, beside so many other bytes."""
+        """Whether one more graph and `beside` other bytes have room."""
         return self.fits(beside + (self._graph_bytes or 0))
 
     def keep(self, microbatch: Microbatch, graph: Graph, nbytes: int, action: Forward, beside: int) -> bool:
-        """Whether there is room for the graph, beside so many other bytes."""
+        """Keep the graph if there is room for it and for `beside` other bytes. Returns whether it was kept."""
         graphs = self._count
         fits = self.fits(beside + nbytes) and (self._most is None or graphs < self._most)
         self._kept[microbatch] = _Kept(action, graph if fits else None)

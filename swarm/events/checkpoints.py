@@ -156,4 +156,7 @@ class CatchUpFailed(Event):
     reason: str
 
     def sentence(self) -> str:
-        return f"{stage_name(self.stage)}: catching up failed at step {self.step + 1}: {self.reason}; starts again"
+        return (
+            f"{stage_name(self.stage)}: catching up failed at step {self.step + 1}: {self.reason}; the newcomer loads "
+            "a newer version"
+        )

@@ -2,8 +2,8 @@
 
 hivemind decodes with msgpack, whose hook for its own types recurses in C: a dictionary nested two hundred deep, of some
 hundred bytes, ends the process by SIGSEGV, long before a record can be checked. That holds for stored values as for
-answers. This DHT holds signed records under one subkey each, so little is needed: bytes, text, numbers and lists of
-them, a few levels deep.
+answers. This DHT holds only signed records, each under one subkey. They need few types: bytes, text, numbers and
+lists of them, a few levels deep.
 
 Importing this module makes hivemind's DHT use these bounds.
 """

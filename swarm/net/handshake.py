@@ -75,7 +75,7 @@ class Refused(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What an opener says about itself. `target_incarnation` None: whichever incarnation answers."""
+    """What an opener says about itself. `target_incarnation` None: any incarnation may answer."""
 
     run_hash: str
     sender: Actor

@@ -4,7 +4,7 @@ Each is signed with the libp2p key that its peer id is made of, and lies under a
 peer is not sent, and does not check, the records of a whole run. Every DHT node checks before it stores or returns
 anything (`RecordGuard`): the signature, the bounds, that the record lies under the key and subkey it belongs to, and
 that it is not kept alive past its own expiry. Foreign values are refused altogether: this DHT holds nothing else.
-A node of the DHT can hide a record from who asks it, not make one.
+A node of the DHT can hide a peer's record from those who ask for it, but it cannot forge one.
 """
 
 from __future__ import annotations

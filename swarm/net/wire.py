@@ -528,13 +528,13 @@ def _check(value: Any) -> None:
         case m.Prepared() if value.finite and not math.isfinite(value.loss_sum):
             raise WireError(f"a finite gradient with loss sum {value.loss_sum}")
         case m.Prepared() if len(value.sketch) % SKETCH_BYTES or len(value.outline) % SKETCH_BYTES:
-            raise WireError(f"sketches of {len(value.sketch)} and {len(value.outline)} bytes: one has {SKETCH_BYTES}")
+            raise WireError(f"{len(value.sketch)} and {len(value.outline)} bytes of sketches: each has {SKETCH_BYTES}")
         case m.Join() | m.Status() if not (math.isfinite(value.capacity) and value.capacity >= 0):
             raise WireError(f"a capacity of {value.capacity}; it must be finite and not negative")
         case m.Join(uplink=up, downlink=down) | m.Status(offered_uplink=up, downlink=down) if not all(
             rate is None or _is_rate(rate) for rate in (up, down)
         ):
-            raise WireError(f"links of {up} and {down} bytes a second")
+            raise WireError(f"an uplink of {up} and a downlink of {down} bytes a second")
         case m.Status() if value.seconds_per_microbatch is not None and not (
             math.isfinite(value.seconds_per_microbatch) and value.seconds_per_microbatch >= 0
         ):

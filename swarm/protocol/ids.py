@@ -133,7 +133,7 @@ Key = FrameKey | PartKey | SumKey
 
 
 class End(enum.IntEnum):
-    """The two ends of a boundary, seen by the peer between two boundaries."""
+    """Whether a peer received a reconstructed activation over one boundary, or sent it over the next."""
 
     RECEIVED = 0
     SENT = 1

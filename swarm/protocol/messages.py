@@ -824,7 +824,11 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """The one recovery rule and the one flow control: nothing forward or reduced moves unless it is wanted."""
+    """An actor asks for the frames, parts and sums that it lacks.
+
+    This is the only rule for recovery. It is also the only flow control: a frame moves only when a peer wants it. Parts
+    and sums of a reduce are sent without being asked for; only lost ones are wanted.
+    """
 
     keys: tuple[Key, ...]
     bases: tuple[int, ...] = ()

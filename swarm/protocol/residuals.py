@@ -2,9 +2,9 @@
 
 A replica compresses its share of every bucket, and the bucket's reducer compresses the sum. Both add the error to the
 same place of the next step (error feedback on both sides: Tang et al., DoubleSqueeze, arXiv 1905.05957; Tang et al.,
-1-bit Adam, arXiv 2102.02888). So a step's bytes depend on which replica did what in this step and the steps before. All
-actors know this: the table of a pass gives each member's place in the roster that decided the step before, and the
-decision records it.
+1-bit Adam, arXiv 2102.02888). So the bytes of a step depend on which replica compressed which share and which sum,
+in this step and in the steps before. All actors know this: the table of a pass gives each member's place in the roster
+that decided the step before, and the decision records it.
 
 A residual counts if the step before was decided in the same term, by a roster with the same actor in it, and was not
 skipped. The residual of a reduced bucket counts if that actor also reduced it then. Otherwise residuals are empty.

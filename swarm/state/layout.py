@@ -195,7 +195,7 @@ def _entry(name: str, entry: object) -> tuple[tuple[int, ...], int, int]:
     shape, offsets = entry["shape"], entry["data_offsets"]
     for numbers in (shape, offsets):
         if not isinstance(numbers, list) or any(type(n) is not int or not 0 <= n < 2**62 for n in numbers):
-            raise ValueError(f"{name} has a shape or place that is not a list of sizes")
+            raise ValueError(f"{name} has shape or data_offsets that are not a list of sizes")
     if len(shape) > _MAX_DIMS or len(offsets) != 2:
         raise ValueError(f"{name} has {len(shape)} dimensions and {len(offsets)} offsets")
     return tuple(shape), offsets[0], offsets[1]

@@ -80,7 +80,7 @@ class StatusReports:
         return self._saved.version if self._saved is not None and self._saved.stage == stage else -1
 
     def takes_up(self, version: int) -> None:
-        """A state of `version` is loaded: forget later checkpoints, whose history a rollback voided."""
+        """A state of `version` is loaded: forget a later checkpoint, because a rollback undid its steps."""
         self._spoilt = -1
         if self._saved is not None and self._saved.version > version:
             self._saved = None

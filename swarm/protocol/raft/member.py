@@ -453,7 +453,7 @@ class GroupMember:
     # ------------------------------------------------------------ the archive
 
     def _collect(self, order: CollectCheckpoint) -> None:
-        """Fetch one checkpoint after another: the next one when a majority holds this one."""
+        """Fetch a checkpoint, unless an older one that is stored here still waits for a majority to hold it."""
         if self._pending is None or order.version <= self._pending.version:
             self._orders[order.version] = order
             self._out.append(order)

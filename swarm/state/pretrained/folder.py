@@ -55,7 +55,7 @@ def open_folder(folder: Path, tokenizer: Path | None = None) -> PretrainedModel:
     tensors = {name: tensor for name, tensor in _tensors(folder).items() if not name.endswith("rotary_emb.inv_freq")}
     tied = config.get("tie_word_embeddings", False)
     if type(tied) is not bool:
-        raise StateError(path, f"tie_word_embeddings = {json.dumps(tied)}: it is true or false")
+        raise StateError(path, f"tie_word_embeddings = {json.dumps(tied)}: it must be true or false")
     where = folder / "tokenizer.json" if tokenizer is None else tokenizer
     raw = read_tokenizer(where)
     end = told_in(folder, raw, str(where))

@@ -135,7 +135,7 @@ def _our_name(name: str) -> str:
 def _lazy(tensor: GgufTensor, permuted_heads: int, path: Path, name: str) -> LazyTensor:
     rows = tensor.shape[0]
     if permuted_heads and rows % (2 * permuted_heads):
-        raise StateError(path, f"tensor {name} has {rows} rows, which are not {permuted_heads} heads of pairs")
+        raise StateError(path, f"tensor {name} has {rows} rows, which do not make pairs for {permuted_heads} heads")
 
     def load() -> torch.Tensor:
         values = tensor.values()

@@ -1,7 +1,7 @@
 """Whether what a step came to is right: some steps are computed again, without some peers, and must come out the same.
 
 A peer may compute wrong numbers that look sound: on purpose, or because its memory or its graphics card is broken. Its
-siblings agree about the reduced bytes nevertheless, for they add up what it gave them. So when a step is ready to be
+siblings add its wrong numbers to theirs, so all still agree about the reduced bytes. So when a step is ready to be
 decided, the coordinator sometimes does not decide it, and has it computed once more by half of every stage's replicas.
 Sums are exact, so the digests must be equal, if those who were left out have told the truth; between machines of unlike
 kinds, the sums nearly so. Which steps: some are drawn, and those in which somebody's sums are unlike its siblings'

@@ -99,8 +99,8 @@ def amend(
 ) -> StageTable:
     """The next table: `out` leave the roster, and `moved` go to `takers` or, if there are none, to all that remain.
 
-    By weight and least load first. Members that gave up microbatches (they own `moved` and stay) get none of them back,
-    and `spared` members get none as long as another member is there.
+    They are divided by weight (`Wheel`). Without `takers`, a member that owns some of `moved` and stays gets none of
+    them back as long as another member is there. `spared` members get none as long as another taker is there.
     """
     gone = set(out)
     roster = tuple(actor for actor in table.roster if actor not in gone)

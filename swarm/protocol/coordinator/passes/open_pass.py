@@ -215,7 +215,9 @@ class OpenPass:
             self._refuse(sender, f"it reports the loss {result.loss_sum} for microbatch {result.microbatch}")
             return
         if pass_state.kind is PassKind.GENERATE and not 0 <= result.token < self._settings.vocabulary:
-            self._refuse(sender, f"it reports the token {result.token} of {self._settings.vocabulary}")
+            self._refuse(
+                sender, f"it reports token {result.token}, outside the vocabulary of {self._settings.vocabulary} tokens"
+            )
             return
         results.setdefault(result.microbatch, result)
         if len(results) < len(pass_state.tables[0].assignment):

@@ -561,7 +561,7 @@ class PassState:
         return sketch.seal_of(sums) == chosen.seal
 
     def mixed_copies(self, without: frozenset[Actor]) -> int | None:
-        """A boundary whose two sides computed with different copies of what crossed it. Once there is a decision."""
+        """A boundary whose two sides used different copies of a frame. Call it once there is a decision."""
         return mismatch([self._one(stage, without).receipt for stage in range(len(self.tables))])
 
     def _key_frames(self, chosen: list[Prepared]) -> tuple[int, ...]:
