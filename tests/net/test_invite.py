@@ -44,7 +44,20 @@ def test_a_bare_address_names_the_coordinator_only() -> None:
         ("/ip4/203.0.113.500/tcp/4001/p2p/" + PEER, "203.0.113.500"),
         ("/ip4/203.0.113.5/tcp/70000/p2p/" + PEER, "'70000' is not a port"),
     ],
-    ids="word empty cut altered stray head long earlier bare typo host port".split(),  # tokens differ at each start
+    ids=[
+        "word",
+        "empty",
+        "cut",
+        "altered",
+        "stray",
+        "head",
+        "long",
+        "earlier",
+        "bare",
+        "typo",
+        "host",
+        "port",
+    ],  # tokens differ at each start
 )
 def test_what_is_no_invite_is_refused_by_name(text: str, reason: str) -> None:
     with pytest.raises(InviteError) as caught:
