@@ -3,6 +3,7 @@
 import itertools
 import queue
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,7 +172,7 @@ class Pump:
             for engine in replicas:
                 engine.submit(StoreSum(attempt, bucket, bytes(total)))
         found = [self.ask(engine, Assemble(attempt), Assembled) for engine in replicas]
-        assert len(set(found)) == 1
+        assert len({replace(each, sketch=b"") for each in found}) == 1  # a sketch is of what a replica contributed
         return found[0]
 
     def digests(self) -> tuple[str, ...]:

@@ -47,6 +47,11 @@ async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
         raise
 
 
+def says_shut_out(refusal: str) -> bool:
+    """Whether a coordinator refuses this device because it, or its pass, has no part in the run any more."""
+    return refusal.startswith(Refusal.SHUT_OUT.value)
+
+
 async def _admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
     if invite.ticket is None or invite.run_hash is None:
         raise InviteError(

@@ -16,7 +16,7 @@ from peers.runtime.core_loop import RunFailed
 from peers.runtime.directory import Directory
 from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
-from peers.stage.admission import Admitted, be_admitted
+from peers.stage.admission import Admitted, be_admitted, says_shut_out
 from peers.stage.bans import Bans
 from peers.stage.driver import StageDriver
 from peers.stage.entrance import enter
@@ -310,11 +310,15 @@ class PeerProcess:
     async def _wait_for(self, patience: Patience) -> None:
         """Say when the coordinator cannot be reached, and leave when it stays away or refuses this peer.
 
-        Of several it is the one that leads.
+        Of several it is the one that leads. But each of them knows who is shut out, so one that says so is enough.
         """
         while not patience.exhausted:
             await asyncio.sleep(_LOOK_EVERY_S)
             refusals = [self._network.why_hopeless(member) for member in self.core.leader.group]
+            shut_out = next((why for why in refusals if why is not None and says_shut_out(why)), None)
+            if shut_out is not None:
+                patience.refused(shut_out)
+                break
             if all(refusals):
                 patience.refused(str(refusals[0]))
                 if is_of_a_twin(str(refusals[0])):

@@ -81,7 +81,7 @@ def test_a_scenario_is_read(tmp_path: Path) -> None:
         ("[[link]]", "[hosts.coordinator]\nnat = true\n[[link]]", "hosts.coordinator.nat: all peers dial it"),
         ('delay = "25ms"', 'dealy = "25ms"', "did you mean delay"),
         ('do = "cut"', 'do = "fill"', "would fill the real disk"),
-        ('do = "cut"', 'do = "join"', "is not taken back"),
+        ('do = "cut"', 'do = "join"', "cannot be undone"),
         ('do = "cut"\nwho = "p0"\nat = "1s"\nfor = "2s"', 'do = "join"\nwho = "p0"', "2 hosts are named 'p0'"),
         ('do = "cut"', 'do = "slow"', "fault[1].factor is missing"),
         ('after = "cut"\nwithin', "within", "needs `after`"),

@@ -255,7 +255,7 @@ def test_a_key_that_cannot_be_written_leaves_no_half_of_it(tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    home: Any = SimpleNamespace(path=tmp_path)
+    home: Any = SimpleNamespace(path=tmp_path, organiser_key=tmp_path / "organiser.key")
     with pytest.raises(OSError, match="No space left"):
         organiser_key(home)
     assert list(tmp_path.iterdir()) == []

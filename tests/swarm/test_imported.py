@@ -28,6 +28,7 @@ SETS = (
     "batch.sequences=2",
     "checkpoint.every=2",
     "evaluation.every=0",
+    "audit.every=0",  # each attempt is one pass
     "timing.recruit_after_s=30",  # who joins is waited for, however slowly it starts
     "swarm.max_replicas=2",
     "data.directory=../../corpus",

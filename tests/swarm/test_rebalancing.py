@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from conftest import MakeSwarm
 from swarm_processes import Swarm
 
@@ -45,6 +46,7 @@ def test_a_black_hole_is_given_less_than_a_twentieth(
     swarm.assert_equal(reference(swarm))
 
 
+@pytest.mark.timeout(900)  # a hang guard: two minutes on idle cores, and others run beside it
 def test_a_peer_moves_to_the_stage_that_has_lost_its_replicas(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
