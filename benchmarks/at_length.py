@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.compression import RUN
 from benchmarks.length.rows import DENSE, IDS, rows
 from benchmarks.length.training import Point, Texts, Training, train_beside
 from benchmarks.page import put_table
@@ -38,28 +39,6 @@ from benchmarks.results import write_results
 from peers.run.resolved_run import resolve_run
 from swarm.manifest import RunManifest
 
-RUN = """
-[run]
-name = "at-length"
-[model]
-vocab_size = 4096
-dim = 256
-layers = 4
-heads = 8
-kv_heads = 4
-ffn_dim = 704
-context = 128
-cuts = [1, 2, 3]
-[batch]
-microbatches = 1
-sequences = 8
-sequence_length = 128
-[optimizer]
-learning_rate = 2e-3
-[codec]
-forward = "none"
-backward = "none"
-"""
 HELDOUT_BATCHES = 64
 
 
@@ -124,6 +103,7 @@ class Study:
             f"data.directory={self._options.data.resolve()}",
             *self._rows[job.row].sets,
             *self._options.overrides,
+            "run.name=at-length",
             f"run.steps={job.steps}",
             f"run.seed={job.seed}",
             f"optimizer.learning_rate={job.rate}",

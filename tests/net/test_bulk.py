@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from endless_transfer import NBYTES, EndlessTransfer
 
 from swarm.manifest import DataSection, ManifestError, RunManifest, Shard, SignedManifest, key_fingerprint
 from swarm.net import bulk
@@ -150,23 +151,12 @@ async def test_a_donor_that_vanishes_breaks_the_transfer(pair: Pair) -> None:
 
 async def test_an_asker_that_takes_nothing_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = await pair.start()
-    ended = asyncio.Event()
-
-    async def endless() -> AsyncGenerator[bytes, None]:
-        monkeypatch.setattr(bulk, "IDLE_TIMEOUT_S", 0.2)  # from here on: the request itself may be late
-        try:
-            while True:
-                yield bytes(1 << 20)
-        finally:
-            ended.set()
-
-    async def handler(_requester: Actor, _request: bytes) -> Transfer:
-        return Transfer(1 << 40, endless())
-
-    b.serve(handler)
-    transfer = await a.fetch(b.me, b"x", max_bytes=1 << 40)
+    # from the first chunk on: the request itself may be late
+    endless = EndlessTransfer(1 << 20, lambda: monkeypatch.setattr(bulk, "IDLE_TIMEOUT_S", 0.2))
+    b.serve(endless.handler)
+    transfer = await a.fetch(b.me, b"x", max_bytes=NBYTES)
     async with asyncio.timeout(DEADLINE_S):
-        await ended.wait()
+        await endless.ended.wait()
         with pytest.raises(BulkError, match="the transfer broke after"):
             async for _ in transfer.chunks:
                 pass

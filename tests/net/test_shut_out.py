@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from endless_transfer import NBYTES, EndlessTransfer
 
 from swarm.net.bulk import BulkError, Transfer
 from swarm.net.detour import PassedOn
@@ -24,20 +24,9 @@ async def test_links_and_transfers_end_and_hellos_are_refused(pair: Pair) -> Non
     b.send(a.me, m.Twin(2))
     await pair.two.next_of(pair.two.messages)
     await pair.one.next_of(pair.one.messages)
-    ended = asyncio.Event()
-
-    async def endless() -> AsyncGenerator[bytes, None]:
-        try:
-            while True:
-                yield bytes(1 << 16)
-        finally:
-            ended.set()
-
-    async def handler(_requester: Actor, _request: bytes) -> Transfer:
-        return Transfer(1 << 40, endless())
-
-    b.serve(handler)
-    transfer = await a.fetch(b.me, b"x", max_bytes=1 << 40)
+    endless = EndlessTransfer(1 << 16)
+    b.serve(endless.handler)
+    transfer = await a.fetch(b.me, b"x", max_bytes=NBYTES)
     await anext(transfer.chunks)
     b.shut_out({a.me.peer: "expelled by Ann"})
     assert b.why_lost(a.me) is None and a.me not in b._links, "its link is gone at once"
@@ -45,7 +34,7 @@ async def test_links_and_transfers_end_and_hellos_are_refused(pair: Pair) -> Non
         async for _ in transfer.chunks:
             pass
     async with asyncio.timeout(DEADLINE_S):
-        await ended.wait()
+        await endless.ended.wait()
     await pair.one.until(lambda: a.why_hopeless(b.me) is not None)
     assert "shut out: expelled by Ann" in str(a.why_hopeless(b.me))
     with pytest.raises(Refused, match="shut out: expelled by Ann"):
