@@ -48,8 +48,8 @@ class Doorman:
             self._tell(controls, now)
         if controls.banned_at != self._number:
             self._number, self._due = controls.banned_at, now + LAST_WORD_S
-            door = self._network.admission.door
-            self._network.shut_out({peer: why for peer, why in door.banned.items() if peer in controls.banned})
+            before, banned = self._network.admission.door.banned, controls.banned
+            self._network.shut_out({peer: why for peer, why in before.items() if peer in banned})
         if now >= self._due:
             self._shut()
 
