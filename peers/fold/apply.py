@@ -110,6 +110,7 @@ IGNORED = NOISE | frozenset(
         "RouteChanged",
         "StepAudited",
         "RecordOutdated",
+        "LayersRecomputed",
         "RoundsOtherwise",
         "StateDrifted",
         "StageDoubted",

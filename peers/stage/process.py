@@ -41,6 +41,7 @@ from swarm.events import (
     ClockDiffers,
     DuplicateIdentity,
     EventLog,
+    LayersRecomputed,
     LoopBlocked,
     ProcessStarted,
     ProcessStopped,
@@ -231,7 +232,8 @@ class PeerProcess:
 
     def _new_engine(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
         options = self._options
-        memory = self._needs[stage].memory
+        need = self._needs[stage]
+        memory = need.within(self._seat.room)
         self._seat.holds(memory.device, memory.host)
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
@@ -242,6 +244,10 @@ class PeerProcess:
             further["precision"] = options.precision
         if options.compiled:
             further["compiled"] = True
+        if memory != need.memory:
+            further["recomputes_layers"] = True
+            note = LayersRecomputed(stage, need.memory.device, self._seat.room)
+            self._loop.call_soon_threadsafe(self.log.append, note)
         return kind(
             self._manifest,
             stage,

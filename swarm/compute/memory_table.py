@@ -6,7 +6,7 @@ graph holds is counted elsewhere (graph.py), since that takes torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.manifest import RunManifest
 
@@ -54,6 +54,16 @@ class StageCounts:
     """What a backward takes at its peak beyond `graph`, gradients included."""
     gradients: int = 0
     """Of all parameters, of one microbatch."""
+    graph_by_layer: int | None = None
+    """As `graph`, where a backward computes layer by layer again. None: the stage has no layers that it could."""
+    in_backward_by_layer: int = 0
+    """As `in_backward`, there."""
+
+    def by_layer(self) -> StageCounts:
+        """Those of a stage that computes layer by layer again, if it can."""
+        if self.graph_by_layer is None:
+            return self
+        return replace(self, graph=self.graph_by_layer, in_backward=self.in_backward_by_layer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,12 +81,13 @@ def test_the_graph_is_as_large_as_it_was_reckoned(
     ],
     ids=["weights", "graphs", "subspace", "bottleneck"],
 )
-@pytest.mark.parametrize("splits", [False, True], ids=["whole", "split"])
-def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: dict[str, object], splits: bool) -> None:
+@pytest.mark.parametrize("way", ["whole", "split", "by layer"])
+def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: dict[str, object], way: str) -> None:
     """Of a stage in the middle, under autocast: at rest, with graphs, in a backward and in a reduce."""
     run, graphs = manifest(rows, length, **{"layers": 6, "cuts": [1, 5], **model}), 4
     mode = Mode("cpu", "bf16")
-    table = stage_memory(run, count_stages(run, mode)[1], mode)
+    counts = count_stages(run, mode)[1]
+    table = stage_memory(run, counts.by_layer() if way == "by layer" else counts, mode)
     live = LiveBytes()
     with live:
         stage = Stage(
@@ -96,7 +97,8 @@ def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: di
             graph_budget_bytes=1 << 40,
             initialised=False,
             precision=Precision.BF16,
-            splits=splits,
+            splits=way == "split",
+            recomputes_layers=way == "by layer",
         )
         for parameter in stage.parameters.values():
             parameter.detach().fill_(1e-2)
@@ -120,6 +122,17 @@ def test_live_tensors_take_what_the_table_says(rows: int, length: int, model: di
         assert at_rest(table) + table.reduced == pytest.approx(live.now, rel=0.1)
         stage.reduction.applied(ATTEMPT, skipped=True)
     assert at_rest(table) == pytest.approx(live.now, rel=0.1), "the step is made: the vector is given back"
+
+
+def test_layers_that_are_computed_again_take_a_part_of_the_memory() -> None:
+    """In the shape of a large stage on a consumer's card."""
+    shape = {"vocab_size": 32000, "dim": 4096, "layers": 8, "heads": 32, "kv_heads": 8, "ffn_dim": 11008}
+    run = manifest(1, 8192, **shape, context=8192, cuts=[1, 7], residual="subspace", subspace_dim=256, tail_layers=0)
+    counts = count_stages(run, Mode("cuda", "bf16"))[1]
+    again = counts.by_layer()
+    assert counts.graph > 10e9, "a whole graph"
+    assert again.graph < counts.graph / 50
+    assert again.graph + again.in_backward < (counts.graph + counts.in_backward) / 3
 
 
 def at_rest(table: StageMemory) -> int:
