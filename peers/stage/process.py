@@ -242,12 +242,12 @@ class PeerProcess:
             further["updates_on_cpu"] = True
         if options.precision is not None:
             further["precision"] = options.precision
-        if options.compiled:
-            further["compiled"] = True
         if memory != need.memory:
             further["recomputes_layers"] = True
-            note = LayersRecomputed(stage, need.memory.device, self._seat.room)
+            note = LayersRecomputed(stage, need.memory.device, self._seat.room, options.compiled)
             self._loop.call_soon_threadsafe(self.log.append, note)
+        elif options.compiled:
+            further["compiled"] = True
         return kind(
             self._manifest,
             stage,

@@ -96,7 +96,8 @@ class StageEngine:
     `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `precision` None: what is
     usual on the device. `compiled`: layers are compiled by torch before anything is computed. `splits`: backwards leave
     the weights' gradients due within the same budget; they are computed when there is nothing else to do.
-    `recomputes_layers`: a graph holds only what goes into each layer, since a whole one has no room.
+    `recomputes_layers`: a graph holds only what goes into each layer, since a whole one has no room. Not with
+    `compiled`: torch runs a compiled layer otherwise when it computes it again, and its bits differ.
     """
 
     def __init__(

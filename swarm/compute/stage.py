@@ -82,6 +82,7 @@ class Stage:
         into each layer, and a backward computes one layer after another again.
         """
         assert not (compiled and splits), "compiled layers give all gradients at once"
+        assert not (compiled and recomputes_layers), "they would not be compiled when they are computed again"
         self._index = index
         self._device = torch.device(device)
         self._precision = precision or Precision.usual(self._device)
@@ -148,7 +149,7 @@ class Stage:
         again after another.
         """
         self._split = None
-        self._module.recomputes_layers = not self._compiled  # what is compiled for it takes more memory at first
+        self._module.recomputes_layers = not self._compiled
         return self._graphs.halve()
 
     @property

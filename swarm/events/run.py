@@ -198,11 +198,14 @@ class LayersRecomputed(Event):
     stage: int
     whole: int
     room: int
+    not_compiled: bool = False
+    """Whether --compile has no effect for that reason: torch compiles no layers that are computed again."""
 
     def sentence(self) -> str:
         return (
             f"stage {self.stage} would take {amount(self.whole)}, of which {amount(self.room)} are there: this peer "
             "computes each layer again in its backward, which takes less memory and up to a third more time"
+            + (", and does not compile them" if self.not_compiled else "")
         )
 
 

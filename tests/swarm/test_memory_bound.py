@@ -68,11 +68,11 @@ LONG = (
 
 
 def test_a_peer_without_room_for_a_graph_computes_its_layers_again(make_swarm: MakeSwarm) -> None:
-    """Each peer may take half of what a stage usually takes. The answer is the same."""
+    """Each peer may take little more than half of what a stage usually takes. The answer is the same."""
     swarm = make_swarm("int8", *LONG, "run.steps=3", "swarm.replicas=1")
     sizes = stage_sizes(swarm.manifest)
     needed = max(sizes["stage_least"])
-    assert needed < min(sizes["stage_memory"]) / 2
+    assert needed < 0.6 * min(sizes["stage_memory"])
     swarm.coordinate()
     for name in ("p0", "p1"):
         join(swarm, name, needed)
