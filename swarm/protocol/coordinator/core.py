@@ -146,10 +146,11 @@ class CoordinatorCore:
             kept=tuple(sorted(kept)),
         )
         self.members = Members()
+        self.members.people.learn(self.history.controls.admitted)
         self.open_pass: OpenPass | None = None
         """Set while OPEN and DECIDING."""
         self._out = Outbox(actor)
-        self._failure_history = FailureHistory()
+        self._failure_history = FailureHistory(self.members.people)
         self._islands: tuple[tuple[Actor, ...], ...] = ()
         """Groups that do not reach each other, as last found; one group is all right."""
         self._rosters = Rosters()
@@ -502,6 +503,7 @@ class CoordinatorCore:
             self._expel(command, now)
         elif command.name == "admit":
             self._expelled.pop(Device.read(command.value).peer, None)  # of a revoked pass, it may come with another
+            self.members.people.learn(self.history.controls.admitted)
         elif command.name == "rate":
             self._divergence.lowered()
         elif command.name == "dismiss":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from swarm.protocol import sketch
 from swarm.protocol.clipping import step_scale
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.drift import Drift, drift_of
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
 from swarm.protocol.ids import (
@@ -176,8 +178,8 @@ class PassState:
         self.released: list[set[Microbatch]] = [set() for _ in tables]
         """By stage, what a slow peer gave up. It is not asked for again in this pass, however slow its new owner is."""
         self.digest_retries: dict[int, int] = {}
-        self.digest_votes: Counter[tuple[int, Hashable]] = Counter()
-        """(stage, answer) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""
+        self.digest_votes: defaultdict[tuple[int, Hashable], Fraction] = defaultdict(Fraction)
+        """(stage, answer) → votes in attempts that disagreed (`People`). Exact sums are the same in all of them."""
         self.sealed_at: dict[int, float] = {}
         self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
         """How far its reduce was seen to get, under the tables that it knew then: under new ones it begins anew."""
@@ -496,7 +498,7 @@ class PassState:
             update=update,
         )
 
-    def drifts(self, without: frozenset[Actor], rank: Callable[[Actor], tuple[float, ...]]) -> tuple[Drift, ...]:
+    def drifts(self, without: frozenset[Actor], members: Members) -> tuple[Drift, ...]:
         """By stage, replicas that computed with unlike states. Once there is a decision."""
         found = []
         for stage, prepared in self.prepared.items():
@@ -505,7 +507,7 @@ class PassState:
                 for actor, said in prepared.items()
                 if actor not in without
             }
-            if (drift := drift_of(stage, states, rank)) is not None:
+            if (drift := drift_of(stage, states, members)) is not None:
                 found.append(drift)
         return tuple(found)
 

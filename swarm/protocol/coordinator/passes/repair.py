@@ -217,10 +217,14 @@ class Repair:
     # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """Reduce once more. If digests differ again, exclude the replica with the rarest answer (or the later one)."""
+        """Reduce once more. If digests differ again, exclude the replica whose answer fewest people have (`People`); of
+        several, the last.
+        """
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         held = pass_state.prepared[stage]
-        pass_state.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
+        votes = self._members.people.votes(actor.peer for actor in table.roster)
+        for actor in table.roster:
+            pass_state.digest_votes[stage, held[actor].answer] += votes[actor.peer]
         if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
             return None
         rarest = min(reversed(table.roster), key=lambda a: pass_state.digest_votes[stage, held[a].answer])
