@@ -82,7 +82,7 @@ def test_what_is_not_finite_whoever_computes_it_is_nobodys_fault() -> None:
 def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
     stages = [[Actor(f"{stage}{place}", 1) for place in range(count)] for stage, count in enumerate((1, 2, 5))]
     for step in range(8):
-        halves = Halves()
+        halves = Halves(People())
         assert not halves.begun and halves.split(stages, step)
         first = halves.left_out
         assert halves.next() and not first & halves.left_out
@@ -91,7 +91,7 @@ def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
         for roster in stages[1:]:
             assert 0 < sum(actor.peer in first for actor in roster) < len(roster)
         assert not halves.next() and not halves.left_out and halves.begun
-    assert not Halves().split([[Actor("alone", 1)]], 0)
+    assert not Halves(People()).split([[Actor("alone", 1)]], 0)
 
 
 def test_others_than_have_failed_try_at_once_and_who_has_failed_later_and_later() -> None:

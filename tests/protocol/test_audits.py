@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -138,3 +139,11 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
         if not ruling.again:
             break
     assert not ruling.again and (came_to == "digest" or not ruling.agreed)
+
+
+def test_who_is_alone_in_a_half_says_nothing_false_of_the_right_bytes() -> None:
+    right = Answer("digest", 4.0)
+    assert right.is_like(Answer("digest", 4.0), 0.01)
+    assert not right.is_like(Answer("digest", 1e40), 0.01), "the step would be scaled down to nothing"
+    assert not right.is_like(Answer("digest", math.inf), 0.01), "the step would be skipped"
+    assert Answer("digest", math.inf).is_like(Answer("other", math.inf), 0.0)

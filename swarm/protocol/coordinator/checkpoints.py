@@ -38,6 +38,8 @@ class _Copies:
     by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
+    orders: int = 0
+    """How often this version was ordered."""
     differing: set[int] = field(default_factory=set)
     """Stages whose differing copies have been reported as an event."""
 
@@ -181,8 +183,11 @@ class Checkpoints:
             return common
         if waits or not len(votes) == people.count(said) == 2:
             return None
-        first = min(said, key=lambda peer: self._members.standing(said[peer][0]))
-        return said[first][1]  # it is unknown which is right
+        # It is unknown which is right. If nothing can be fetched that has the first one's digest, try the other.
+        in_turn = sorted(
+            votes, key=lambda digest: min(self._members.standing(a) for a, d in said.values() if d == digest)
+        )
+        return in_turn[copies.orders % 2]
 
     def _compare(self, version: int, stage: int, copies: _Copies) -> None:
         """Report the copies of a stage as soon as they differ."""
@@ -213,6 +218,7 @@ class Checkpoints:
             first = self._orders % len(agreeing)
             holders.append((*agreeing[first:], *agreeing[:first]))
         self._orders += 1
+        copies.orders += 1
         proven = self._history.last_sound  # a newer one in some archive does not count yet
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 

@@ -105,6 +105,9 @@ LOOK_S = 1e-4
 TOLD_AT_ONCE = 16
 """Decisions that a listener is told again at a heartbeat."""
 
+SENT_AWAY = "it is sent away"
+"""Why somebody is expelled by a command: the beginning of the reason."""
+
 
 class Phase(enum.Enum):
     STARTING = "starting"
@@ -515,7 +518,7 @@ class CoordinatorCore:
         self._expelled.update(dict.fromkeys(peers, why))
         for member in [member for member in self.members if member.actor.peer in peers]:
             if member.stage is not None:
-                reason = signed("it is sent away", command)
+                reason = signed(SENT_AWAY, command)
                 self._out.emit(PeerExpelled(str(member.actor), member.stage, self.history.version, reason))
             self._out.send(member.actor, Halt(why, self.history.term, expelled=True))
             self._lose(member, "expelled", now)

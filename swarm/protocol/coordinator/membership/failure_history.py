@@ -36,7 +36,7 @@ class FailureHistory:
         """1 if an attempt at this step was not finite: the next attempt may skip the step."""
         self.probation = Probation(people)
         self.accusations = Accusations(people)
-        self.halves = Halves()
+        self.halves = Halves(people)
         self.doubts = Doubts()
         self._cast: Cast = frozenset()
         """The peers of the newest attempt at a step."""

@@ -65,10 +65,10 @@ class Answer:
         """Whether both may be the same gradient. `tolerance`: by which part of it its length may differ."""
         if self.adds_up != other.adds_up:
             return False
-        if self.digest == other.digest:
-            return True
         if not (self.finite and other.finite):
             return self.finite == other.finite
+        if self.digest == other.digest:
+            return self.squared_norm == other.squared_norm  # who is alone in a half may say anything of the same bytes
         one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
         return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
 
@@ -158,6 +158,8 @@ class PassState:
         self.fences = 0
         self.disturbers: dict[Actor, str] = {}
         """Who was lost, fenced or too slow in this pass, and why."""
+        self.kept_waiting: dict[Actor, set[str]] = {}
+        """By actor, the peers that were excluded from a reduce and had waited for it, and for few others."""
         self.done_again = 0
         """Microbatches that such had accumulated, and others do again."""
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}

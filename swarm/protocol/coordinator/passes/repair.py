@@ -236,10 +236,18 @@ class Repair:
         return self._without_who_holds_up(stage, "the reduce does not finish with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        actor = self._stragglers.holds_up(self._members, self._pass_state, stage)
+        """Who is excluded may have been kept waiting by another. When a second person is, that other one goes."""
+        pass_state, people = self._pass_state, self._members.people
+        actor = self._stragglers.holds_up(self._members, pass_state, stage)
         if actor is None:
             return None
-        return Suspect(actor, reason, accused=self._stragglers.kept_waiting_by(self._members, self._pass_state, actor))
+        accused = self._stragglers.kept_waiting_by(self._members, pass_state, actor)
+        for each in accused:
+            waited = pass_state.kept_waiting.setdefault(each, set())
+            if people.count({*waited, actor.peer}) > people.count(waited) > 0:
+                return Suspect(each, "the reduces of several siblings wait for it, and hardly for others")
+            waited.add(actor.peer)
+        return Suspect(actor, reason, accused=accused)
 
     def _try_again(self, stage: int, reason: str) -> bool:
         """Have a stage reduce once more, under another number. False if it has done so already."""
