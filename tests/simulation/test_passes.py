@@ -123,3 +123,34 @@ def test_it_is_noticed_when_somebody_honest_is_expelled() -> None:
     coordinator._check_expelled(PeerExpelled(str(honest.actor), 0, 1, "it is sent away by organiser"))
     with pytest.raises(Violation, match="honest stay"):
         coordinator._check_expelled(PeerExpelled(str(honest.actor), 0, 1, "its numbers differ"))
+
+
+def rosters_of(run: Run) -> dict[int, list[list[int]]]:
+    """By step, for each stage, with which passes the replicas came that decided it."""
+    found: dict[int, list[list[int]]] = {}
+    for (pass_id, stage), table in run.world.watch._tables.items():
+        if pass_id.index == 0:
+            people = [run.plan.people[int(actor.peer.removeprefix("peer")) - 1] for actor in table.roster]
+            found.setdefault(pass_id.step, [[] for _ in range(run.plan.settings.stages)])[stage] = sorted(people)
+    return found
+
+
+def test_somebody_who_comes_later_takes_the_place_of_a_second_device_of_one_person() -> None:
+    settings = small_settings(stages=1, microbatches=4, steps=16, replicas=2)
+    for people in ((0, 0, 1), (0, 0, 0)):
+        run = Run(Plan("passes", 0, settings, 1, (1.0,) * 3, (), people=people, arrivals=(0.4,)))
+        run.finish()
+        rosters = rosters_of(run)
+        assert rosters[0] == [[0, 0]], "nobody else is there"
+        assert rosters[15] == [[0, 1] if 1 in people else [0, 0]]
+        alone = [step for step, roster in rosters.items() if len(roster[0]) < 2]
+        assert len(alone) <= 1, "who makes room has a part in the steps in which the other one loads"
+
+
+@pytest.mark.parametrize("people", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_stage_gets_devices_of_several_people(people: tuple[int, ...], seed: int) -> None:
+    settings = small_settings(stages=2, microbatches=4, steps=2, replicas=2)
+    run = Run(Plan("passes", seed, settings, 0, (1.0,) * 4, (), people=people))
+    run.finish()
+    assert set(map(str, rosters_of(run).values())) == {"[[0, 1], [0, 1]]"}

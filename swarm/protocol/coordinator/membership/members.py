@@ -50,6 +50,14 @@ class Members:
         those = (Actor(peer, self._newest.get(peer, -1)) for peer in peers if peer != member.actor.peer)
         return [self._members[actor] for actor in those if actor in self._members]
 
+    def stages_of_people(self) -> dict[str, set[int]]:
+        """By person, the stages of its members. Empty where devices count."""
+        found: dict[str, set[int]] = {}
+        for member in self._members.values() if self.people.are_several else ():
+            if member.stage is not None:
+                found.setdefault(self.people.of(member.actor.peer), set()).add(member.stage)
+        return found
+
     def is_stale(self, actor: Actor) -> bool:
         return actor.incarnation < self._newest.get(actor.peer, actor.incarnation)
 
