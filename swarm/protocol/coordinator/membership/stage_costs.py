@@ -39,7 +39,7 @@ class Worker:
     uplink: float = math.inf
     """Bytes/s that it can send."""
     barred: frozenset[int] = frozenset()
-    """Stages that it never gets: those that need more memory than it has, and those of other peers in its process."""
+    """Stages that it is not moved to: those that it never gets (`StageCosts.barred`), and its owner's others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,13 @@ class StageCosts:
         movable: Callable[[Member], bool] = lambda member: False,
     ) -> Lineup:
         """The lineup for the planner. `ready` and `movable`: as in Worker."""
-        crews = []
+        crews, taken = [], members.stages_of_people()
         for stage in range(len(self._seen)):
-            crew = [m for m in members.crew(stage) if m.lost_at is None]
-            workers = (
-                Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), self.barred(members, m))
-                for m in crew
-            )
+            workers = []
+            for m in members.crew(stage):
+                if m.lost_at is None:
+                    barred = self.barred(members, m) | taken.get(members.people.of(m.actor.peer), _NONE)
+                    workers.append(Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), barred))
             crews.append(tuple(workers))
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
 
