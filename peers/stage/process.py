@@ -78,7 +78,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
-    host = await enter(home, options.listen, entries, options.announce, options.patience_s, log.append)
+    host = await enter(home, options.listen, entries, options.announce, invite.key, options.patience_s, log.append)
     async with AsyncExitStack() as ending:
         ending.callback(log.close)
         ending.push_async_callback(host.close)
@@ -162,7 +162,9 @@ class PeerProcess:
         )
         self.driver.attach(self._network, self._keeper)
         given = {member: known[member.peer] for member in group if member.peer in known}
-        self._directory = Directory(host, self._network, manifest.hash, Role.PEER, self._described, given)
+        self._directory = Directory(
+            host, self._network, manifest.hash, Role.PEER, self._described, given, coordinators=group
+        )
         self._directory.need(group)
 
     async def run(self) -> str:

@@ -1,5 +1,8 @@
 """The libp2p daemon `p2pd`: started as our child, and addressed directly where hivemind's client falls short.
 
+libp2p's own DHT is off: it would tell everybody who connects the ids and addresses of all that are connected here. So
+a peer can be dialled only at addresses that we give to the daemon. Its relay service is off too.
+
 hivemind starts the process and runs the DHT over it. Streams, dialling and listening go through this file, because we
 need streams as BufferedProtocols, which read payloads without a copy, and addresses with `/p2p/` components in the
 daemon's encoding (see addresses.py).
@@ -64,6 +67,8 @@ class DaemonP2P(P2P):
     def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
         # without this flag a peer behind NAT waits minutes for four relay candidates instead of using the given one
         kwargs["relayDiscovery"] = 0
+        kwargs["relayService"] = 0
+        kwargs.pop("dhtServer")
         # a terminal signals the whole process group, and a peer that leaves cleanly still needs its connections for
         # seconds
         return [sys.executable, "-I", "-S", "-c", _OUT_OF_REACH_OF_CTRL_C, *P2P._make_process_args(*args, **kwargs)]

@@ -19,6 +19,7 @@ from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
 from swarm.net import bulk
 from swarm.net.bulk import (
+    MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
     MAX_DETOURS_PER_PEER,
     PROTOCOL,
@@ -107,6 +108,7 @@ class Network:
         self._registrar: Registrar | None = None
         self._answers = Answers()
         self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
+        self._address_answers = Answers(at_most=MAX_ADDRESS_ANSWERS)
         self._straight_ways = StraightWays()
         self._guides: tuple[Actor, ...] = ()
         self._links: dict[Actor, Link] = {}
@@ -126,10 +128,13 @@ class Network:
         await self._host.handle_streams(PROTOCOL, self._serve)
 
     def learn(self, actor: Actor, maddrs: Sequence[str] = ()) -> None:
-        """Know an actor and where it can be dialled; nothing is opened yet. Without addresses the DHT is asked."""
-        if maddrs:
-            self._dialler.learn(actor.peer, maddrs)
-        self._link(actor)
+        """Know an actor and where it can be dialled; nothing is opened yet.
+
+        An actor without addresses, and without a connection, is dialled when they are learned.
+        """
+        link = self._link(actor)
+        if maddrs and self._dialler.learn(actor.peer, maddrs):
+            link.nudge()
 
     def dial(self, actor: Actor) -> None:
         """Reach an actor now, before there is anything to say."""
@@ -223,6 +228,7 @@ class Network:
         door.banned = dict(banned)
         for actor in [actor for actor in self._links if actor.peer in newly]:
             self.forget(actor)
+        self._host.shut_out(banned)
         for peer in newly:
             for stream in self._admitted.get(peer, ()):
                 stream.abort()
@@ -355,6 +361,7 @@ class Network:
                     self._answers,
                     *lanes,
                     detours=self._detours,
+                    addresses=self._address_answers,
                     registrar=self._registrar,
                 )
                 self._count(verdict.sender, Channel.BULK, sent)
