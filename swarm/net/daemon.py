@@ -29,6 +29,10 @@ from swarm.net.identity import peer_id_bytes
 from swarm.net.sockets import SocketFolder
 from swarm.net.stream import Stream, StreamClosed
 
+MEMBER_WEIGHT = 100
+"""Of members' connections; those of strangers weigh nothing."""
+CONTROL_S = 5.0
+"""Seconds for which the daemon may take to answer us."""
 LINGER_S = 10.0
 MAX_LINGERING = 256
 """Largest number of streams that wait for the other side to close them, for a limited time."""
@@ -108,6 +112,23 @@ class Daemon:
             p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=request), f"reach {peer_id}", timeout
         )
         return stream
+
+    def protect(self, peer_id: str) -> None:
+        """Keep the connection to a peer when there are too many. It holds until that connection ends."""
+        task = asyncio.get_running_loop().create_task(self._tag(peer_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    async def _tag(self, peer_id: str) -> None:
+        tag = p2pd_pb2.ConnManagerRequest(
+            type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=peer_id_bytes(peer_id), tag="member", weight=MEMBER_WEIGHT
+        )
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag)
+        try:
+            stream, _ = await self._request(request, f"protect {peer_id}", CONTROL_S)
+        except DialError:
+            return  # a daemon that is busy or gone; the connection is as good as before
+        stream.close()
 
     async def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Register `handler` for every stream opened to us under `protocol`, in place of an earlier handler."""

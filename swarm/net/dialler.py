@@ -82,6 +82,8 @@ class Dialler:
         except BaseException:
             stream.abort()
             raise
+        if channel is Channel.CONTROL:
+            self._host.protect(peer_id)
         return stream
 
     def _introduction(self, channel: Channel, target: int | None) -> Introduction:

@@ -189,6 +189,10 @@ class Host:
         self.reached.add(peer_id)
         return stream
 
+    def protect(self, peer_id: str) -> None:
+        """Have the daemon keep the connection to this peer when it closes others because there are too many."""
+        self._daemon.protect(peer_id)
+
     def shut_out(self, peer_ids: Collection[str]) -> None:
         """The DHT node serves all members but these from now on."""
         self._guard.banned = frozenset(peer_ids)

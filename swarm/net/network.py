@@ -33,10 +33,11 @@ from swarm.net.channel import channel_of, lanes_of
 from swarm.net.detour import Detour, NoStraightWay, PassedOn, StraightWays
 from swarm.net.dialler import Dialler
 from swarm.net.door import Door
-from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role
+from swarm.net.handshake import OF_STRANGERS, Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
+from swarm.net.lobby import Crowded, Lobby
 from swarm.net.observer import NetworkObserver
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
@@ -114,6 +115,7 @@ class Network:
         self._links: dict[Actor, Link] = {}
         self._dialler = Dialler(host, me, door.run_hash, role, certificate, self._has_link)
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
+        self._lobby = Lobby()
         self._admitted: dict[str, set[Stream]] = {}
         """Streams from others, of all channels, by peer id."""
         self._sent: Counter[Channel] = Counter()
@@ -343,11 +345,17 @@ class Network:
             return
         self._dialler.came(remote_peer)
         try:
-            verdict = await self.admission.receive(stream, remote_peer)
+            verdict = await self._introduced(stream, remote_peer)
             if not isinstance(verdict, Introduction):
                 refusal, reason = verdict
-                self._observer.peer_refused(remote_peer, f"{refusal.value}: {reason}")
+                refused = f"{refusal.value}: {reason}"
+                if refusal in OF_STRANGERS:
+                    self._observer.stranger_refused(remote_peer, refused)
+                else:
+                    self._observer.peer_refused(remote_peer, refused)
                 return
+            if verdict.channel is Channel.CONTROL:
+                self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
             if verdict.role is not Role.GUEST:
                 self._supersede(verdict.sender)
@@ -369,7 +377,9 @@ class Network:
                 await self._receive(stream, verdict.sender, verdict.channel)
         except WireError as error:
             self.admission.refused[Refusal.MALFORMED] += 1
-            self._observer.peer_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
+            self._observer.stranger_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
+        except Crowded as error:
+            self._observer.stranger_refused(remote_peer, str(error))
         except (StreamClosed, TimeoutError):
             pass  # who opened it has gone or says nothing
         finally:
@@ -378,6 +388,13 @@ class Network:
                 streams.discard(stream)
                 if not streams:
                     del self._admitted[remote_peer]
+
+    async def _introduced(self, stream: Stream, remote_peer: str) -> Introduction | tuple[Refusal, str]:
+        """The verdict on the first words of a stream. Members' streams do not wait among those of strangers."""
+        if remote_peer in self._admitted:
+            return await self.admission.receive(stream, remote_peer)
+        with self._lobby.waits(stream, remote_peer):
+            return await self.admission.receive(stream, remote_peer)
 
     async def _answer(self, requester: Actor, request: bytes) -> Transfer:
         detour = Detour.decode(request)
