@@ -6,7 +6,7 @@ honest opener needs a round trip, so it has been let in long before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from swarm.net.stream import Stream
@@ -22,12 +22,11 @@ class Crowded(Exception):
 
 
 class Lobby:
-    """Of one actor. `on_full()` is called whenever a stream makes room."""
+    """Of one actor."""
 
-    def __init__(self, on_full: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self._waiting: dict[Stream, str] = {}
         """By stream, its opener; who came first is first."""
-        self._on_full = on_full
 
     @contextmanager
     def waits(self, stream: Stream, peer: str) -> Iterator[None]:
@@ -38,7 +37,6 @@ class Lobby:
             first = next(iter(self._waiting))
             del self._waiting[first]
             first.abort()
-            self._on_full()
         self._waiting[stream] = peer
         try:
             yield
