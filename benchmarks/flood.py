@@ -27,7 +27,7 @@ import psutil
 from benchmarks.local_swarm import PEERS, LocalSwarm
 from benchmarks.results import write_results
 from peers.chaos.small_run import write_run
-from swarm.events import MicrobatchAccumulated, StepDecided
+from swarm.events import MicrobatchAccumulated, StepDecided, read_log
 from swarm.net.invite import parse
 
 PACE = "--pace=0.05,0.1"
@@ -48,6 +48,32 @@ class Watched:
 
     def memory_mb(self) -> list[float]:
         return [process.memory_info().rss / 1e6 for process in self._processes]
+
+
+class Newcomer:
+    """A peer that joins in the middle of the attack."""
+
+    def __init__(self, home: Path, invite: str) -> None:
+        self._home = home
+        self._command = [*PEER, invite, "--home", str(home)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Once."""
+        if self._process is None:
+            self._began = time.time()
+            self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def trained_s(self) -> float | None:
+        """Seconds from its process's start until its first microbatch counted; None: it has not trained."""
+        events = read_log(self._home / "events.jsonl")
+        return next((round(at - self._began, 1) for at, e in events if isinstance(e, MicrobatchAccumulated)), None)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def phase(
@@ -86,26 +112,23 @@ def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
             time.sleep(SETTLE_S)
             watched = Watched(swarm.coordinator.pid)
             before = phase(swarm, watched, seconds / 5)
-            address = parse((folder / "swarm" / "invite").read_text()).addresses[0]
-            command = [sys.executable, "-m", "benchmarks.stranger", address, str(seconds), *words]
+            invite = (folder / "swarm" / "invite").read_text().strip()
+            newcomer = Newcomer(folder / "swarm" / "newcomer", invite)
+            command = [sys.executable, "-m", "benchmarks.stranger", parse(invite).addresses[0], str(seconds), *words]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stranger:
-
-                def look(passed: float) -> None:
-                    if passed > seconds / 3 and len(swarm.peers) == 2:
-                        swarm._join(PEER)
-
-                during = phase(swarm, watched, seconds, look)
+                during = phase(
+                    swarm, watched, seconds, lambda passed: newcomer.start() if passed > seconds / 3 else None
+                )
                 told = json.loads(stranger.communicate()[0])
             after = phase(swarm, watched, after_s)
-            trained = [at for at, event in swarm.events("peer-2") if isinstance(event, MicrobatchAccumulated)]
-            joined_s = round(trained[0] - swarm.spawned_at[2], 1) if trained else None
+            newcomer.end()
             log = folder / "swarm" / "coordinator" / "events.jsonl"
             refusals = sum('"kind":"PeerRefused"' in line for line in log.read_text().splitlines())
     return {
         "before": before,
         "during": during,
         "after": after,
-        "newcomer_trains_after_s": joined_s,
+        "newcomer_trains_after_s": newcomer.trained_s(),
         "refusals_in_the_log": refusals,
         "stranger": {"done": told["done"], "different_answers": len(told["told"]), "met": told["met"]},
     }
