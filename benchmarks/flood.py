@@ -63,11 +63,16 @@ class Newcomer:
         """Once."""
         if self._process is None:
             self._began = time.time()
-            self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with self._home.with_suffix(".out").open("wb") as out:
+                self._process = subprocess.Popen(self._command, stdout=out, stderr=subprocess.STDOUT)
 
     def trained_s(self) -> float | None:
         """Seconds from its process's start until its first microbatch counted; None: it has not trained."""
-        events = read_log(self._home / "events.jsonl")
+        log = self._home / "events.jsonl"
+        if not log.exists():
+            print(self._home.with_suffix(".out").read_text(errors="replace")[-2000:], file=sys.stderr)
+            return None
+        events = read_log(log)
         return next((round(at - self._began, 1) for at, e in events if isinstance(e, MicrobatchAccumulated)), None)
 
     def end(self) -> None:
