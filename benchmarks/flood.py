@@ -129,11 +129,12 @@ def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
             newcomer.end()
             log = folder / "swarm" / "coordinator" / "events.jsonl"
             refusals = sum('"kind":"PeerRefused"' in line for line in log.read_text().splitlines())
+            joined_s = newcomer.trained_s()
     return {
         "before": before,
         "during": during,
         "after": after,
-        "newcomer_trains_after_s": newcomer.trained_s(),
+        "newcomer_trains_after_s": joined_s,
         "refusals_in_the_log": refusals,
         "stranger": {"done": told["done"], "different_answers": len(told["told"]), "met": told["met"]},
     }

@@ -144,7 +144,7 @@ class CoordinatorProcess:
         self._addresses = addresses_by_peer(() if invite is None else invite.addresses)
         given = {other: self._addresses[other.peer] for other in others if other.peer in self._addresses}
         self._book = AddressBook(manifest.hash)
-        self._directory = Directory(
+        self.directory = Directory(
             host,
             network,
             manifest.hash,
@@ -155,7 +155,7 @@ class CoordinatorProcess:
             coordinators=others,
             book=self._book,
         )
-        self._directory.need(others)
+        self.directory.need(others)
         self._control = ControlSocket(home.path, Steward(self.driver, self.core).answer)
 
     async def run(self) -> str:
@@ -196,7 +196,7 @@ class CoordinatorProcess:
 
     def _background(self, own: tuple[str, ...]) -> list[Coroutine[object, object, None]]:
         work: list[Coroutine[object, object, None]] = [
-            self._directory.run(),
+            self.directory.run(),
             self._doorman.run(),
             self._fail_when_daemon_dies(),
         ]
@@ -207,8 +207,8 @@ class CoordinatorProcess:
 
     def find(self, sender: Actor) -> None:
         """Have the address book find a member, and all others that the core knows."""
-        if not self._directory.wants(sender):
-            self._directory.need((*self._others, sender, *self.core.known))
+        if not self.directory.wants(sender):
+            self.directory.need((*self._others, sender, *self.core.known))
 
     # ------------------------------------------------------------ what the network asks
 
@@ -216,7 +216,9 @@ class CoordinatorProcess:
         if raw in PROBES:
             return await self._prober.answer(requester, raw)
         if raw.startswith(ADDRESSES):
-            return self._book.answer(requester, raw)
+            answer = self._book.answer(requester, raw)
+            self.directory.noted(requester.peer)
+            return answer
         if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
         request = StateRequest.decode(raw)
@@ -250,7 +252,7 @@ class CoordinatorProcess:
 
     async def _invite_to_all(self, own: tuple[str, ...]) -> None:
         """Once it is known where all coordinators are, an invite that leads to each of them."""
-        addresses_of = self._directory.addresses_of
+        addresses_of = self.directory.addresses_of
         while not all(addresses_of(other.peer) for other in self._others):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_EVERY_S)
         share = max(1, MAX_ADDRESSES // (1 + len(self._others)))
@@ -267,6 +269,10 @@ class _Observer(RunObserver):
         # who has a stage from before this coordinator's life never sends a Join
         if isinstance(message, Join | Status):
             self._process.find(sender)
+
+    def link_up(self, actor: Actor) -> None:
+        self._process.directory.link_up(actor)
+        super().link_up(actor)
 
     def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
         self._process.mirror.heard(sender, message)

@@ -110,6 +110,16 @@ class Directory:
     def wants(self, actor: Actor) -> bool:
         return actor in self._wanted
 
+    def link_up(self, actor: Actor) -> None:
+        """A connection is open, for the first time or again: a coordinator may be another process now."""
+        if self._told.pop(actor, None) is not None:
+            self._wake.set()
+
+    def noted(self, peer: str) -> None:
+        """Our own book has news of a peer."""
+        if any(actor.peer == peer for actor in self._missing):
+            self._wake.set()
+
     def addresses_of(self, peer: str) -> tuple[str, ...]:
         """The addresses of a peer, according to its record; each ends in its id."""
         return tuple(

@@ -181,6 +181,12 @@ async def test_coordinators_are_told_all_addresses_and_the_dht_those_of_the_inte
     net.away, net.books["c0"] = set(), AddressBook(RUN)
     await it._tell()
     assert net.books["c0"].find([one.actor.peer]), "who was away is told again"
+    net.books["c0"] = AddressBook(RUN)
+    it._wake.clear()
+    it.link_up(C0)
+    assert it._wake.is_set(), "it has come back before anybody saw that it was away"
+    await it._tell()
+    assert net.books["c0"].find([one.actor.peer])
 
 
 async def test_the_dht_is_asked_for_those_that_no_coordinator_knows(
@@ -201,6 +207,23 @@ async def test_the_dht_is_asked_for_those_that_no_coordinator_knows(
     it.need([two.actor, three.actor])
     await it._refresh()
     assert net.learned == {two.actor: (LAN,), three.actor: (GLOBAL,)} and asked == [[three.actor.peer]]
+
+
+async def test_a_coordinator_looks_again_when_its_book_has_news_of_a_peer_that_it_needs(
+    one: Member, two: Member
+) -> None:
+    net: Any = Net(one.actor)
+    host: Any = Machine(one, LAN)
+    book = AddressBook(RUN)
+    it = Directory(host, net, RUN, Role.COORDINATOR, lambda: (None, -1, 0.0), book=book)
+    it.need([two.actor])
+    it._wake.clear()
+    it.noted("somebody else")
+    assert not it._wake.is_set()
+    book.note(two.actor.peer, two.signed(two.record()))
+    it.noted(two.actor.peer)
+    assert it._wake.is_set()
+    assert (await it._of_book([two.actor.peer]))[0].addresses == (LAN,)
 
 
 @pytest.mark.parametrize(
