@@ -79,7 +79,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     log = EventLog(home.events, time.time)
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
-    host = await enter(home, options.listen, entries, options.announce, options.patience_s, log.append)
+    host = await enter(home, options.listen, entries, options.announce, invite.key, options.patience_s, log.append)
     async with AsyncExitStack() as ending:
         ending.callback(log.close)
         ending.push_async_callback(host.close)
@@ -163,8 +163,10 @@ class PeerProcess:
         )
         self.driver.attach(self._network, self._keeper)
         given = {member: known[member.peer] for member in group if member.peer in known}
-        self._directory = Directory(host, self._network, manifest.hash, Role.PEER, self._described, given)
-        self._directory.need(group)
+        self.directory = Directory(
+            host, self._network, manifest.hash, Role.PEER, self._described, given, coordinators=group
+        )
+        self.directory.need(group)
 
     async def run(self) -> str:
         """Until the run is finished or the peer has left; returns why. Raises CoordinatorGone, RunFailed."""
@@ -180,7 +182,7 @@ class PeerProcess:
         self.core.offers(self._seat.means(*self._offer))
         patience = Patience(options.patience_s)
         tasks = (
-            self._directory.run(),
+            self.directory.run(),
             self._fail_when_daemon_dies(),
             self._measure(),
             self._tell_links(),
@@ -294,7 +296,7 @@ class PeerProcess:
         """Sees each message before the core does."""
         self.reports.heard(sender, message)
         if sender in self._group and _comes_near(message, self._near):
-            self._directory.need((*self._group, *self._near))
+            self.directory.need((*self._group, *self._near))
         if isinstance(message, Twin) and sender in self._group and message.incarnation not in self._twins:
             self._twins.add(message.incarnation)
             self.log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
@@ -388,6 +390,7 @@ class _Observer(RunObserver):
 
     def link_up(self, actor: Actor) -> None:
         self._process.reports.link_up(actor)
+        self._process.directory.link_up(actor)
         super().link_up(actor)
 
     def undelivered(self, actor: Actor, messages: tuple[Message, ...]) -> None:

@@ -23,6 +23,7 @@ from peers.runtime.control_client import Reply
 from swarm.manifest import key_fingerprint
 from swarm.net.identity import Identity
 from swarm.net.invite import Invite, InviteError, parse
+from swarm.net.run_key import RunKey
 from swarm.protocol.controls import Device
 from swarm.protocol.messages import Command
 
@@ -38,7 +39,8 @@ def home(tmp_path: Path) -> Home:
         ticket = PassBook(opened, RUN).printed(key, 8)
         address = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}"
         fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
-        opened.join_token.write_text(Invite((address,), me, RUN, fingerprint, ticket).encode() + "\n")
+        printed = Invite((address,), me, RUN, fingerprint, ticket, RunKey.derive(key, RUN))
+        opened.join_token.write_text(printed.encode() + "\n")
         DecisionRecord(opened.decisions, RUN).close()
         return Home(opened.path)
 
@@ -61,7 +63,7 @@ def test_an_invite_leads_where_the_printed_one_does_and_holds_a_pass_of_its_own(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run(capsys, home, "invite", "--name", "alice", "--devices", "2", "--expires", "12h")
-    assert code == 0 and out.startswith("swarm-peer join swarm2-")
+    assert code == 0 and out.startswith("swarm-peer join swarm3-")
     made, printed = parse(out.removeprefix("swarm-peer join ")), parse(home.join_token.read_text())
     assert (made.addresses, made.coordinator, made.fingerprint) == (
         printed.addresses,
@@ -166,7 +168,8 @@ def test_an_invite_comes_as_text_from_a_file_or_on_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = Authority().coordinator.peer_id
-    made = Invite((f"/ip4/203.0.113.5/tcp/4001/p2p/{me}",), me, RUN, "0123-4567-89ab-cdef", Authority().ticket(RUN))
+    address, ticket, key = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}", Authority().ticket(RUN), Authority().run_key(RUN)
+    made = Invite((address,), me, RUN, "0123-4567-89ab-cdef", ticket, key)
     path = tmp_path / "invite"
     path.write_text(made.encode() + "\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(made.encode() + "\n"))
