@@ -28,6 +28,14 @@ _MOST_SHOWN = 200
 
 
 def command(
+    invite: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INVITE",
+            help="An observer's invite, from `swarm-peer invite --role observe`: ask the coordinator that leads for "
+            "the run's state. Its text, @FILE, or - for standard input.",
+        ),
+    ] = None,
     home: AnyHome = None,
     contributions: Annotated[
         bool,
@@ -38,7 +46,15 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the state of a peer or coordinator, from its home: last step, loss, peers per stage, last trouble."""
+    """Show the state of a peer or coordinator, from its home: last step, loss, peers per stage, last trouble.
+
+    With an observer's invite: the state of the run, as its coordinator knows it.
+    """
+    if invite is not None:
+        if contributions:
+            raise typer.BadParameter("it is for a home: `swarm-peer dashboard INVITE` shows contributions")
+        _show_state_of_run(invite, home, as_json)
+        return
     folder = logged_home(home)
     if contributions:
         _show_contributions(_whole_run(folder.path), facts_in(folder.path), as_json)
@@ -53,6 +69,17 @@ def command(
         print(json.dumps({"running": process is not None, "process": process, **status}))
     else:
         _show(status, process)
+
+
+def _show_state_of_run(text: str, home: Path | None, as_json: bool) -> None:
+    from peers.observer.errands import run, state_of_run
+    from peers.observer.visit import home_of
+    from peers.run.home import Home
+    from peers.run.invite_text import read_invite
+
+    invite = read_invite(text)
+    state = run(state_of_run(invite, Home(home_of(invite, home))))
+    print(json.dumps(state) if as_json else printable(str(state.get("text", ""))))
 
 
 def folded(log: Path) -> RunState:

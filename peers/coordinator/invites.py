@@ -41,6 +41,7 @@ class Listed:
         return {
             "name": self.given.name,
             "serial": self.given.serial.hex(),
+            "role": role_of(self.given),
             "devices": self.given.devices,
             "joined": self.joined,
             "expelled": self.expelled,
@@ -49,14 +50,24 @@ class Listed:
         }
 
 
-def invite_of(path: Path, name: str, devices: int, expires_at: int) -> tuple[str, Pass]:
+def role_of(given: Pass) -> str:
+    """As `invite --role` takes it."""
+    return "observe" if given.observes else "peer"
+
+
+def line_of(token: str, given: Pass) -> str:
+    """The command line that the owner of an invite uses."""
+    return f"swarm-peer {'dashboard' if given.observes else 'join'} {token}"
+
+
+def invite_of(path: Path, name: str, devices: int, expires_at: int, *, observes: bool = False) -> tuple[str, Pass]:
     """A new invite from the home at `path`, and its pass. Raises PassBookError, PassError, InviteError, OSError."""
     home = Home(path)
     printed = _printed(home)
     key = organiser_key(home) if home.organiser_key.exists() else None
     if key is None or key_fingerprint(key.public_key().public_bytes_raw()) != printed.fingerprint:
         raise PassBookError(f"the organiser's key of this run is not in {home.path}: use the home that began the run")
-    ticket = book_of(path).issue(key, name, devices, expires_at)
+    ticket = book_of(path).issue(key, name, devices, expires_at, observes=observes)
     where = Invite(printed.addresses, printed.coordinator, printed.run_hash, printed.fingerprint, ticket)
     return where.encode(), ticket.given
 

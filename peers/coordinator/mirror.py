@@ -118,8 +118,11 @@ class Copy:
         return False
 
 
-def chunk_of(log: Path, want: LogWant) -> LogChunk | None:
-    """The requested part of a log: whole lines, as far as they fit. None: there is none. Raises OSError."""
+def chunk_of(log: Path, want: LogWant, most: int = MAX_LOG_BYTES) -> LogChunk | None:
+    """The requested part of a log: whole lines, as far as they fit into `most` bytes. None: there is none.
+
+    Raises OSError.
+    """
     name = name_of(log)
     if name is None:
         return None
@@ -127,9 +130,9 @@ def chunk_of(log: Path, want: LogWant) -> LogChunk | None:
     offset = want.offset if same else 0
     with log.open("rb") as file:
         file.seek(offset)
-        lines = file.read(MAX_LOG_BYTES)
+        lines = file.read(most)
     whole = lines[: lines.rfind(b"\n") + 1]
-    if not whole and len(lines) == MAX_LOG_BYTES:
+    if not whole and len(lines) == most:
         whole = lines  # part of a longer line
     return LogChunk(name, offset, whole) if whole else None
 

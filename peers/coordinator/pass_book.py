@@ -51,11 +51,20 @@ class PassBook:
             raise PassBookError(f"no pass is called {name[:40]!r}: `swarm-peer invites` lists them")
         return named[-1]
 
-    def issue(self, organiser: Ed25519PrivateKey, name: str, devices: int, expires_at: int) -> Ticket:
+    def issue(
+        self,
+        organiser: Ed25519PrivateKey,
+        name: str,
+        devices: int,
+        expires_at: int,
+        *,
+        observes: bool = False,
+    ) -> Ticket:
         """A new pass, which is on disk when this returns. Raises PassBookError, PassError, OSError."""
         if any(ticket.given.name == check_name(name) for ticket in self.tickets()):
             raise PassBookError(f"there is a pass called {name!r} already: choose another name")
-        return self._kept(Ticket.issue(organiser, self._run_hash, name, devices, expires_at))
+        ticket = Ticket.issue(organiser, self._run_hash, name, devices, expires_at, observes=observes)
+        return self._kept(ticket)
 
     def printed(self, organiser: Ed25519PrivateKey, devices: int) -> Ticket:
         """The pass of the printed line: that of before, unless it has expired or is for fewer devices.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import Coroutine
 from importlib.metadata import version
 
 from peers.coordinator.charter import check_place, signed_manifest, way_in
@@ -12,6 +12,7 @@ from peers.coordinator.doorman import Doorman
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.durable import Durable
 from peers.coordinator.feeder import Feeder
+from peers.coordinator.gallery import Gallery, archived
 from peers.coordinator.mirror import Mirror
 from peers.coordinator.options import CoordinateOptions
 from peers.coordinator.organiser_key import organiser_key
@@ -28,7 +29,6 @@ from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
 from peers.runtime.state_request import StateRequest
-from swarm.buffer import Buffer
 from swarm.compute.payload import largest_payload
 from swarm.events import (
     ClockDiffers,
@@ -55,7 +55,6 @@ from swarm.protocol.messages import Join, LogChunk, LogWant, Message, Status, Tw
 from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.error import StateError
-from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 _LOOK_EVERY_S = 0.5
 
@@ -143,7 +142,10 @@ class CoordinatorProcess:
             host, network, manifest.hash, Role.COORDINATOR, lambda: (None, -1, 0.0), given, notebook=home.notebook
         )
         self._directory.need(others)
-        self._control = ControlSocket(home.path, Steward(self.driver, self.core).answer)
+        steward = Steward(self.driver, self.core)
+        self._control = ControlSocket(home.path, steward.answer)
+        gallery = Gallery(home, durable.archive, me.peer, [other.peer for other in others], steward.status)
+        network.show(gallery.answer)
 
     async def run(self) -> str:
         """Until the run is finished or a signal comes; returns why."""
@@ -204,13 +206,7 @@ class CoordinatorProcess:
             return await self._prober.answer(requester, raw)
         if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
-        request = StateRequest.decode(raw)
-        try:
-            checkpoint = self._durable.archive.checkpoint(request.stage, request.version)
-        except StateError as error:
-            raise BulkError(str(error)) from None
-        chunks = iter_file_chunks(checkpoint, self._manifest.hash)
-        return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(chunks))
+        return archived(self._durable.archive, StateRequest.decode(raw))
 
     def _controls(self) -> Controls:
         """What stands in the record."""
@@ -278,8 +274,3 @@ async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple
         host = await Host.create(home.identity, listen, (), announce=announce)
     lasting_port.keep(host.listen, home)
     return host
-
-
-async def _async(chunks: Iterable[bytes]) -> AsyncGenerator[Buffer, None]:
-    for chunk in chunks:
-        yield chunk

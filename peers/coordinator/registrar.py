@@ -63,6 +63,7 @@ class Registrar:
             issuer=self._coordinator.peer_id,
             issued_at=int(self._clock()),
             expires_at=given.expires_at,
+            observes=given.observes,
         ).sealed(self._coordinator)
 
     async def _recorded(self, device: Device, name: str) -> AnswerControl:

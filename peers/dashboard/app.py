@@ -159,7 +159,8 @@ class _Routes:
     async def session(self, request: Request) -> Response:
         gate = self._parts.gate
         facts = {"access": gate.access(request).word, "public": gate.opening.public and gate.opening.exposed}
-        return JSONResponse({**facts, "token_needed": not gate.opening.to_all}, headers={"cache-control": "no-store"})
+        more = {"token_needed": not gate.opening.to_all, "observed": gate.opening.observed}
+        return JSONResponse(facts | more, headers={"cache-control": "no-store"})
 
     async def open_session(self, request: Request) -> Response:
         self._parts.gate.require_own(request)

@@ -382,6 +382,7 @@ class Session(_Answer):
     access: str = Field(description="none, public, read or organiser")
     token_needed: bool
     public: bool
+    observed: bool = Field(description="whether nobody can control the run from this dashboard")
 
 
 class Join(_Answer):

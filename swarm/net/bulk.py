@@ -42,6 +42,9 @@ MAX_ANSWERS = 16
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 4
 """Two runs of pieces of a state, and two of the sums that are decided while it comes."""
+MAX_SHOWN = 8
+"""Answers to observers at once. They are counted apart: members never wait for a place because of them."""
+MAX_SHOWN_PER_PEER = 2
 MAX_DETOURS = 32
 """Requests passed on at once; each pins a piece of the answer."""
 MAX_DETOURS_PER_PEER = 8
@@ -165,6 +168,14 @@ def is_overdue(seconds: float, rate: float) -> bool:
     return seconds > PATIENCE_S and rate < FAIR_RATE
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What observers may see: `handler` answers their requests, `answers` counts those under way."""
+
+    handler: BulkHandler
+    answers: Answers
+
+
 async def request(
     stream: Stream,
     what: bytes,
@@ -204,10 +215,12 @@ async def answer(
     urgent: Lane,
     detours: Answers | None = None,
     registrar: Registrar | None = None,
+    shown: Shown | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
-    `registrar`: makes the certificates that guests ask for; None: that is not done here.
+    `registrar`: makes the certificates that guests ask for; None: that is not done here. `shown`: the same for what
+    observers ask for.
     `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
     `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
     They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
@@ -222,7 +235,13 @@ async def answer(
         if what == MANIFEST:
             await _send(stream, _signed(manifest), lane)
         else:
-            counted = answers if detours is None or Detour.decode(what) is None else detours
+            counted = answers
+            if introduction.role is Role.OBSERVER:
+                if shown is None:
+                    raise BulkError("nothing is shown to observers here")
+                counted, handler = shown.answers, shown.handler
+            elif detours is not None and Detour.decode(what) is not None:
+                counted = detours
             with counted.one_for(introduction.sender.peer, stream):
                 transfer = await _handled(what, introduction, handler, registrar)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)

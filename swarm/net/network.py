@@ -21,11 +21,14 @@ from swarm.net import bulk
 from swarm.net.bulk import (
     MAX_DETOURS,
     MAX_DETOURS_PER_PEER,
+    MAX_SHOWN,
+    MAX_SHOWN_PER_PEER,
     PROTOCOL,
     Answers,
     BulkError,
     BulkHandler,
     Registrar,
+    Shown,
     Transfer,
 )
 from swarm.net.channel import channel_of, lanes_of
@@ -105,6 +108,7 @@ class Network:
         self._lanes = lanes_of(uplink)
         self._handler: BulkHandler | None = None
         self._registrar: Registrar | None = None
+        self._shown: Shown | None = None
         self._answers = Answers()
         self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
         self._straight_ways = StraightWays()
@@ -213,6 +217,10 @@ class Network:
     def register(self, registrar: Registrar) -> None:
         """Have `registrar(peer id, pass)` make the certificates that guests ask for; it raises BulkError to refuse."""
         self._registrar = registrar
+
+    def show(self, handler: BulkHandler) -> None:
+        """Have `handler(observer, request)` answer observers; it raises BulkError to refuse by name."""
+        self._shown = Shown(handler, Answers(at_most=MAX_SHOWN, per_peer=MAX_SHOWN_PER_PEER))
 
     def shut_out(self, banned: Mapping[str, str]) -> None:
         """These peers, and no others, have no part in the run: {peer id: why}. All that is open to and from them is
@@ -343,7 +351,7 @@ class Network:
                 self._observer.peer_refused(remote_peer, f"{refusal.value}: {reason}")
                 return
             self._admitted.setdefault(remote_peer, set()).add(stream)
-            if verdict.role is not Role.GUEST:
+            if verdict.role not in (Role.GUEST, Role.OBSERVER):
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
                 lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
@@ -356,6 +364,7 @@ class Network:
                     *lanes,
                     detours=self._detours,
                     registrar=self._registrar,
+                    shown=self._shown,
                 )
                 self._count(verdict.sender, Channel.BULK, sent)
             else:

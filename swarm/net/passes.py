@@ -52,6 +52,8 @@ class Pass:
     expires_at: int
     ticket: bytes
     """Ed25519 public key."""
+    observes: bool = False
+    """Whether its devices observe the run; else they take part. Never both."""
 
     def sealed(self, organiser: Ed25519PrivateKey) -> bytes:
         """Under the organiser's signature. Raises PassError when a field is out of bounds."""
@@ -62,6 +64,7 @@ class Pass:
             devices=self.devices,
             expires_at=self.expires_at,
             ticket=self.ticket,
+            observes=self.observes,
         ).SerializeToString()
         _pass_of(body)
         return pb.Sealed(body=body, signature=organiser.sign(_PASS + body)).SerializeToString()
@@ -88,11 +91,20 @@ class Ticket:
     seed: bytes
 
     @classmethod
-    def issue(cls, organiser: Ed25519PrivateKey, run_hash: str, name: str, devices: int, expires_at: int) -> Self:
+    def issue(
+        cls,
+        organiser: Ed25519PrivateKey,
+        run_hash: str,
+        name: str,
+        devices: int,
+        expires_at: int,
+        *,
+        observes: bool = False,
+    ) -> Self:
         """A new pass. Raises PassError when a field is out of bounds."""
         key = Ed25519PrivateKey.generate()
         serial, public = secrets.token_bytes(SERIAL_BYTES), key.public_key().public_bytes_raw()
-        given = Pass(run_hash, serial, name, devices, expires_at, public)
+        given = Pass(run_hash, serial, name, devices, expires_at, public, observes)
         return cls(given.sealed(organiser), key.private_bytes_raw())
 
     @property
@@ -135,6 +147,8 @@ class Certificate:
     issuer: str
     issued_at: int
     expires_at: int
+    observes: bool = False
+    """As in the pass."""
 
     def sealed(self, coordinator: Identity) -> bytes:
         """Under the signature of `issuer`, who is `coordinator`. Raises PassError when a field is out of bounds."""
@@ -146,6 +160,7 @@ class Certificate:
             issuer=self.issuer,
             issued_at=self.issued_at,
             expires_at=self.expires_at,
+            observes=self.observes,
         ).SerializeToString()
         _certificate_of(body)
         return pb.Sealed(body=body, signature=coordinator.key.sign(_CERTIFICATE + body)).SerializeToString()
@@ -177,7 +192,15 @@ def _pass_of(body: bytes) -> Pass:
     _check(proto.run_hash, proto.serial, proto.name, proto.expires_at)
     if len(proto.ticket) != _KEY_BYTES:
         raise PassError(f"a ticket key of {len(proto.ticket)} bytes; it has {_KEY_BYTES}")
-    return Pass(proto.run_hash.hex(), proto.serial, proto.name, proto.devices, proto.expires_at, proto.ticket)
+    return Pass(
+        proto.run_hash.hex(),
+        proto.serial,
+        proto.name,
+        proto.devices,
+        proto.expires_at,
+        proto.ticket,
+        proto.observes,
+    )
 
 
 def _certificate_of(body: bytes) -> Certificate:
@@ -198,6 +221,7 @@ def _certificate_of(body: bytes) -> Certificate:
         proto.issuer,
         proto.issued_at,
         proto.expires_at,
+        proto.observes,
     )
 
 

@@ -29,10 +29,16 @@ class Authority:
         return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s)
 
     def certificate(
-        self, run_hash: str, peer: str, serial: bytes = bytes(SERIAL_BYTES), lasts_s: int = HOUR_S
+        self,
+        run_hash: str,
+        peer: str,
+        serial: bytes = bytes(SERIAL_BYTES),
+        lasts_s: int = HOUR_S,
+        *,
+        observes: bool = False,
     ) -> bytes:
         now = int(time.time())
-        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s)
+        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s, observes)
         return of.sealed(self.coordinator)
 
     def door(self, run_hash: str, *coordinators: str) -> Door:
