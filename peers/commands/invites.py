@@ -17,11 +17,11 @@ def command(home: Home = COORDINATOR_HOME, as_json: Json = False) -> None:
     from peers.coordinator.invites import listed, role_of
 
     rows = listed(home)
+    now = time.time()
     if as_json:
-        print(json.dumps([row.to_json() for row in rows]))
+        print(json.dumps([row.to_json(now) for row in rows]))
         return
     print(f"{'name':<32} {'role':<8} {'serial':<10} {'devices':>11}  {'expires':<16} state")
-    now = time.time()
     for row in rows:
         used = f"{row.joined} of {row.given.devices}"
         expires = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.given.expires_at))

@@ -21,11 +21,15 @@ class Listed:
     """A pass, and how it stands in the decision record."""
 
     given: Pass
-    joined: int
-    """Devices that have joined with it."""
+    peers: tuple[str, ...]
+    """Peer ids of the devices that have joined with it, or observe."""
     expelled: int
     """Of these, how many are expelled from the run."""
     revoked: bool
+
+    @property
+    def joined(self) -> int:
+        return len(self.peers)
 
     def state(self, now: float) -> str:
         """In a word or two. `now`: Unix seconds."""
@@ -37,16 +41,19 @@ class Listed:
             return "expired"
         return "used up" if self.joined >= self.given.devices else "open"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, now: float) -> dict[str, Any]:
+        """`now`: Unix seconds."""
         return {
             "name": self.given.name,
             "serial": self.given.serial.hex(),
             "role": role_of(self.given),
             "devices": self.given.devices,
             "joined": self.joined,
+            "peers": list(self.peers),
             "expelled": self.expelled,
             "expires_at": self.given.expires_at,
             "revoked": self.revoked,
+            "state": self.state(now),
         }
 
 
@@ -89,7 +96,7 @@ def listed(path: Path) -> list[Listed]:
     for ticket in PassBook(home, run_hash).tickets():
         given = ticket.given
         devices = controls.came_with(given.serial.hex())
-        rows.append(Listed(given, len(devices), len(devices & expelled), given.serial.hex() in revoked))
+        rows.append(Listed(given, tuple(sorted(devices)), len(devices & expelled), given.serial.hex() in revoked))
     return rows
 
 

@@ -30,6 +30,7 @@ from peers.dashboard.control import Control
 from peers.dashboard.exports import Exports
 from peers.dashboard.history.history import History
 from peers.dashboard.keep import Keep
+from peers.dashboard.passes import Passes
 from peers.dashboard.place import Place
 from peers.dashboard.query import Query
 from peers.dashboard.reader import Reader
@@ -192,7 +193,8 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
             await reader.close()
 
     hosts = tuple(host.lower() for host in options.hosts)
-    return Parts(home, reader, answers, hub, gate, Assets(), control, exports, hosts, work)
+    passes = Passes(home, control)
+    return Parts(home, reader, answers, hub, gate, Assets(), control, passes, exports, hosts, work)
 
 
 def _cut_off(home: Home) -> str:

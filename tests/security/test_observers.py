@@ -124,7 +124,7 @@ def test_an_observer_sees_what_the_organiser_sees_and_is_revoked_as_others(
     bob = run("status", invite, f"--home={tmp_path / 'bob'}")
     assert bob.returncode == 2 and "this pass is for 1 device" in bob.stderr, "a second device of the pass"
     row = next(row for row in listed(home) if row.given.name == "ann")
-    assert (row.to_json()["role"], row.joined) == ("observe", 1)
+    assert (row.to_json(0.0)["role"], row.joined) == ("observe", 1)
     send(home, "revoke", book_of(home).find("ann").given.serial.hex(), by="the test", why="it is over")
     assert ann.wait_end() == 4
     assert "its pass was revoked by the test: it is over" in ann.output.read_text()

@@ -6,6 +6,7 @@ import { copied } from "../copied.js";
 import { tame } from "../format.js";
 import { Foreign, Status } from "../words.js";
 import { access, observed, TokenForm } from "../session.js";
+import { Passes } from "./passes.js";
 
 const { html, useEffect, useRef, useState } = tools;
 
@@ -34,9 +35,9 @@ export function ControlsPage() {
       <${TokenForm} why="Are you the organiser?" />`;
   }
   if (!run.control) {
-    return html`<${Invite} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
+    return html`<${Invite} /><${Passes} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
   }
-  return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div>`;
+  return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div><${Passes} />`;
 }
 
 function Command({ command, run }) {
