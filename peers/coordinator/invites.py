@@ -35,6 +35,8 @@ class Listed:
         """In a word or two. `now`: Unix seconds."""
         if self.revoked:
             return "revoked"
+        if self.given.open:
+            return "open to everybody"
         if self.expelled >= EXPELLED_OF_A_PASS:
             return f"closed: {self.expelled} devices are expelled"
         if now >= self.given.expires_at:
@@ -47,6 +49,7 @@ class Listed:
             "name": self.given.name,
             "serial": self.given.serial.hex(),
             "role": role_of(self.given),
+            "open": self.given.open,
             "devices": self.given.devices,
             "joined": self.joined,
             "peers": list(self.peers),
@@ -95,9 +98,16 @@ def listed(path: Path) -> list[Listed]:
     rows = []
     for ticket in PassBook(home, run_hash).tickets():
         given = ticket.given
-        devices = controls.came_with(given.serial.hex())
+        devices = controls.came_with(given.serial.hex()) if not given.open else _of_open(given, controls)
         rows.append(Listed(given, tuple(sorted(devices)), len(devices & expelled), given.serial.hex() in revoked))
     return rows
+
+
+def _of_open(given: Pass, controls: Controls) -> frozenset[str]:
+    """Devices that came with an open pass: each has a pass of its own."""
+    return frozenset(
+        device.peer for device in controls.admitted if device.serial == given.of_device(device.peer).serial.hex()
+    )
 
 
 def _printed(home: Home) -> Invite:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from importlib.metadata import version
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.control_socket import ControlSocket
 from peers.coordinator.doorman import Doorman
@@ -19,6 +21,7 @@ from peers.coordinator.organiser_key import organiser_key
 from peers.coordinator.pass_book import PassBook
 from peers.coordinator.registrar import Registrar
 from peers.coordinator.steward import Steward
+from peers.coordinator.turnstile import Turnstile
 from peers.coordinator.twins import Twins
 from peers.run.home import OpenHome
 from peers.runtime import lasting_port
@@ -75,7 +78,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             durable.log.append(ClockDiffers(host.clock_correction_s))
         signed = await signed_manifest(manifest, home, host, invite, key)
         settings = await durable.settings()
-        ticket = PassBook(home, manifest.hash).printed(key, options.devices) if invite is None else invite.ticket
+        ticket = _printed(PassBook(home, manifest.hash), key, options) if invite is None else invite.ticket
         assert ticket is not None
         return await CoordinatorProcess(durable, home, options, host, signed, invite, ticket, settings).run()
     finally:
@@ -132,7 +135,12 @@ class CoordinatorProcess:
         self._doorman = Doorman(network, self._controls, lambda: self.core.known)
         admitted = lambda: self._doorman.look(asyncio.get_running_loop().time())  # noqa: E731
         registrar = Registrar(
-            manifest.hash, Identity.load(home.identity), self._controls, self.driver.command, admitted
+            manifest.hash,
+            Identity.load(home.identity),
+            self._controls,
+            self.driver.command,
+            admitted,
+            turnstile=Turnstile() if options.open else None,
         )
         network.register(registrar.certificate)
         self.driver.attach(network)
@@ -227,7 +235,7 @@ class CoordinatorProcess:
         fingerprint = key_fingerprint(self._signed.public_key)
         where, run_hash = addresses[:MAX_ADDRESSES], self._manifest.hash
         token = Invite(where, self._host.peer_id, run_hash, fingerprint, self._ticket).encode()
-        self._options.on_invite(token, self._ticket.given.devices, fingerprint)
+        self._options.on_invite(token, self._ticket.given, fingerprint)
 
     async def _invite_to_all(self, own: tuple[str, ...]) -> None:
         """Once it is known where all coordinators are, an invite that leads to each of them."""
@@ -257,6 +265,10 @@ class _Observer(RunObserver):
 
     def check_frame(self, frame: WithPayload) -> None:
         raise StateError("a frame", "the coordinator takes no frames for itself")
+
+
+def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions) -> Ticket:
+    return book.open_to_all(key) if options.open else book.printed(key, options.devices)
 
 
 async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple[str, ...], several: bool) -> Host:

@@ -394,6 +394,7 @@ class PassRow(_Answer):
     name: str
     serial: str
     role: str = Field(description="peer or observe")
+    open: bool = Field(description="whether everybody may use it, each device with a pass of its own")
     devices: int
     joined: int
     peers: list[str] = Field(description="ids of devices that have joined with it, at most 200")

@@ -103,5 +103,5 @@ def _kept(path: Path, ticket: Ticket, peer: str) -> bytes | None:
         found = Certificate.open(raw)
     except (FileNotFoundError, PassError):
         return None
-    given = ticket.given
+    given = ticket.given.of_device(peer)
     return raw if (found.serial, found.run_hash, found.peer) == (given.serial, given.run_hash, peer) else None

@@ -102,8 +102,10 @@ BulkHandler = Callable[[Actor, bytes], Awaitable[Transfer]]
 """Answers a request; raises BulkError to refuse it by name."""
 
 
-Registrar = Callable[[str, Pass], Awaitable[bytes]]
-"""Makes the certificate of a device, by its peer id and its pass; raises BulkError to refuse it by name."""
+Registrar = Callable[[str, Pass, str], Awaitable[bytes]]
+"""Makes the certificate of a device, by its peer id, its pass and the address block that it comes from.
+
+Raises BulkError to refuse it by name."""
 
 
 @dataclass(eq=False)
@@ -243,7 +245,7 @@ async def answer(
             elif detours is not None and Detour.decode(what) is not None:
                 counted = detours
             with counted.one_for(introduction.sender.peer, stream):
-                transfer = await _handled(what, introduction, handler, registrar)
+                transfer = await _handled(what, introduction, stream.origin, handler, registrar)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
@@ -318,12 +320,12 @@ def _signed(manifest: SignedManifest | None) -> Transfer:
 
 
 async def _handled(
-    what: bytes, introduction: Introduction, handler: BulkHandler, registrar: Registrar | None
+    what: bytes, introduction: Introduction, origin: str, handler: BulkHandler, registrar: Registrar | None
 ) -> Transfer:
     if introduction.role is Role.GUEST:
         if what != CERTIFICATE or introduction.enrols is None or registrar is None:
             raise BulkError("a guest may ask for the manifest and its own certificate only")
-        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols))
+        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols, origin))
     return await handler(introduction.sender, what)
 
 

@@ -215,7 +215,7 @@ class Network:
         self._handler = handler
 
     def register(self, registrar: Registrar) -> None:
-        """Have `registrar(peer id, pass)` make the certificates that guests ask for; it raises BulkError to refuse."""
+        """Have `registrar` make the certificates that guests ask for; it raises BulkError to refuse."""
         self._registrar = registrar
 
     def show(self, handler: BulkHandler) -> None:

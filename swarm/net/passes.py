@@ -7,10 +7,11 @@ the ticket signs the peer id of a device, which makes an *enrolment*. A coordina
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from cryptography.exceptions import InvalidSignature
@@ -25,14 +26,15 @@ MAX_BYTES = 1024
 """Of a pass, an enrolment or a certificate with their signatures."""
 MAX_DEVICES = 100_000
 SERIAL_BYTES = 16
+NEVER = 2**40
+"""Unix seconds: no time is later. What expires then never does."""
 _KEY_BYTES = 32
 _RUN_BYTES = 32
-_LATEST = 2**40
-"""Unix seconds: no time is later."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _PASS = b"swarm-peer pass v1\n"
 _ENROLMENT = b"swarm-peer enrolment v1\n"
 _CERTIFICATE = b"swarm-peer certificate v1\n"
+_OWN = b"swarm-peer own pass v1\n"
 
 P = TypeVar("P", bound=Proto)
 
@@ -54,6 +56,8 @@ class Pass:
     """Ed25519 public key."""
     observes: bool = False
     """Whether its devices observe the run; else they take part. Never both."""
+    open: bool = False
+    """Whether everybody may have it: each device then gets a pass of its own (`of_device`)."""
 
     def sealed(self, organiser: Ed25519PrivateKey) -> bytes:
         """Under the organiser's signature. Raises PassError when a field is out of bounds."""
@@ -65,9 +69,17 @@ class Pass:
             expires_at=self.expires_at,
             ticket=self.ticket,
             observes=self.observes,
+            open=self.open,
         ).SerializeToString()
         _pass_of(body)
         return pb.Sealed(body=body, signature=organiser.sign(_PASS + body)).SerializeToString()
+
+    def of_device(self, peer: str) -> Pass:
+        """The pass that counts for a device: this one, or, if it is open, one for this device alone."""
+        if not self.open:
+            return self
+        serial = hashlib.sha256(_OWN + self.serial + peer.encode()).digest()[:SERIAL_BYTES]
+        return replace(self, serial=serial, devices=1, open=False)
 
     @classmethod
     def read(cls, raw: bytes) -> Pass:
@@ -75,7 +87,7 @@ class Pass:
         return _pass_of(_decoded(pb.Sealed, raw).body)
 
     @classmethod
-    def open(cls, raw: bytes, organiser: bytes) -> Pass:
+    def verified(cls, raw: bytes, organiser: bytes) -> Pass:
         """A sealed pass that the organiser with this public key signed. Raises PassError."""
         sealed = _decoded(pb.Sealed, raw)
         if not _signed(organiser, sealed.signature, _PASS + sealed.body):
@@ -100,11 +112,12 @@ class Ticket:
         expires_at: int,
         *,
         observes: bool = False,
+        open: bool = False,
     ) -> Self:
         """A new pass. Raises PassError when a field is out of bounds."""
         key = Ed25519PrivateKey.generate()
         serial, public = secrets.token_bytes(SERIAL_BYTES), key.public_key().public_bytes_raw()
-        given = Pass(run_hash, serial, name, devices, expires_at, public, observes)
+        given = Pass(run_hash, serial, name, devices, expires_at, public, observes, open)
         return cls(given.sealed(organiser), key.private_bytes_raw())
 
     @property
@@ -130,7 +143,7 @@ class Ticket:
 def open_enrolment(raw: bytes, peer: str, organiser: bytes) -> Pass:
     """The pass with which the device `peer` may enrol. `organiser`: public key. Raises PassError."""
     enrolment = _decoded(pb.Enrolment, raw)
-    given = Pass.open(enrolment.sealed_pass, organiser)
+    given = Pass.verified(enrolment.sealed_pass, organiser)
     if not _signed(given.ticket, enrolment.signature, _enrolled(given, peer)):
         raise PassError("that enrolment is of another device")
     return given
@@ -200,13 +213,14 @@ def _pass_of(body: bytes) -> Pass:
         proto.expires_at,
         proto.ticket,
         proto.observes,
+        proto.open,
     )
 
 
 def _certificate_of(body: bytes) -> Certificate:
     proto = _decoded(pb.Certificate, body)
     _check(proto.run_hash, proto.serial, proto.name, proto.expires_at)
-    if proto.issued_at > _LATEST:
+    if proto.issued_at > NEVER:
         raise PassError(f"{proto.issued_at} is no time")
     try:
         peer_id_bytes(proto.peer)
@@ -229,7 +243,7 @@ def _check(run_hash: bytes, serial: bytes, name: str, expires_at: int) -> None:
     if len(run_hash) != _RUN_BYTES or len(serial) != SERIAL_BYTES:
         raise PassError(f"a run hash of {len(run_hash)} bytes and a serial of {len(serial)}")
     check_name(name)
-    if expires_at > _LATEST:
+    if expires_at > NEVER:
         raise PassError(f"{expires_at} is no time")
 
 

@@ -179,9 +179,9 @@ def test_bounds_of_passes_hold_when_they_are_made_and_read() -> None:
             OURS.ticket(RUN, devices=devices)
     with pytest.raises(PassError, match="is no time"):
         OURS.ticket(RUN, lasts_s=2**50)
-    assert Pass.open(TICKET.sealed, OURS.public_key) == Pass.read(TICKET.sealed)
+    assert Pass.verified(TICKET.sealed, OURS.public_key) == Pass.read(TICKET.sealed)
     with pytest.raises(PassError, match="has not signed"):
-        Pass.open(TICKET.sealed, THEIRS.public_key)
+        Pass.verified(TICKET.sealed, THEIRS.public_key)
     with pytest.raises(PassError, match="do not belong together"):
         Ticket(TICKET.sealed, bytes(32)).check()
     with pytest.raises(PassError, match="has not signed that certificate"):

@@ -5,7 +5,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Pass(_message.Message):
-    __slots__ = ("run_hash", "serial", "name", "devices", "expires_at", "ticket", "observes")
+    __slots__ = ("run_hash", "serial", "name", "devices", "expires_at", "ticket", "observes", "open")
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -13,6 +13,7 @@ class Pass(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     run_hash: bytes
     serial: bytes
     name: str
@@ -20,7 +21,8 @@ class Pass(_message.Message):
     expires_at: int
     ticket: bytes
     observes: bool
-    def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., devices: _Optional[int] = ..., expires_at: _Optional[int] = ..., ticket: _Optional[bytes] = ..., observes: _Optional[bool] = ...) -> None: ...
+    open: bool
+    def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., devices: _Optional[int] = ..., expires_at: _Optional[int] = ..., ticket: _Optional[bytes] = ..., observes: _Optional[bool] = ..., open: _Optional[bool] = ...) -> None: ...
 
 class Certificate(_message.Message):
     __slots__ = ("run_hash", "serial", "name", "peer", "issuer", "issued_at", "expires_at", "observes")

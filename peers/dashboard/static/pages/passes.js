@@ -8,6 +8,8 @@ import { Foreign } from "../words.js";
 
 const { html, useEffect, useRef, useState } = tools;
 const EVERY_MS = 10_000;
+/** Unix seconds, as the passes of open runs have it. */
+const NEVER = 2 ** 40;
 const ROLES = { peer: "takes part", observe: "observes" };
 
 /** For the organiser, of a home in which a run is, or was, coordinated. */
@@ -34,9 +36,9 @@ export function Passes() {
   const columns = [
     { label: "name", cell: (p) => html`<${Foreign} text=${p.name} most=${32} />` },
     { label: "its devices", cell: (p) => ROLES[p.role] ?? tame(p.role, 20) },
-    { label: "joined", number: true, help: "Devices that have joined with it, of those that it is for", cell: (p) => `${p.joined} of ${p.devices}` },
+    { label: "joined", number: true, help: "Devices that have joined with it, of those that it is for", cell: (p) => (p.open ? String(p.joined) : `${p.joined} of ${p.devices}`) },
     { label: "who", cell: (p) => (p.peers.length ? html`<details><summary>…${tame(p.peers[0].slice(-8), 8)}${p.joined > 1 ? ` and ${p.joined - 1} more` : ""}</summary>${p.peers.map((peer) => html`<div key=${peer}><code>${tame(peer, 64)}</code></div>`)}</details>` : "nobody yet") },
-    { label: "expires", cell: (p) => clock(p.expires_at) },
+    { label: "expires", cell: (p) => (p.expires_at >= NEVER ? "never" : clock(p.expires_at)) },
     { label: "state", cell: (p) => tame(p.state, 60) },
     { label: "", cell: (p) => (p.revoked ? "" : html`<button class="dangerous" onClick=${() => setRevoked(p)}>Revoke ${tame(p.name, 32)}…</button>`) },
   ];
