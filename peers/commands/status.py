@@ -21,6 +21,7 @@ from peers.fold.facts import facts_in
 from peers.fold.views import people_view, status_view
 from peers.options import AnyHome, Json
 from peers.run.home import logged_home
+from swarm.events import LogTail
 from swarm.events.wording import amount, printable, rate, replicas
 
 _MARKS = tuple(f'"kind":"{kind}"'.encode() for kind in NOISE)
@@ -85,19 +86,18 @@ def _show_state_of_run(text: str, home: Path | None, as_json: bool) -> None:
 def folded(log: Path) -> RunState:
     """The state after the last event of `log`; records of other releases and a torn last line are skipped."""
     state, source = RunState(), ""
-    with log.open("rb") as file:
-        for line in file:
-            if any(mark in line[:100] for mark in _MARKS):
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(record, dict):
-                continue
-            if record.get("kind") == "ProcessStarted":
-                source = "coordinator" if record.get("role") == "coordinator" else str(record.get("actor"))
-            apply_record(state, record, record.get("at", 0.0), source)
+    for line in LogTail(log).lines():
+        if any(mark in line[:100] for mark in _MARKS):
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") in ("ProcessStarted", "LogContinued"):
+            source = "coordinator" if record.get("role") == "coordinator" else str(record.get("actor"))
+        apply_record(state, record, record.get("at", 0.0), source)
     return state
 
 

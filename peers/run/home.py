@@ -2,7 +2,7 @@
 
 identity.key     libp2p identity; made by the network layer at the first start
 incarnation      number of the present start; grows, never used twice
-events.jsonl     everything that happened (swarm/events.py)
+events.jsonl     everything that happened (swarm/events/log.py); older parts are events-DAY-NUMBER.jsonl
 metrics.jsonl    figures by step (peers/report/metrics.py)
 checkpoints/     shards this process keeps, in a folder for each run, named by its hash
 retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
