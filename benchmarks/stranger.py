@@ -18,6 +18,7 @@ import struct
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -76,7 +77,7 @@ class Flood:
         work = [self._every(1 / (self._connections / 2), until, self._knock)]
         for number in range(HOSTS):
             host = await Host.create(folder / f"stranger-{number}", ["/ip4/127.0.0.1/tcp/0"])
-            work.append(self._every(1 / each, until, lambda host=host: self._visit(host)))
+            work.append(self._every(1 / each, until, partial(self._visit, host)))
             work.append(self._store(host, until, self._records // HOSTS))
         await asyncio.gather(*work)
         for task in list(self._tasks):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import Coroutine
 from importlib.metadata import version
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.control_socket import ControlSocket
@@ -12,12 +14,14 @@ from peers.coordinator.doorman import Doorman
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.durable import Durable
 from peers.coordinator.feeder import Feeder
+from peers.coordinator.gallery import Gallery, archived
 from peers.coordinator.mirror import Mirror
 from peers.coordinator.options import CoordinateOptions
 from peers.coordinator.organiser_key import organiser_key
 from peers.coordinator.pass_book import PassBook
 from peers.coordinator.registrar import Registrar
 from peers.coordinator.steward import Steward
+from peers.coordinator.turnstile import Turnstile
 from peers.coordinator.twins import Twins
 from peers.run.home import OpenHome
 from peers.runtime import lasting_port
@@ -29,7 +33,6 @@ from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
 from peers.runtime.state_request import StateRequest
-from swarm.buffer import Buffer
 from swarm.compute.payload import largest_payload
 from swarm.events import (
     ClockDiffers,
@@ -57,7 +60,6 @@ from swarm.protocol.messages import Join, LogChunk, LogWant, Message, Status, Tw
 from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.error import StateError
-from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 _LOOK_EVERY_S = 0.5
 
@@ -80,7 +82,7 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
             durable.log.append(ClockDiffers(host.clock_correction_s))
         signed = await signed_manifest(manifest, home, host, invite, key)
         settings = await durable.settings()
-        ticket = PassBook(home, manifest.hash).printed(key, options.devices) if invite is None else invite.ticket
+        ticket = _printed(PassBook(home, manifest.hash), key, options) if invite is None else invite.ticket
         assert ticket is not None
         return await CoordinatorProcess(durable, home, options, host, signed, invite, ticket, settings).run()
     finally:
@@ -137,7 +139,12 @@ class CoordinatorProcess:
         self._doorman = Doorman(network, self._controls, lambda: self.core.known)
         admitted = lambda: self._doorman.look(asyncio.get_running_loop().time())  # noqa: E731
         registrar = Registrar(
-            manifest.hash, Identity.load(home.identity), self._controls, self.driver.command, admitted
+            manifest.hash,
+            Identity.load(home.identity),
+            self._controls,
+            self.driver.command,
+            admitted,
+            turnstile=Turnstile() if options.open else None,
         )
         network.register(registrar.certificate)
         self.driver.attach(network)
@@ -156,7 +163,10 @@ class CoordinatorProcess:
             book=self._book,
         )
         self.directory.need(others)
-        self._control = ControlSocket(home.path, Steward(self.driver, self.core).answer)
+        steward = Steward(self.driver, self.core)
+        self._control = ControlSocket(home.path, steward.answer)
+        gallery = Gallery(home, durable.archive, me.peer, [other.peer for other in others], steward.status)
+        network.show(gallery.answer)
 
     async def run(self) -> str:
         """Until the run is finished or a signal comes; returns why."""
@@ -221,13 +231,7 @@ class CoordinatorProcess:
             return answer
         if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
-        request = StateRequest.decode(raw)
-        try:
-            checkpoint = self._durable.archive.checkpoint(request.stage, request.version)
-        except StateError as error:
-            raise BulkError(str(error)) from None
-        chunks = iter_file_chunks(checkpoint, self._manifest.hash)
-        return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(chunks))
+        return archived(self._durable.archive, StateRequest.decode(raw))
 
     def _controls(self) -> Controls:
         """What stands in the record."""
@@ -248,7 +252,7 @@ class CoordinatorProcess:
         fingerprint = key_fingerprint(self._signed.public_key)
         where, run_hash = addresses[:MAX_ADDRESSES], self._manifest.hash
         token = Invite(where, self._host.peer_id, run_hash, fingerprint, self._ticket, self._host.key).encode()
-        self._options.on_invite(token, self._ticket.given.devices, fingerprint)
+        self._options.on_invite(token, self._ticket.given, fingerprint)
 
     async def _invite_to_all(self, own: tuple[str, ...]) -> None:
         """Once it is known where all coordinators are, an invite that leads to each of them."""
@@ -284,6 +288,10 @@ class _Observer(RunObserver):
         raise StateError("a frame", "the coordinator takes no frames for itself")
 
 
+def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions) -> Ticket:
+    return book.open_to_all(key) if options.open else book.printed(key, options.devices)
+
+
 async def _start_host(
     home: OpenHome, options: CoordinateOptions, key: RunKey, entries: tuple[str, ...], several: bool
 ) -> Host:
@@ -301,8 +309,3 @@ async def _start_host(
         host = await Host.create(home.identity, listen, (), announce=announce, key=key)
     lasting_port.keep(host.listen, home)
     return host
-
-
-async def _async(chunks: Iterable[bytes]) -> AsyncGenerator[Buffer, None]:
-    for chunk in chunks:
-        yield chunk

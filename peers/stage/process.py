@@ -45,6 +45,7 @@ from swarm.events import (
     LoopBlocked,
     ProcessStarted,
     ProcessStopped,
+    Rotation,
     TrafficMeasured,
 )
 from swarm.models.kinds import parameter_shapes
@@ -64,6 +65,8 @@ from swarm.state.layout import shard_limit
 from swarm.state.transfer import HEADER_BYTES
 
 _TRAFFIC_EVERY_S = 10.0
+_LOG_PART_BYTES, _LOG_PARTS = 16 << 20, 8
+"""A volunteer's log takes at most 144 MB of its disk."""
 _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
@@ -76,7 +79,7 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     Raises HostError, DialError, ManifestError and the like when it cannot begin; CoordinatorGone, ProcessFailed later.
     """
     check_note(home)
-    log = EventLog(home.events, time.time)
+    log = EventLog(home.events, time.time, Rotation(_LOG_PART_BYTES, _LOG_PARTS))
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
     host = await enter(home, options.listen, entries, options.announce, invite.key, options.patience_s, log.append)

@@ -26,6 +26,21 @@ class ProcessStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LogContinued(Event):
+    """The first event of each further part of a log: whose log it is, as its ProcessStarted said."""
+
+    role: str
+    actor: str
+    run: str
+    version: str
+    part: int
+    """Number of this part, counted from 1."""
+
+    def sentence(self) -> str:
+        return f"part {self.part} of the log of {self.role} {self.actor}"
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessStopped(Event):
     """The process ends on purpose. A log without this last event belongs to a process that was killed."""
 

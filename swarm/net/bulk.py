@@ -42,6 +42,9 @@ MAX_ANSWERS = 16
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 4
 """Two runs of pieces of a state, and two of the sums that are decided while it comes."""
+MAX_SHOWN = 8
+"""Answers to observers at once. They are counted apart: members never wait for a place because of them."""
+MAX_SHOWN_PER_PEER = 2
 MAX_DETOURS = 32
 """Requests passed on at once; each pins a piece of the answer."""
 MAX_DETOURS_PER_PEER = 8
@@ -103,8 +106,10 @@ BulkHandler = Callable[[Actor, bytes], Awaitable[Transfer]]
 """Answers a request; raises BulkError to refuse it by name."""
 
 
-Registrar = Callable[[str, Pass], Awaitable[bytes]]
-"""Makes the certificate of a device, by its peer id and its pass; raises BulkError to refuse it by name."""
+Registrar = Callable[[str, Pass, str], Awaitable[bytes]]
+"""Makes the certificate of a device, by its peer id, its pass and the address block that it comes from.
+
+Raises BulkError to refuse it by name."""
 
 
 @dataclass(eq=False)
@@ -169,6 +174,14 @@ def is_overdue(seconds: float, rate: float) -> bool:
     return seconds > PATIENCE_S and rate < FAIR_RATE
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What observers may see: `handler` answers their requests, `answers` counts those under way."""
+
+    handler: BulkHandler
+    answers: Answers
+
+
 async def request(
     stream: Stream,
     what: bytes,
@@ -209,10 +222,12 @@ async def answer(
     detours: Answers | None = None,
     addresses: Answers | None = None,
     registrar: Registrar | None = None,
+    shown: Shown | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
-    `registrar`: makes the certificates that guests ask for; None: that is not done here.
+    `registrar`: makes the certificates that guests ask for; None: that is not done here. `shown`: the same for what
+    observers ask for.
     `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
     `addresses`: the same for questions for addresses.
     `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
@@ -229,12 +244,16 @@ async def answer(
             await _send(stream, _signed(manifest), lane)
         else:
             counted = answers
-            if addresses is not None and what.startswith(ADDRESSES):
+            if introduction.role is Role.OBSERVER:
+                if shown is None:
+                    raise BulkError("nothing is shown to observers here")
+                counted, handler = shown.answers, shown.handler
+            elif addresses is not None and what.startswith(ADDRESSES):
                 counted = addresses
             elif detours is not None and Detour.decode(what) is not None:
                 counted = detours
             with counted.one_for(introduction.sender.peer, stream):
-                transfer = await _handled(what, introduction, handler, registrar)
+                transfer = await _handled(what, introduction, stream.origin, handler, registrar)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
@@ -309,12 +328,12 @@ def _signed(manifest: SignedManifest | None) -> Transfer:
 
 
 async def _handled(
-    what: bytes, introduction: Introduction, handler: BulkHandler, registrar: Registrar | None
+    what: bytes, introduction: Introduction, origin: str, handler: BulkHandler, registrar: Registrar | None
 ) -> Transfer:
     if introduction.role is Role.GUEST:
         if what != CERTIFICATE or introduction.enrols is None or registrar is None:
             raise BulkError("a guest may ask for the manifest and its own certificate only")
-        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols))
+        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols, origin))
     return await handler(introduction.sender, what)
 
 

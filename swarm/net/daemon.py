@@ -174,6 +174,7 @@ class Daemon:
         try:
             info = p2pd_pb2.StreamInfo()
             await _read_message(stream, info)
+            stream.origin = addresses.block_of(info.addr)
             await self._handlers[info.proto](stream, base58.b58encode(info.peer).decode())
             await self._until_taken(stream)
         except (StreamClosed, DecodeError):

@@ -44,6 +44,11 @@ class Invite:
     ticket: Ticket | None = None
     key: RunKey | None = None
 
+    @property
+    def observes(self) -> bool:
+        """Whether its pass is for observing the run, and not for taking part."""
+        return self.ticket is not None and self.ticket.given.observes
+
     def encode(self) -> str:
         """The token. Raises InviteError when a field is missing or malformed."""
         _check(self)

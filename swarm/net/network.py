@@ -22,11 +22,14 @@ from swarm.net.bulk import (
     MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
     MAX_DETOURS_PER_PEER,
+    MAX_SHOWN,
+    MAX_SHOWN_PER_PEER,
     PROTOCOL,
     Answers,
     BulkError,
     BulkHandler,
     Registrar,
+    Shown,
     Transfer,
 )
 from swarm.net.channel import channel_of, lanes_of
@@ -107,6 +110,7 @@ class Network:
         self._lanes = lanes_of(uplink)
         self._handler: BulkHandler | None = None
         self._registrar: Registrar | None = None
+        self._shown: Shown | None = None
         self._answers = Answers()
         self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
         self._address_answers = Answers(at_most=MAX_ADDRESS_ANSWERS)
@@ -218,8 +222,12 @@ class Network:
         self._handler = handler
 
     def register(self, registrar: Registrar) -> None:
-        """Have `registrar(peer id, pass)` make the certificates that guests ask for; it raises BulkError to refuse."""
+        """Have `registrar` make the certificates that guests ask for; it raises BulkError to refuse."""
         self._registrar = registrar
+
+    def show(self, handler: BulkHandler) -> None:
+        """Have `handler(observer, request)` answer observers; it raises BulkError to refuse by name."""
+        self._shown = Shown(handler, Answers(at_most=MAX_SHOWN, per_peer=MAX_SHOWN_PER_PEER))
 
     def shut_out(self, banned: Mapping[str, str]) -> None:
         """These peers, and no others, have no part in the run: {peer id: why}. All that is open to and from them is
@@ -357,7 +365,7 @@ class Network:
             if verdict.channel is Channel.CONTROL:
                 self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
-            if verdict.role is not Role.GUEST:
+            if verdict.role not in (Role.GUEST, Role.OBSERVER):
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
                 lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
@@ -371,6 +379,7 @@ class Network:
                     detours=self._detours,
                     addresses=self._address_answers,
                     registrar=self._registrar,
+                    shown=self._shown,
                 )
                 self._count(verdict.sender, Channel.BULK, sent)
             else:

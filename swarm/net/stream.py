@@ -40,6 +40,8 @@ class Stream(asyncio.BufferedProtocol):
         """Bytes written so far."""
         self.blocked_s = 0.0
         """Total seconds for which writing has waited for the other side, or the link, to take the data."""
+        self.origin = ""
+        """Of one that was opened to us: the address block that it comes from (`block_of`)."""
         self.payload_s = 0.0
         """Seconds from the header of the last frame to the end of its payload."""
         self._transport: asyncio.Transport | None = None

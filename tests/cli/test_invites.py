@@ -10,39 +10,25 @@ from pathlib import Path
 
 import pytest
 from authority import Authority
+from coordinators_home import RUN, coordinators_home, record
 
 from peers import cli
 from peers.coordinator.invites import listed
 from peers.coordinator.organiser_key import organiser_key
 from peers.coordinator.pass_book import PRINTED, PassBook
-from peers.coordinator.record import DecisionRecord
 from peers.run.home import Home
 from peers.run.invite_text import read_invite
 from peers.runtime import control_client
 from peers.runtime.control_client import Reply
-from swarm.manifest import key_fingerprint
-from swarm.net.identity import Identity
 from swarm.net.invite import Invite, InviteError, parse
-from swarm.net.run_key import RunKey
 from swarm.protocol.controls import Device
-from swarm.protocol.messages import Command
 
-RUN = "ab" * 32
 HOUR_S = 3600
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Of a coordinator that has printed its invite."""
-    with Home.open(tmp_path / "home") as opened:
-        me, key = Identity.load(opened.identity).peer_id, organiser_key(opened)
-        ticket = PassBook(opened, RUN).printed(key, 8)
-        address = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}"
-        fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
-        printed = Invite((address,), me, RUN, fingerprint, ticket, RunKey.derive(key, RUN))
-        opened.join_token.write_text(printed.encode() + "\n")
-        DecisionRecord(opened.decisions, RUN).close()
-        return Home(opened.path)
+    return coordinators_home(tmp_path / "home")
 
 
 def run(capsys: pytest.CaptureFixture[str], home: Home, *words: str) -> tuple[int, str, str]:
@@ -50,13 +36,6 @@ def run(capsys: pytest.CaptureFixture[str], home: Home, *words: str) -> tuple[in
         cli.main([*words, "--home", str(home.path)])
     out = capsys.readouterr()
     return int(ended.value.code or 0), out.out, out.err
-
-
-def record(home: Home, *commands: tuple[str, str]) -> None:
-    written = DecisionRecord(home.decisions, RUN)
-    for number, (name, value) in enumerate(commands, 1):
-        written.write_command(Command(number, name, value, "Ann", "", f"r{number}"))
-    written.close()
 
 
 def test_an_invite_leads_where_the_printed_one_does_and_holds_a_pass_of_its_own(

@@ -26,14 +26,22 @@ class Authority:
         self.public_key = self.organiser.public_key().public_bytes_raw()
         self.coordinator = Identity(Ed25519PrivateKey.from_private_bytes((seed + 1000).to_bytes(32)), Path())
 
-    def ticket(self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S) -> Ticket:
-        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s)
+    def ticket(
+        self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S, *, open: bool = False
+    ) -> Ticket:
+        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s, open=open)
 
     def certificate(
-        self, run_hash: str, peer: str, serial: bytes = bytes(SERIAL_BYTES), lasts_s: int = HOUR_S
+        self,
+        run_hash: str,
+        peer: str,
+        serial: bytes = bytes(SERIAL_BYTES),
+        lasts_s: int = HOUR_S,
+        *,
+        observes: bool = False,
     ) -> bytes:
         now = int(time.time())
-        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s)
+        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s, observes)
         return of.sealed(self.coordinator)
 
     def run_key(self, run_hash: str) -> RunKey:
