@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,7 @@ def invite_of(path: Path, name: str, devices: int, expires_at: int, *, observes:
     if key is None or key_fingerprint(key.public_key().public_bytes_raw()) != printed.fingerprint:
         raise PassBookError(f"the organiser's key of this run is not in {home.path}: use the home that began the run")
     ticket = book_of(path).issue(key, name, devices, expires_at, observes=observes)
-    where = Invite(printed.addresses, printed.coordinator, printed.run_hash, printed.fingerprint, ticket)
-    return where.encode(), ticket.given
+    return replace(printed, ticket=ticket).encode(), ticket.given
 
 
 def book_of(path: Path) -> PassBook:

@@ -204,6 +204,27 @@ class TrafficMeasured(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LayersRecomputed(Event):
+    """This peer keeps only what goes into each layer: a backward computes one layer after another again.
+
+    The graph of a whole microbatch has no room: the stage would take `whole` bytes, and `room` are there.
+    """
+
+    stage: int
+    whole: int
+    room: int
+    not_compiled: bool = False
+    """Whether --compile has no effect for that reason: torch compiles no layers that are computed again."""
+
+    def sentence(self) -> str:
+        return (
+            f"stage {self.stage} would take {amount(self.whole)}, of which {amount(self.room)} are there: this peer "
+            "computes each layer again in its backward, which takes less memory and up to a third more time"
+            + (", and does not compile them" if self.not_compiled else "")
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesMeasured(Event):
     """A peer's use of its machine so far. Logged when its state is loaded and after each step."""
 

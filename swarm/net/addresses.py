@@ -108,6 +108,15 @@ def _check(address: str, name: str, value: str) -> None:
         raise AddressError(f"{address!r}: /{name}/{value}: {error}") from None
 
 
+def is_global(address: str) -> bool:
+    """Whether everybody on the internet can dial it: not that of a private network, a VPN or this machine alone.
+
+    A name counts as global: somebody has announced it. Raises AddressError.
+    """
+    name, value = components(address)[0]
+    return name not in ("ip4", "ip6") or ipaddress.ip_address(value).is_global
+
+
 def varint(number: int) -> bytes:
     """Unsigned LEB128, as multiformats and protobuf write lengths."""
     out = bytearray()

@@ -48,6 +48,8 @@ MAX_SHOWN_PER_PEER = 2
 MAX_DETOURS = 32
 """Requests passed on at once; each pins a piece of the answer."""
 MAX_DETOURS_PER_PEER = 8
+MAX_ADDRESS_ANSWERS = 64
+"""Questions for addresses that are answered at once: small, and nobody can train without the answer."""
 LEAST_TAKEN = 4096.0
 """Bytes a second that an asker must take, after the first IDLE_TIMEOUT_S in which it took nothing."""
 FAIR_RATE = 64 * 1024.0
@@ -58,6 +60,8 @@ _LOOK_AGAIN_S = 0.2
 CERTIFICATE = b"certificate"
 """The request of a guest that has shown an enrolment."""
 MANIFEST = b"manifest"
+ADDRESSES = b"addresses\n"
+"""How a member's question for others' addresses begins."""
 
 
 class BulkError(ConnectionError):
@@ -216,6 +220,7 @@ async def answer(
     lane: Lane,
     urgent: Lane,
     detours: Answers | None = None,
+    addresses: Answers | None = None,
     registrar: Registrar | None = None,
     shown: Shown | None = None,
 ) -> int:
@@ -224,6 +229,7 @@ async def answer(
     `registrar`: makes the certificates that guests ask for; None: that is not done here. `shown`: the same for what
     observers ask for.
     `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
+    `addresses`: the same for questions for addresses.
     `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
     They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
 
@@ -242,6 +248,8 @@ async def answer(
                 if shown is None:
                     raise BulkError("nothing is shown to observers here")
                 counted, handler = shown.answers, shown.handler
+            elif addresses is not None and what.startswith(ADDRESSES):
+                counted = addresses
             elif detours is not None and Detour.decode(what) is not None:
                 counted = detours
             with counted.one_for(introduction.sender.peer, stream):

@@ -13,7 +13,7 @@ from swarm.net.passes import Certificate, Pass, PassError, open_enrolment
 
 MAX_REMEMBERED = 4096
 """Certificates whose signature is not checked again."""
-STRANGER = "you show no valid pass: ask the organiser for an invite (swarm2-…)"
+STRANGER = "you show no valid pass: ask the organiser for an invite (swarm3-…)"
 """All that a stranger is told, whatever it does."""
 
 

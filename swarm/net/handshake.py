@@ -154,7 +154,7 @@ class Admission:
             raw, _ = await stream.read_frame(_MAX_HELLO, 0)
             verdict = self.judge(raw, remote_peer)
             reply = link_pb2.HelloReply(protocol_version=PROTOCOL_VERSION)
-            if isinstance(verdict, Introduction) or verdict[0] not in _OF_STRANGERS:
+            if isinstance(verdict, Introduction) or verdict[0] not in OF_STRANGERS:
                 reply.responder.CopyFrom(messages_pb2.Actor(peer=self._me.peer, incarnation=self._me.incarnation))
                 reply.role = cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{self._role.name}"))
             if not isinstance(verdict, Introduction):
@@ -230,5 +230,5 @@ class Admission:
         return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols)
 
 
-_OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)
+OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)
 """Refusals that say nothing of who refuses."""

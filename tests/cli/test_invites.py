@@ -42,7 +42,7 @@ def test_an_invite_leads_where_the_printed_one_does_and_holds_a_pass_of_its_own(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run(capsys, home, "invite", "--name", "alice", "--devices", "2", "--expires", "12h")
-    assert code == 0 and out.startswith("swarm-peer join swarm2-")
+    assert code == 0 and out.startswith("swarm-peer join swarm3-")
     made, printed = parse(out.removeprefix("swarm-peer join ")), parse(home.join_token.read_text())
     assert (made.addresses, made.coordinator, made.fingerprint) == (
         printed.addresses,
@@ -147,7 +147,8 @@ def test_an_invite_comes_as_text_from_a_file_or_on_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = Authority().coordinator.peer_id
-    made = Invite((f"/ip4/203.0.113.5/tcp/4001/p2p/{me}",), me, RUN, "0123-4567-89ab-cdef", Authority().ticket(RUN))
+    address, ticket, key = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}", Authority().ticket(RUN), Authority().run_key(RUN)
+    made = Invite((address,), me, RUN, "0123-4567-89ab-cdef", ticket, key)
     path = tmp_path / "invite"
     path.write_text(made.encode() + "\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(made.encode() + "\n"))

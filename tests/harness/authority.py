@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from swarm.net.door import Door
 from swarm.net.identity import Identity
 from swarm.net.passes import SERIAL_BYTES, Certificate, Ticket
+from swarm.net.run_key import RunKey
 
 HOUR_S = 3600
 
@@ -42,6 +43,9 @@ class Authority:
         now = int(time.time())
         of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s, observes)
         return of.sealed(self.coordinator)
+
+    def run_key(self, run_hash: str) -> RunKey:
+        return RunKey.derive(self.organiser, run_hash)
 
     def door(self, run_hash: str, *coordinators: str) -> Door:
         """Of an actor that also takes these for coordinators."""

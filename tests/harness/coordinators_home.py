@@ -13,6 +13,7 @@ from peers.run.home import Home
 from swarm.manifest import key_fingerprint
 from swarm.net.identity import Identity
 from swarm.net.invite import Invite
+from swarm.net.run_key import RunKey
 from swarm.protocol.messages import Command
 
 RUN = "ab" * 32
@@ -25,7 +26,8 @@ def coordinators_home(path: Path) -> Home:
         ticket = PassBook(opened, RUN).printed(key, 8)
         address = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}"
         fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
-        opened.join_token.write_text(Invite((address,), me, RUN, fingerprint, ticket).encode() + "\n")
+        printed = Invite((address,), me, RUN, fingerprint, ticket, RunKey.derive(key, RUN))
+        opened.join_token.write_text(printed.encode() + "\n")
         DecisionRecord(opened.decisions, RUN).close()
         return Home(opened.path)
 

@@ -20,7 +20,7 @@ from swarm.manifest import PROTOCOL_VERSION
 from swarm.net.bulk import PROTOCOL, fetch_manifest
 from swarm.net.door import STRANGER
 from swarm.net.handshake import Channel, Introduction, Refused, Role
-from swarm.net.host import Host
+from swarm.net.host import DialError, Host
 from swarm.net.identity import Identity
 from swarm.net.invite import parse
 from swarm.net.proto import link_pb2, messages_pb2
@@ -132,6 +132,9 @@ def test_a_stranger_gets_one_refusal_and_learns_nothing(make_swarm: MakeSwarm, t
         swarm.join(name, PACE)
     swarm.coordinator.wait_for(StepDecided, step=0)
     invite, run_hash = parse(swarm.invite), swarm.manifest.hash
+    notebook, member = Home(swarm.coordinator.home).notebook, peer_id(swarm.peers["p0"])
+    swarm.coordinator.wait(lambda: notebook.exists() and member in json.loads(notebook.read_text()), "its address")
+    where = json.loads(notebook.read_text())[member][1]  # nobody has told the stranger: it has guessed well
     mine, theirs = bytes.fromhex(run_hash), bytes(32)
 
     async def ask(host: Host, target: str, **fields: object) -> link_pb2.HelloReply:
@@ -147,8 +150,11 @@ def test_a_stranger_gets_one_refusal_and_learns_nothing(make_swarm: MakeSwarm, t
         host = await Host.create(tmp_path / "stranger", ["/ip4/127.0.0.1/tcp/0"], invite.addresses)
         coordinator = invite.coordinator
         await host.connect(coordinator, addresses_by_peer(invite.addresses)[coordinator])
+        with pytest.raises(DialError, match="no addresses"):
+            await host.open_stream(member, PROTOCOL)
+        await host.connect(member, where)
         said = []
-        for target in (coordinator, peer_id(swarm.peers["p0"])):
+        for target in (coordinator, member):
             for run in (mine, theirs, b""):
                 for role in (link_pb2.ROLE_PEER, link_pb2.ROLE_COORDINATOR, link_pb2.ROLE_GUEST, 77):
                     for channel in (link_pb2.CHANNEL_CONTROL, link_pb2.CHANNEL_BULK):
