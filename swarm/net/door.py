@@ -72,6 +72,11 @@ class Door:
         self._check_use(given)
         return given
 
+    def serial_of(self, certificate: bytes) -> bytes:
+        """The serial of the pass of a certificate that has just been checked; empty for anything else."""
+        shown = self._genuine.get(certificate)
+        return b"" if shown is None else shown.serial
+
     def _check_certificate(self, peer: str, raw: bytes) -> None:
         shown = self._genuine.get(raw)
         if shown is None:
