@@ -703,7 +703,7 @@ class _OneByOne(LocalSwarm):
         super()._join(words)
         deadline = time.monotonic() + 30
         while sum(isinstance(event, PeerJoined) for _, event in self.events()) < len(self.peers):
-            if time.monotonic() > deadline or self.peers[-1].poll() is not None:
+            if time.monotonic() > deadline or self.peers[-1].code is not None:
                 return  # the run's end tells
             time.sleep(0.1)
 

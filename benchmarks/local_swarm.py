@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,14 +14,15 @@ from types import TracebackType
 from typing import Self
 
 from peers.chaos.internet import Place
-from peers.chaos.namespace import enter
+from peers.launching.cold import Cold
+from peers.launching.process import Launcher, Process
 from swarm.events import Event, PassOpened, StepDecided, read_log
 
 PEERS = [sys.executable, "-P", "-m", "peers"]
 _ROOT = Path(__file__).parents[1]
 _PATH = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 """`benchmarks` is not installed; peers that are one of its files find the others so."""
-_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": _PATH}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": _PATH}
 
 
 def script(name: str) -> list[str]:
@@ -31,15 +30,24 @@ def script(name: str) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).with_name(f"{name}.py"))]
 
 
+_GONE_S = 30.0
+
+
 class LocalSwarm:
     """Started by `with`; whatever still runs at the end is killed. Output goes to files in `folder`."""
 
     def __init__(
-        self, folder: Path, run_file: Path, peers: Sequence[Sequence[str]], places: Sequence[Place] = ()
+        self,
+        folder: Path,
+        run_file: Path,
+        peers: Sequence[Sequence[str]],
+        places: Sequence[Place] = (),
+        launcher: Launcher | None = None,
     ) -> None:
         """`peers`: the command of each peer, without invite and home. `places`: where they live, the coordinator first;
-        without them all live on the loopback interface.
+        without them all live on the loopback interface. `launcher`: None for cold starts, as users have them.
         """
+        self._launcher = launcher or Cold()
         self._namespaces = [place.namespace for place in places] or [None] * (len(peers) + 1)
         self._listening = places[0].listening if places else ()
         self.folder = folder
@@ -47,8 +55,8 @@ class LocalSwarm:
         self._environment = _ENVIRONMENT | {"TMPDIR": self._temporary.name}  # peers of two swarms do not take turns
         self._run_file = run_file
         self._commands = peers
-        self.coordinator: subprocess.Popen[bytes] | None = None
-        self.peers: list[subprocess.Popen[bytes]] = []
+        self.coordinator: Process | None = None
+        self.peers: list[Process] = []
         self.spawned_at: list[float] = []
         """Unix seconds at which each peer's process was started."""
 
@@ -74,9 +82,9 @@ class LocalSwarm:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in (*self.peers, self.coordinator):
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.wait()
+            if process is not None and process.code is None:
+                process.send(signal.SIGKILL)
+                process.wait(_GONE_S)
         self._temporary.cleanup()
 
     def finish(self, timeout: float, failing: Collection[int] = ()) -> None:
@@ -86,15 +94,15 @@ class LocalSwarm:
         """
         assert self.coordinator is not None
         deadline = time.monotonic() + timeout
-        while self.coordinator.poll() is None:
+        while self.coordinator.code is None:
             for number, process in enumerate(self.peers):
-                if process.poll() not in (None, 0, -signal.SIGKILL) and number not in failing:  # killed: on purpose
-                    raise RuntimeError(self._failure(f"peer-{number}", process.returncode))
+                if process.code not in (None, 0, -signal.SIGKILL) and number not in failing:  # killed: on purpose
+                    raise RuntimeError(self._failure(f"peer-{number}", process.code))
             if time.monotonic() > deadline:
                 raise RuntimeError(self._failure("coordinator", None))
             time.sleep(0.2)
-        if self.coordinator.returncode != 0:
-            raise RuntimeError(self._failure("coordinator", self.coordinator.returncode))
+        if self.coordinator.code != 0:
+            raise RuntimeError(self._failure("coordinator", self.coordinator.code))
         for process in self.peers:
             process.wait(30)
 
@@ -117,17 +125,17 @@ class LocalSwarm:
         assert len(opened) == len(decided) == steps, "a step was run twice: not a measurement"
         return [b - a for a, b in zip(opened, decided, strict=True)]
 
-    def _start(self, command: Sequence[str], name: str, namespace: str | None) -> subprocess.Popen[bytes]:
-        move = None if namespace is None else functools.partial(enter, namespace)
-        with (self.folder / f"{name}.out").open("wb") as out:
-            return subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, env=self._environment, preexec_fn=move
-            )
+    def _start(self, command: Sequence[str], name: str, namespace: str | None) -> Process:
+        ours = list(command[: len(PEERS)]) == PEERS
+        file = None if ours else Path(command[len(script("")) - 1])
+        argv = command[len(PEERS if ours else script("")) :]
+        output = self.folder / f"{name}.out"
+        return self._launcher.start(argv, output, file=file, namespace=namespace, environment=self._environment)
 
     def _await(self, invite: Path) -> None:
         deadline = time.monotonic() + 60
         while not invite.exists():
             assert self.coordinator is not None
-            if self.coordinator.poll() is not None or time.monotonic() > deadline:
+            if self.coordinator.code is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "coordinator.out").read_text(errors="replace")[-2000:])
             time.sleep(0.05)

@@ -23,6 +23,8 @@ from typing import Any
 from benchmarks.corpus import folder_with_corpus
 from benchmarks.local_swarm import LocalSwarm, script
 from benchmarks.results import write_results
+from peers.launching.nursery import nursery_or_cold
+from peers.launching.process import Launcher
 from peers.run.resolved_run import resolve_run
 from swarm.events import CodecChosen, RouteChanged, TrafficMeasured
 from swarm.manifest import AUTO
@@ -127,9 +129,11 @@ def parser() -> argparse.ArgumentParser:
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
     """The table, row by row. `folder` holds a corpus in `data`."""
     table = []
-    for replicas in map(int, options.replicas.split(",")):
-        rows = {name: _measure(folder, options, name, ROWS[name], replicas) for name in options.rows.split(";")}
-        table += with_ratios(rows, ROWS)
+    with nursery_or_cold() as launcher:
+        for replicas in map(int, options.replicas.split(",")):
+            names = options.rows.split(";")
+            rows = {name: _measure(folder, options, name, ROWS[name], replicas, launcher) for name in names}
+            table += with_ratios(rows, ROWS)
     return table
 
 
@@ -151,7 +155,9 @@ def upload_rate(options: argparse.Namespace) -> int:
     return int(fp32 / ((options.forward_ms + options.backward_ms) / 1000) / options.overload)
 
 
-def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, replicas: int) -> dict[str, object]:
+def _measure(
+    folder: Path, options: argparse.Namespace, name: str, row: Row, replicas: int, launcher: Launcher
+) -> dict[str, object]:
     steps = FEW_STEPS if row.slow else options.steps
     if row.codec == AUTO:
         steps += SETTLING_STEPS
@@ -162,7 +168,7 @@ def _measure(folder: Path, options: argparse.Namespace, name: str, row: Row, rep
     if not row.unlimited:
         words += ["--max-rate", f"{upload_rate(options)}B"]
     home = folder / f"{replicas} x {name}"
-    with LocalSwarm(home, path, [words] * (options.stages * replicas)) as swarm:
+    with LocalSwarm(home, path, [words] * (options.stages * replicas), launcher=launcher) as swarm:
         swarm.finish(3600)
         chosen = [event for _, event in swarm.events() if isinstance(event, CodecChosen)]
         settled = max((event.step for event in chosen), default=0)

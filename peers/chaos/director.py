@@ -17,12 +17,12 @@ from peers.chaos.internet import Internet, Place
 from peers.chaos.machine import EmulatedMachine, Seen
 from peers.chaos.moment import COORDINATOR
 from peers.chaos.namespace import mount_memory
-from peers.chaos.nursery import Nursery
 from peers.chaos.scenario import BOOTSTRAP, Scenario
 from peers.chaos.schedule import Schedule
 from peers.chaos.small_run import write_run
 from peers.chaos.striker import Striker
 from peers.chaos.vitals import Vitals
+from peers.launching.nursery import Nursery
 from peers.run.resolved_run import resolve_run
 from swarm.events import (
     Event,

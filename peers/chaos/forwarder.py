@@ -8,7 +8,6 @@ sender's uplink, the pair's link, the receiver's downlink. So kernels without `n
 
 from __future__ import annotations
 
-import ctypes
 import heapq
 import json
 import os
@@ -26,10 +25,10 @@ from typing import Any
 from peers.chaos.namespace import make_host
 from peers.chaos.pipe import Pipe, Shape
 from peers.chaos.router import HOME, Router
+from peers.launching.process import die_with_parent
 
 _BATCH = 64
 """Packets read from one device before the others have their turn."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -163,7 +162,7 @@ def _routed(packet: bytes, near: Router | None, far: Router | None, now: float) 
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     forwarder = Forwarder(int(sys.argv[1]), int(sys.argv[2]))
     orders = sys.stdin.fileno()

@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 
 from peers.chaos import clock
-from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
+from peers.launching.nursery import Nursery
+from peers.launching.process import Process
 from peers.run.home import Home
 from swarm.events import Event, ProcessStarted
 
@@ -49,7 +50,7 @@ class EmulatedMachine:
         self.home = Home(folder / "homes" / name)
         self.output = folder / f"{name}.txt"
         self.disk = disk
-        self._child: Child | None = None
+        self._child: Process | None = None
         self.started_at = 0.0
         self.argv: tuple[str, ...] = ()
         self.log: list[Seen] = []

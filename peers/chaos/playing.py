@@ -10,11 +10,11 @@ from rich.console import Console
 from peers.chaos.director import Director, ScenarioFailed
 from peers.chaos.internet import Internet, InternetError, Namespaces, Relays, refuse_without_packets
 from peers.chaos.namespace import own_mounts
-from peers.chaos.nursery import Nursery
 from peers.chaos.report import Report, failed, report_of
 from peers.chaos.scenario import Scenario
 from peers.chaos.summary import show
 from peers.chaos.table import ScenarioError
+from peers.launching.nursery import Nursery
 
 
 def play_all(

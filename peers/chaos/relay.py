@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -25,11 +24,11 @@ from typing import Any
 import psutil
 
 from peers.chaos.pipe import Pipe, Shape
+from peers.launching.process import die_with_parent
 
 _CHUNK = 16_384
 _IN_FLIGHT = 262_144
 """Bytes of one connection and direction in flight, in addition to those that the link's rate keeps there."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -177,7 +176,7 @@ async def _run(relay: Relay) -> None:
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
 
     async def run() -> None:

@@ -1,23 +1,21 @@
-"""Children: other `swarm-peer` commands, run as child processes, each writing to a separate file.
+"""Children: other `swarm-peer` commands, launched as processes of their own, each writing to a separate file.
 
 None outlives us: `stop` ends them, and on Linux the kernel does if we are killed.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from peers.launching.process import Launcher, Process
+
 _LAST_LINES = 12
-_PR_SET_PDEATHSIG = 1
+_GONE_S = 10.0
 
 
 class ChildDied(RuntimeError):
@@ -27,22 +25,12 @@ class ChildDied(RuntimeError):
 class Child:
     """A running command. `expected`: its end is not an accident. Otherwise only code 0 with `ends` is not one."""
 
-    def __init__(self, name: str, arguments: Sequence[str], output: Path, ends: bool) -> None:
+    def __init__(self, name: str, process: Process, output: Path, ends: bool) -> None:
         self.name = name
         self.output = output
         self.expected = False
         self._ends = ends
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "peers", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # this process passes Ctrl-C on, in order
-                preexec_fn=_die_with_parent(),
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            )
+        self._process = process
 
     @property
     def pid(self) -> int:
@@ -50,10 +38,14 @@ class Child:
 
     def code(self) -> int | None:
         """Exit code, None while it runs; −9 for SIGKILL."""
-        return self._process.poll()
+        return self._process.code
 
     def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        self._process.send(number)
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code, once it has ended. Raises TimeoutError."""
+        return self._process.wait(seconds)
 
     def check(self) -> None:
         """Raise ChildDied if it ended by accident."""
@@ -68,7 +60,8 @@ class Child:
 class Children:
     """All children together. As a context manager it stops those that are left."""
 
-    def __init__(self) -> None:
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._all: list[Child] = []
 
     def __enter__(self) -> Self:
@@ -84,7 +77,8 @@ class Children:
 
     def start(self, name: str, arguments: Sequence[str], output: Path, *, ends: bool = False) -> Child:
         """Run `swarm-peer ARGUMENTS`. `ends`: it ends by itself."""
-        child = Child(name, arguments, output, ends)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        child = Child(name, self._launcher.start(arguments, output), output, ends)
         self._all.append(child)
         return child
 
@@ -115,11 +109,4 @@ class Children:
         for child in running:
             if child.code() is None:
                 child.send(signal.SIGKILL)
-                child._process.wait()
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+                child.wait(_GONE_S)

@@ -18,6 +18,7 @@ from peers.demo.children import Child, ChildDied, Children
 from peers.demo.event_tail import EventTail
 from peers.demo.killing import Killing, Recovery
 from peers.demo.traffic import Traffic
+from peers.launching.nursery import nursery_or_cold
 from peers.report.progress import Progress
 from peers.run.home import Home
 from peers.run.run_toml import render
@@ -104,7 +105,7 @@ def run_demo(options: DemoOptions, console: Console, ending: ExitStack) -> Repor
 
     The dashboard ends with `ending`.
     """
-    with Children() as children:
+    with nursery_or_cold() as launcher, Children(launcher) as children:
         return _Story(options, children, console, ending).tell()
 
 

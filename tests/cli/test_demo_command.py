@@ -14,6 +14,7 @@ from peers.demo.children import ChildDied, Children
 from peers.demo.event_tail import EventTail
 from peers.demo.killing import Killing, Recovery
 from peers.demo.traffic import Traffic
+from peers.launching.cold import Cold
 from swarm import events as e
 
 DEADLINE_S = 60.0
@@ -37,7 +38,7 @@ def write(path: Path, *events: e.Event) -> None:
 
 
 def test_a_child_that_dies_is_named_with_its_last_lines(tmp_path: Path):
-    with Children() as children:
+    with Children(Cold()) as children:
         child = children.start("reader", ["events", str(tmp_path / "none.jsonl")], tmp_path / "out.txt")
         with pytest.raises(ChildDied, match=r"(?s)reader ended with code 2.*none\.jsonl: No such file"):
             children.wait_for(lambda: False, "nothing", DEADLINE_S)
@@ -46,35 +47,18 @@ def test_a_child_that_dies_is_named_with_its_last_lines(tmp_path: Path):
 
 
 def test_what_does_not_happen_is_named(tmp_path: Path):
-    with Children() as children, pytest.raises(TimeoutError, match="the miracle did not happen within 0 s"):
+    with Children(Cold()) as children, pytest.raises(TimeoutError, match="the miracle did not happen within 0 s"):
         children.wait_for(lambda: False, "the miracle", 0.1)
 
 
 def test_children_end_with_the_block_even_when_stopped_by_a_signal(tmp_path: Path):
     log = tmp_path / "log.jsonl"
     write(log, e.RunPaused("x"))
-    with Children() as children:
+    with Children(Cold()) as children:
         readers = [children.start(str(i), ["events", "-f", str(log)], tmp_path / f"{i}.txt") for i in range(2)]
         until(lambda: all(b"no step can start" in r.output.read_bytes() for r in readers))
         readers[1].send(signal.SIGSTOP)
     assert all(reader.code() is not None for reader in readers)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
-def test_children_do_not_outlive_a_killed_parent(tmp_path: Path):
-    log, pid = tmp_path / "log.jsonl", tmp_path / "pid"
-    write(log, e.RunPaused("x"))
-    code = (
-        "import sys, time; from pathlib import Path; from peers.demo.children import Child\n"
-        f"child = Child('c', ['events', '-f', {str(log)!r}], Path({str(tmp_path / 'out.txt')!r}), False)\n"
-        f"Path({str(pid)!r}).write_text(str(child.pid)); time.sleep(60)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code])
-    until(lambda: pid.exists() and pid.read_text() and b"no step can start" in (tmp_path / "out.txt").read_bytes())
-    parent.kill()
-    parent.wait()
-    status = Path(f"/proc/{pid.read_text()}/stat")
-    until(lambda: not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 # ---------------------------------------------------------------- the kill
@@ -101,7 +85,7 @@ MISSES = {
 
 @pytest.mark.parametrize("events", MISSES.values(), ids=MISSES.keys())
 def test_other_moments_are_left_alone(events: list[e.Event], tmp_path: Path):
-    with Children() as children:
+    with Children(Cold()) as children:
         victim = children.start("victim", ["events", "-f", str(_log(tmp_path))], tmp_path / "out.txt")
         write(tmp_path / "victim.jsonl", *events)
         killing = Killing(victim, "abc.1", EventTail(tmp_path / "victim.jsonl"), from_step=3, share=4)
@@ -111,7 +95,7 @@ def test_other_moments_are_left_alone(events: list[e.Event], tmp_path: Path):
 
 def test_it_kills_once_with_work_finished_and_in_hand(tmp_path: Path):
     log = tmp_path / "victim.jsonl"
-    with Children() as children:
+    with Children(Cold()) as children:
         victim = children.start("victim", ["events", "-f", str(_log(tmp_path))], tmp_path / "out.txt")
         killing = Killing(victim, "abc.1", EventTail(log), from_step=3, share=4)
         write(log, *forwarded("1:3", 0, 2, 4), *accumulated("1:3", 0))

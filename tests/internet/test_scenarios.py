@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from benchmarks.scenarios import IN_CI, IN_LONG_CI
 from peers.chaos.namespace import why_not
@@ -22,6 +25,31 @@ pytestmark = [
     pytest.mark.xdist_group("internet"),  # hosts of their own: beside other swarms, not after them
 ]
 
+
+@dataclass(frozen=True)
+class Shorter:
+    """A scenario with the same faults in fewer steps. Their pace keeps the time that a recovery needs."""
+
+    steps: int
+    pace: tuple[str, str] | None = None
+    microbatches: int | None = None
+    faults: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By name of a fault, what is different: its step or count."""
+
+
+LONG_PACE = ("80ms", "160ms")
+"""A step of two replicas takes a second."""
+SHORTER = {
+    "clock-skew": Shorter(24, ("50ms", "100ms"), faults={"jump": {"after_step": 3}, "newcomer": {"after_step": 6}}),
+    "hang-and-partition": Shorter(32, LONG_PACE, faults={"hang": {"after_step": 3}}),
+    "kills": Shorter(24, ("40ms", "80ms"), 8, {"in forward": {"count": 2}, "in backward": {"count": 8}}),
+    "nat-joins": Shorter(32, ("60ms", "120ms"), faults={"more": {"after_step": 3}, "kill": {"after_step": 14}}),
+    "partition": Shorter(32, LONG_PACE),
+    "slow-peer": Shorter(
+        16, faults={"four times slower": {"after_step": 5}, "its link gets worse": {"after_step": 10}}
+    ),
+}
+"""`python -m benchmarks.faults` plays the files as they are."""
 
 NAMES = [*IN_CI, *(pytest.param(name, marks=pytest.mark.long) for name in IN_LONG_CI)]
 
@@ -70,7 +98,7 @@ def test_as_expected(name: str, plays: Plays) -> None:
 
 
 def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
-    command = words(["kills"], tmp_path, "--network=relay")
+    command = words(["kills"], tmp_path / "runs", "--network=relay")
     played = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert played.returncode in (0, 3), played.stdout[-2000:] + played.stderr[-4000:]
     report = json.loads(played.stdout)
@@ -80,8 +108,29 @@ def test_without_root_hosts_are_ports_of_a_relay(tmp_path: Path) -> None:
 
 
 def words(names: list[str], folder: Path, *options: str) -> list[str]:
-    files = [str(SCENARIOS / f"{name}.toml") for name in names]
+    files = [str(scenario(name, folder.parent)) for name in names]
     return [sys.executable, "-P", "-m", "peers", "chaos", *files, "--json", "--dir", str(folder), *options]
+
+
+def scenario(name: str, folder: Path) -> Path:
+    """Its file, or a shorter one in `folder`."""
+    path = SCENARIOS / f"{name}.toml"
+    if name not in SHORTER:
+        return path
+    shorter = SHORTER[name]
+    told = tomllib.loads(path.read_text())
+    counts = {"run.steps": shorter.steps, "batch.microbatches": shorter.microbatches}
+    others = [text for text in told["set"] if text.partition("=")[0] not in {key for key, n in counts.items() if n}]
+    told["set"] = [*others, *(f"{key}={count}" for key, count in counts.items() if count)]
+    if shorter.pace:
+        told["pace"] = list(shorter.pace)
+    faults = {fault["name"]: fault for fault in told["fault"]}
+    for fault, changed in shorter.faults.items():
+        assert changed.keys() <= faults[fault].keys(), f"{name}: {fault} has no {', '.join(changed)}"
+        faults[fault].update(changed)
+    short = folder / path.name
+    short.write_text(tomli_w.dumps(told))
+    return short
 
 
 def good(report: dict[str, Any]) -> None:

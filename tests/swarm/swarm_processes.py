@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,8 +17,9 @@ from typing import TypeVar
 
 import psutil
 
-from peers.chaos.nursery import Child, Nursery
 from peers.demo.event_tail import EventTail
+from peers.launching.nursery import Nursery
+from peers.launching.process import Process as Launched
 from peers.run.home import Home
 from peers.run.verdict import archived_digests
 from swarm.events import ControlGiven, Event, PeerJoined, ProcessStarted, StepApplied
@@ -46,15 +45,20 @@ class Process:
     nursery: Nursery
     namespace: str | None = None
     """Of an emulated internet; None: it lives on this machine's."""
-    _child: Child | None = None
+    _child: Launched | None = None
     _known: list[tuple[float, Event]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._tail = EventTail(Home(self.home).events)
 
     def start(self, argv: Sequence[str]) -> None:
+        """Run a command that works in this home."""
+        self.run([*argv, "--home", str(self.home)])
+
+    def run(self, argv: Sequence[str]) -> None:
+        """Run a command that has no home."""
         self.home.parent.mkdir(parents=True, exist_ok=True)
-        self._child = self.nursery.start([*argv, "--home", str(self.home)], self.output, namespace=self.namespace)
+        self._child = self.nursery.start(argv, self.output, namespace=self.namespace)
 
     @property
     def pid(self) -> int:
@@ -202,6 +206,13 @@ class Swarm:
         peer.start(["join", invite or self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *given, *more])
         return peer
 
+    def assert_refused(self, name: str, invite: str, code: int, says: str, *more: str) -> None:
+        """A device that tries to join ends with that code and says why."""
+        before = self.peers[name].output.read_text() if name in self.peers else ""
+        peer = self.join(name, *more, invite=invite)
+        assert peer.wait_end() == code, peer.words()
+        assert says in peer.output.read_text().removeprefix(before), peer.words()
+
     def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:
         """Start peers so that the first gets stage 0, the next stage 1, and so on in turn.
 
@@ -292,12 +303,17 @@ class Swarm:
         assert version == self.manifest.run.steps
         assert digests == tuple(reference), self.words()
 
-    def assert_command_says_equal(self) -> None:
-        """`swarm-peer reference --against` trains the same, from the record of what the swarm has chosen."""
+    def assert_command_says_equal(self, *, whole: bool = True) -> None:
+        """`swarm-peer reference --against` trains the same, from the record of what the swarm has chosen.
+
+        `whole`: the archive holds the last step of the manifest, which nobody has changed.
+        """
         sets = [f"--set={text}" for text in self.sets]
-        words = ["reference", str(self.run_file), *sets, "--against", str(self.coordinator.home)]
-        told = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
-        assert told.returncode == 0, told.stdout + told.stderr
+        command = self._process("reference")
+        command.run(["reference", str(self.run_file), *sets, "--against", str(self.coordinator.home)])
+        assert command.wait_end() == 0, command.words()
+        if whole:
+            assert archived_digests(self.coordinator.home, self.manifest)[0] == self.manifest.run.steps
 
     def assert_replicas_identical(self) -> dict[int, dict[int, set[str]]]:
         """After every step, all that applied it on a stage have the same digest; returns them, by stage and step."""

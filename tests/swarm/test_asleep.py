@@ -14,9 +14,11 @@ from swarm.events import PeerFenced, PeerJoined, PeerLost, ProcessStarted, StepA
 def test_a_peer_that_slept_through_whole_steps_is_back_in_a_later_one(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = make_swarm("int8", "run.steps=40", "timing.step_budget_s=12")
+    swarm = make_swarm("int8", "run.steps=16", "timing.step_budget_s=12")
     swarm.coordinate()
-    swarm.join_stages(("p0", "p1", "p2", "p3"), {"p0": ("--fault=stop@MicrobatchForwarded:2,pass_id=1:2",)})
+    paced = dict.fromkeys(("p0", "p1", "p2", "p3"), ("--pace=0.04,0.08",))
+    paced["p0"] += ("--fault=stop@MicrobatchForwarded:2,pass_id=1:2",)
+    swarm.join_stages(tuple(paced), paced)
     p0 = swarm.peers["p0"]
     p0.wait_stopped()
     daemons = [child for child in psutil.Process(p0.pid).children() if "p2pd" in child.name()]

@@ -53,8 +53,8 @@ HIT = "1:2"
 _BESIDES = (
     CheckpointWritten | LoopBlocked | MessagesDropped | PeerWorked | StreamBroken | TrafficMeasured | ResourcesMeasured
 )
-LONG = "run.steps=25"
-"""For what must still find steps to do when it comes back."""
+LONG, PACE = "run.steps=14", "--pace=0.03,0.06"
+"""For what must still find steps to do when it comes back: few of them, each a third of a second at least."""
 
 
 def kill_p0_when_p4_stands_by(swarm: Swarm) -> None:
@@ -229,7 +229,7 @@ def restarted_by_supervisor(swarm: Swarm) -> None:
     assert first.actor != second.actor
     assert swarm.coordinator.of(PeerJoined, actor=second.actor, stage=0)
     assert {e.stage for e in p0.of(StateFetched)} == {0}  # once more where nobody keeps the first version any longer
-    assert p0.of(StepApplied, step=24)
+    assert p0.of(StepApplied, step=swarm.manifest.run.steps - 1)
 
 
 def coordinator_killed_mid_step(swarm: Swarm) -> None:
@@ -323,7 +323,8 @@ SCENARIOS = [
         stopped_and_continued,
         {"p0": f"stop@MicrobatchForwarded:1,pass_id={HIT}"},
         continue_p0_when_it_is_lost,
-        sets=("timing.step_budget_s=12", "run.steps=40"),  # long enough to come back before the end on a busy machine
+        sets=("timing.step_budget_s=12", "run.steps=16"),  # long enough to come back before the end on a busy machine
+        options=("--pace=0.04,0.08",),
     ),
     Scenario("libp2p daemon killed", daemon_killed, {"p0": f"daemon@MicrobatchForwarded:1,pass_id={HIT}"}),
     Scenario(
@@ -332,6 +333,7 @@ SCENARIOS = [
         {"p0": f"kill@MicrobatchAccumulated:1,pass_id={HIT}", "p2": "stop@StepApplied,step=4"},
         restart_p0,
         sets=(LONG, "timing.step_budget_s=600"),
+        options=(PACE,),
     ),
     Scenario(
         "coordinator killed mid-step",
@@ -369,6 +371,7 @@ SCENARIOS = [
         {"p0": f"stop@MicrobatchForwarded,pass_id={HIT}"},
         kill_p0_when_p4_stands_by,
         sets=(LONG, "timing.step_budget_s=600"),
+        options=(PACE,),
         standby=True,
     ),
     Scenario(

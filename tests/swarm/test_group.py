@@ -32,6 +32,8 @@ from swarm.events import (
 PEERS = ("p0", "p1", "p2", "p3")
 SETS = ("timing.step_budget_s=15", "timing.recruit_after_s=30")
 """A heartbeat of half a second: a silent leader is replaced after a second and a half."""
+PACED = dict.fromkeys(PEERS, ("--pace=0.04,0.08",))
+"""A step takes half a second at least, so few are enough for what must happen before the end."""
 
 Reference = Callable[[Swarm], tuple[str, ...]]
 
@@ -124,9 +126,9 @@ def test_a_follower_is_killed_and_nothing_changes(make_group: MakeGroup, referen
 
 def test_a_leader_that_stood_still_comes_back_to_find_another(make_group: MakeGroup, reference: Reference) -> None:
     """Two at once: the older one wakes in the midst of a step of its own."""
-    swarm = make_group(*SETS, "run.steps=60", "checkpoint.every=20")
+    swarm = make_group(*SETS, "run.steps=16", "checkpoint.every=8")
     old = swarm.start_group("--fault=stop@Frame,key=1:2/b0→m4")
-    swarm.join_stages(PEERS)
+    swarm.join_stages(PEERS, PACED)
     old.wait(lambda: any(c.of(LeadershipTaken) for c in swarm.coordinators.values() if c is not old), "another leader")
     new = swarm.coordinator
     new.wait_for(StepDecided, step=3)
@@ -138,9 +140,9 @@ def test_a_leader_that_stood_still_comes_back_to_find_another(make_group: MakeGr
 
 def test_all_coordinators_are_killed_and_start_again(make_group: MakeGroup, reference: Reference) -> None:
     """Without any invite: each knows from before where the others were. Peers have waited with their state."""
-    swarm = make_group(*SETS, "run.steps=30", "checkpoint.every=10")
+    swarm = make_group(*SETS, "run.steps=10", "checkpoint.every=4")
     leader = swarm.start_group()
-    swarm.join_stages(PEERS)
+    swarm.join_stages(PEERS, PACED)
     leader.wait_for(StepDecided, step=2)
     for process in swarm.coordinators.values():
         process.kill()
@@ -164,10 +166,10 @@ def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
     """
     internet = Namespaces(NetworkPlan()) if why_not() is None else Relays(NetworkPlan())
     with internet:
-        swarm = make_group(*SETS, "run.steps=60", "checkpoint.every=20")
+        swarm = make_group(*SETS, "run.steps=24", "checkpoint.every=8")
         swarm.on(internet, PEERS)
         old = swarm.start_group()
-        swarm.join_stages(PEERS)
+        swarm.join_stages(PEERS, PACED)
         old.wait_for(StepDecided, step=2)
         mine, others = swarm.host(old), [swarm.host(each) for each in swarm.followers()]
         pairs = [(other, mine) for other in others] + ([] if one_way else [(mine, other) for other in others])
@@ -178,7 +180,7 @@ def test_a_leader_that_is_cut_off_decides_nothing_and_another_leads(
         old.wait(lambda: swarm.coordinator is not old, "another leader")
         new = swarm.coordinator
         print(f"cut off; leads no more after {lost - cut:.2f} s, another after {new.at(LeadershipTaken) - cut:.2f} s")
-        new.wait_for(StepDecided, 10)
+        new.wait_for(StepDecided, 4)
         assert not [at for at, event in old.log if isinstance(event, StepDecided) and at > lost]
         internet.heal(pairs)
         old.wait_for(LeaderFollowed, leader=new.actor)

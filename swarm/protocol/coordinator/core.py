@@ -158,7 +158,7 @@ class CoordinatorCore:
         """Groups that do not reach each other, as last found; one group is all right."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames)
+        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames, settings.stage_least)
         weights = Weights(stage_costs, self.members, self._out)
         self._audits = Audits(settings, self.members)
         self._scheduler = Scheduler(

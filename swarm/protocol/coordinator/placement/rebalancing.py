@@ -173,7 +173,8 @@ class Rebalancing:
         needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
         others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
-        lacking = [needs[s] for s in free if s in barred and s not in others and needs]
+        alone = needs if others else self._settings.stage_least or needs
+        lacking = [alone[s] for s in free if s in barred and s not in others and needs]
         if lacking and barred.issuperset(free) and member.memory is not None:
             beside = f", {sum(others.values()) / 1e9:.3g} GB of it for others in its process" if others else ""
             return (

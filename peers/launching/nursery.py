@@ -4,7 +4,8 @@ Five processes that import torch cost ten seconds on two cores; forked here they
 as a program, with OPENBLAS_NUM_THREADS=1: only a process of a single thread may be forked. Requests and answers are
 JSON lines:
 
-→ {"argv": ["join", …], "output": "file", "namespace": path or null, "clock": path or null}     ← {"started": pid}
+→ {"argv": ["join", …], "output": "file", "file": path or null, "namespace": path or null, "clock": path or null,
+   "environment": {…}}                                   ← {"ready": pid}, once, and {"started": pid} for each request
                                                         ← {"ended": pid, "code": exit code, negative for a signal}
 
 A child is an independent process in every other respect. All children die with the nursery, and it with its parent.
@@ -12,24 +13,25 @@ A child is an independent process in every other respect. All children die with 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
 import os
+import runpy
 import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from peers.chaos import clock
 from peers.chaos.namespace import enter
+from peers.launching.cold import Cold
+from peers.launching.process import Launcher, LaunchFailed, Process, die_with_parent, open_output
 
 _START_S = 120.0
 """A limit against hangs, in seconds: importing everything takes seconds."""
@@ -59,66 +61,71 @@ _WARM = (
     "peers.stage.process",
     "peers.stage.seats",
 )
-_PR_SET_PDEATHSIG = 1
 
 
-@dataclass(slots=True, eq=False)
-class Child:
-    """A process of the nursery. Process ids are reused within the hour, so its end is recorded here."""
-
-    pid: int
-    code: int | None = None
-    """Exit code, negative for a signal; None while it lives."""
-
-
-class Nursery:
+class Nursery(Launcher):
     """The client of the nursery. Make it in the main thread: the nursery dies with the thread that made it."""
 
     def __init__(self) -> None:
+        """It imports while this process goes on; the first `start` waits for it."""
         single = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "peers.chaos.nursery"],
+            [sys.executable, "-P", "-m", "peers.launching.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the parent process
             env=os.environ | single,
         )
-        self._living: dict[int, Child] = {}
-        self._started: list[Child] = []
+        self._living: dict[int, Process] = {}
+        self._started: list[Process] = []
+        self._ready = self._gone = False
         self._changed = threading.Condition()
         threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait_ready(self) -> None:
+        """Wait until everything is imported. Raises LaunchFailed."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._started, _START_S), "the nursery does not start"
-            self._started.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            self._wait(lambda: self._ready)
 
     def start(
-        self, argv: Sequence[str], output: Path, *, namespace: str | None = None, clock: Path | None = None
-    ) -> Child:
-        """Fork a process that runs `swarm-peer ARGV…`.
-
-        `namespace`: path of its network namespace. `clock`: file with the offset of its clock.
-        """
+        self,
+        argv: Sequence[str],
+        output: Path,
+        *,
+        file: Path | None = None,
+        namespace: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        clock: Path | None = None,
+    ) -> Process:
+        """As any launcher's. `clock`: the file with the offset of its clock."""
         assert self._process.stdin is not None
-        shift = None if clock is None else str(clock)
-        order = {"argv": list(argv), "output": str(output), "namespace": namespace, "clock": shift}
+        order = {
+            "argv": list(argv),
+            "output": str(output),
+            "file": None if file is None else str(file),
+            "namespace": namespace,
+            "clock": None if clock is None else str(clock),
+            "environment": dict(environment or {}),
+        }
         with self._changed:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
-            assert self._changed.wait_for(lambda: self._started, _START_S), "the nursery does not answer"
+            self._wait(lambda: self._ready)
+            try:
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+                self._process.stdin.flush()
+            except OSError as error:
+                raise LaunchFailed(f"the nursery of processes has ended: {error}") from None
+            self._wait(lambda: bool(self._started))
             return self._started.pop()
 
     def close(self) -> None:
         """All its processes die at once."""
         self._process.kill()
         self._process.wait()
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        """Raises LaunchFailed."""
+        if not self._changed.wait_for(lambda: self._gone or reached(), _START_S) or self._gone:
+            raise LaunchFailed("the nursery of processes " + ("has ended" if self._gone else "does not answer"))
 
     def _listen(self) -> None:
         stdout: IO[bytes] | None = self._process.stdout
@@ -127,16 +134,36 @@ class Nursery:
             answer = json.loads(line)
             with self._changed:
                 if "ended" in answer:
-                    self._living.pop(answer["ended"]).code = answer["code"]
-                else:
-                    child = Child(next(iter(answer.values())))
+                    self._living.pop(answer["ended"]).ended(answer["code"])
+                elif "started" in answer:
+                    child = Process(answer["started"])
                     self._living[child.pid] = child
                     self._started.append(child)
+                else:
+                    self._ready = True
                 self._changed.notify_all()
+        with self._changed:
+            self._gone = True
+            for child in self._living.values():  # the kernel has killed them
+                child.ended(-signal.SIGKILL)
+            self._changed.notify_all()
+
+
+def nursery_or_cold() -> Launcher:
+    """A nursery, or cold starts where it cannot be had: outside Linux, or if importing starts threads."""
+    if sys.platform != "linux":
+        return Cold()
+    nursery = Nursery()
+    try:
+        nursery.wait_ready()
+    except LaunchFailed:
+        nursery.close()
+        return Cold()
+    return nursery
 
 
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     clock.install()
     for name in _WARM:
         importlib.import_module(name)
@@ -177,20 +204,21 @@ def _fork(order: Mapping[str, Any]) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        _die_with_parent()
+        die_with_parent()
         os.setpgid(0, 0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        file = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for source, target in ((nothing, 0), (file, 1), (file, 2)):
+        nothing, written = os.open(os.devnull, os.O_RDONLY), open_output(order["output"])
+        for source, target in ((nothing, 0), (written, 1), (written, 2)):
             os.dup2(source, target)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        os.environ.update(order["environment"])
+        tempfile.tempdir = None  # it may be another one now
         if order["namespace"] is not None:
             enter(order["namespace"])
         if order["clock"] is not None:
             clock.follow(Path(order["clock"]))
-        from peers.cli import main as swarm_peer
-
         try:
-            swarm_peer(order["argv"])
+            _run(order["file"], order["argv"])
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except BaseException:
@@ -199,6 +227,16 @@ def _fork(order: Mapping[str, Any]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _run(file: str | None, argv: list[str]) -> None:
+    if file is None:
+        from peers.cli import main as swarm_peer
+
+        swarm_peer(argv)
+    else:
+        sys.argv = [file, *argv]
+        runpy.run_path(file, run_name="__main__")
 
 
 def _report_ended() -> None:
@@ -214,10 +252,6 @@ def _report_ended() -> None:
 
 def _say(answer: dict[str, int]) -> None:
     os.write(1, json.dumps(answer).encode() + b"\n")
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 if __name__ == "__main__":
