@@ -155,7 +155,7 @@ class _Flow:
         self._history = History(Term(1), None, 0)
         stage_costs = StageCosts(course.stages)
         self._rebalancing = Rebalancing(settings, self._history, self._members, stage_costs, self._out)
-        failures = FailureHistory()
+        failures = FailureHistory(self._members.people)
         self._placement = Placement(
             _ME,
             settings,

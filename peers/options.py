@@ -24,6 +24,11 @@ def parse_bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
+def is_invite(text: str) -> bool:
+    """Whether an argument is an invite, as `read_invite` takes it, and not a home."""
+    return text == "-" or text.startswith(("swarm1-", "swarm2-", "@"))
+
+
 def parse_rate(text: str) -> int:
     """Bytes/s of `20Mbit`, `2.5MB` or `800 kbit/s`. Raises typer.BadParameter."""
     match = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([kKmMgG]?)(bit|bps|B)(?:/s)?\s*", text)
@@ -161,6 +166,14 @@ Bootstrap = Annotated[
     ),
 ]
 Archive = Annotated[Path | None, typer.Option("--archive", help="The archive's folder, if it is not in --home.")]
+ObserverInvite = Annotated[
+    str | None,
+    typer.Option(
+        "--invite",
+        help="An observer's invite: fetch the checkpoint from the coordinator's archive first. Its text, @FILE, "
+        "or - for standard input.",
+    ),
+]
 Dashboard = Annotated[
     str | None,
     typer.Option(

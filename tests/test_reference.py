@@ -94,16 +94,13 @@ class Corpus:
 class Pump:
     """Plays the core for `replicas` engines of every stage: one action, one answer."""
 
-    def __init__(self, of: RunManifest, *, replicas=1, graph_budget_bytes=1 << 30, seed=0):
+    def __init__(self, of: RunManifest, *, replicas=1, seed=0, **options):
         self.manifest = of
         self.random = random.Random(seed)
         self.format = BodyFormat(of)
         self.posts: queue.SimpleQueue = queue.SimpleQueue()
         self.stages = [
-            [
-                StageEngine(of, stage, post=self.posts.put, graph_budget_bytes=graph_budget_bytes)
-                for _ in range(replicas)
-            ]
+            [StageEngine(of, stage, post=self.posts.put, **options) for _ in range(replicas)]
             for stage in range(of.model.stages)
         ]
 
@@ -199,13 +196,20 @@ def test_two_shuffled_replicas_equal_the_reference(stages, codec):
     assert run_digest(digests) == expected.digest
 
 
-@pytest.mark.parametrize("budget", [0, 1 << 30], ids=["recompute all", "keep all"])
+GRAPHS = {
+    "recompute all": {"graph_budget_bytes": 0},
+    "keep all": {},
+    "recompute layers": {"recomputes_layers": True},
+}
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
 @pytest.mark.parametrize("codec", ["none", "int8"])
 @pytest.mark.parametrize("stages", [2, 4])
-def test_two_replicas_of_a_subspace_model_equal_the_reference(stages, codec, budget):
+def test_two_replicas_of_a_subspace_model_equal_the_reference(stages, codec, graphs):
     of = manifest(stages, codec, subspace=SUBSPACE)
     expected = train_reference(of, Corpus(of))
-    chains, digests = drive(of, replicas=2, seed=stages, graph_budget_bytes=budget)
+    chains, digests = drive(of, replicas=2, seed=stages, **GRAPHS[graphs])
     assert digests == expected.digests
     assert chains == [list(step.chains) for step in expected.steps]
 

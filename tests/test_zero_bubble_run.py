@@ -52,3 +52,10 @@ def test_a_peer_killed_with_weights_due(run: Run, stage: int, codec: str) -> Non
     assert swarm.digests() == swarm.reference()
     (fence,) = [event for event in swarm.events if isinstance(event, PeerFenced)]
     assert fence.stage == stage and fence.pass_id.endswith(":2") and fence.unfinished
+
+
+def test_a_run_that_splits_and_computes_layers_again_equals_the_reference(run: Run) -> None:
+    counted = Counted()
+    swarm = run(manifest("int8", 3, steps=4), hook=counted, splits=True, recomputes_layers=True)
+    assert swarm.digests() == swarm.reference()
+    assert counted.ordered == {stage: 4 * swarm.settings.microbatches for stage in range(3)}, "every one was split"

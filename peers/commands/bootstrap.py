@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peers.options import Announce, Bootstrap, Home, Json
+from peers.options import Announce, Home, Json
 from peers.run.home import BOOTSTRAP_HOME
 
 
@@ -18,15 +18,27 @@ def command(
         int, typer.Option("--port", min=0, max=65535, help="TCP port to listen on. 0: the last one used.")
     ] = 0,
     announce: Announce = None,
-    bootstrap: Bootstrap = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="INVITE",
+            help="Serve the members of this run only, and check their records. INVITE may be @FILE or -. "
+            "Default: serve everybody.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a bare DHT node with a lasting address, by which coordinators and peers enter (--bootstrap)."""
     from peers.run.home import Home as HomeFolder
+    from peers.run.invite_text import read_invite
     from peers.runtime.bootstrap import serve
     from peers.runtime.core_loop import exit_code
     from swarm.net.listening import listen_on
 
+    invite = None if run is None else read_invite(run)
+    if invite is not None and invite.key is None:
+        raise typer.BadParameter("an address is no invite: give what `coordinate` or `invite` has printed")
     console = Console(highlight=False)
 
     def show(addresses: list[str]) -> None:
@@ -38,5 +50,5 @@ def command(
             console.print(f"--bootstrap {address}", style="bold", soft_wrap=True)
 
     with HomeFolder.open(home) as opened:
-        serving = serve(opened, listen_on(port), tuple(announce or ()), tuple(bootstrap or ()), show)
+        serving = serve(opened, listen_on(port), tuple(announce or ()), None if invite is None else invite.key, show)
         raise typer.Exit(exit_code(serving))

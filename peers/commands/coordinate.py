@@ -15,6 +15,7 @@ from peers.options import Home as HomeOption
 from peers.run.forecast import Line
 from peers.run.home import COORDINATOR_HOME
 from swarm.manifest import RunManifest
+from swarm.net.passes import Pass
 
 
 def command(
@@ -45,6 +46,14 @@ def command(
             help="How many devices may join with the line that is printed. `swarm-peer invite` makes further passes.",
         ),
     ] = 8,
+    opened: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            help="Let everybody in, instead of --devices: the line that is printed never expires, and each device gets "
+            "a pass of its own, so many an hour. docs/trust.md says what an open run gives up.",
+        ),
+    ] = False,
     invite_file: Annotated[
         Path | None, typer.Option("--invite-file", help="Also write the invite to this file, for programs.")
     ] = None,
@@ -107,7 +116,7 @@ def command(
     from swarm.atomic import atomic_file, write_whole
     from swarm.net.listening import listen_on
 
-    def show_invite(invite: str, devices: int, fingerprint: str) -> None:
+    def show_invite(invite: str, given: Pass, fingerprint: str) -> None:
         for path in (Home(home).join_token, *([invite_file] if invite_file is not None else [])):
             with atomic_file(path) as file:
                 os.fchmod(file.fileno(), 0o600)  # whoever reads it can join
@@ -115,9 +124,8 @@ def command(
         if not as_json:
             console.print(f"run {run.manifest.run.name} ({run.manifest.hash[:16]}…); peers join with\n", soft_wrap=True)
             console.print(f"swarm-peer join {invite}\n", soft_wrap=True, style="bold")
-            console.print(
-                f"It lets {devices} devices in. The run is signed by organiser {fingerprint}\n", soft_wrap=True
-            )
+            who = "everybody" if given.open else f"{given.devices} devices"
+            console.print(f"It lets {who} in. The run is signed by organiser {fingerprint}\n", soft_wrap=True)
 
     show = print_json if as_json else Progress(console, steps=run.manifest.run.steps, data=run.manifest.data)
     if not as_json and run.manifest.audit.every and (why := run.manifest.prevents_audits):
@@ -137,13 +145,14 @@ def command(
         listeners=(show,),
         faults=tuple(Fault.parse(text, computes=False) for text in fault or ()),
         devices=devices,
+        open=opened,
         on_invite=show_invite,
     )
     if invite_file is not None:
         invite_file.parent.mkdir(parents=True, exist_ok=True)  # report its errors before the run begins
     shown = None if no_dashboard else companion(home, place, tensorboard, Console(highlight=False, stderr=as_json))
-    with Home.open(home) as opened, shown or nullcontext():
-        raise typer.Exit(exit_code(coordinate(run.manifest, opened, options)))
+    with Home.open(home) as own, shown or nullcontext():
+        raise typer.Exit(exit_code(coordinate(run.manifest, own, options)))
 
 
 def _dry_run(manifest: RunManifest, console: Console, as_json: bool, gpu: str | None, line: Line | None) -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from peers.options import Json
+from peers.options import Json, is_invite
 
 
 def command(
     homes: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="HOME...",
+            metavar="HOME...|INVITE",
             envvar="SWARM_PEER_HOME",
-            help="Homes of one run, running, finished or copied; the first is the organiser's. Default: the home of "
-            "this user with the latest activity.",
+            help="Homes of one run, running, finished or copied; the first is the organiser's. Or an observer's "
+            "invite, from `swarm-peer invite --role observe`: its text, @FILE, or - for standard input. Default: the "
+            "home of this user with the latest activity.",
         ),
     ] = None,
     address: Annotated[
@@ -49,7 +50,14 @@ def command(
         Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write the figures of steps for TensorBoard.")
     ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
+    keep_in: Annotated[
+        Path | None,
+        typer.Option(
+            "--home", help="With an invite: where this machine's key and copies are kept. Default: a folder per run."
+        ),
+    ] = None,
     companion: Annotated[bool, typer.Option("--companion", hidden=True)] = False,
+    observed: Annotated[bool, typer.Option("--observed", hidden=True)] = False,
     as_json: Json = False,
 ) -> None:
     """Show a run in the browser: live, replayed, or after its end. Ends with Ctrl-C, without effect on the run."""
@@ -59,6 +67,13 @@ def command(
 
     if companion:
         os.nice(10)
+    if homes and is_invite(str(homes[0])):
+        if len(homes) > 1:
+            raise typer.BadParameter("give one invite, and no home beside it", param_hint="INVITE")
+        words = _words(address, host, public, database, token_file, tensorboard)
+        _observe(str(homes[0]), keep_in, words, open_browser, as_json)
+    if keep_in is not None:
+        raise typer.BadParameter("it is for an invite alone: name a home without it", param_hint="--home")
     found = tuple(homes) if homes else (logged_home(None).path,)
     for home in found:
         if not home.is_dir():
@@ -73,7 +88,7 @@ def command(
                 flush=True,
             )
             return
-        print(f"dashboard: {addresses.organiser}", flush=True)
+        print(f"dashboard: {addresses.organiser or addresses.reader or addresses.plain}", flush=True)
         if addresses.reader is not None:
             print(f"to read only: {addresses.reader}", flush=True)
         if public:
@@ -81,7 +96,7 @@ def command(
         if open_browser:
             import webbrowser
 
-            webbrowser.open(addresses.organiser)
+            webbrowser.open(addresses.organiser or addresses.reader or addresses.plain)
 
     serve(
         DashboardOptions(
@@ -92,7 +107,47 @@ def command(
             public=public,
             hosts=tuple(host or ()),
             tensorboard=tensorboard,
+            observed=observed,
             ends_with_parent=companion,
         ),
         ready,
     )
+
+
+def _words(
+    address: str | None,
+    host: list[str] | None,
+    public: bool,
+    database: Path | None,
+    token_file: Path | None,
+    tensorboard: Path | None,
+) -> list[str]:
+    """The options of the dashboard that shows the copies."""
+    valued: list[tuple[str, object]] = [("--address", address), *(("--host", name) for name in host or ())]
+    valued += [("--database", database), ("--token-file", token_file), ("--tensorboard", tensorboard)]
+    given = [word for name, value in valued if value is not None for word in (name, str(value))]
+    return [*given, *(["--public"] if public else []), "--observed"]
+
+
+def _observe(text: str, keep_in: Path | None, words: list[str], open_browser: bool, as_json: bool) -> NoReturn:
+    """Copy the coordinators' logs as they grow, and have a second process show them."""
+    from peers.dashboard.companion import Companion
+    from peers.observer.errands import run
+    from peers.observer.process import observe
+    from peers.observer.visit import home_of
+    from peers.run.home import Home
+    from peers.run.invite_text import read_invite
+
+    invite = read_invite(text)
+
+    def tell(text: str) -> None:
+        shown = text.removeprefix("dashboard: ")
+        print(json.dumps({"address": shown}) if as_json else text, flush=True)
+        if open_browser and shown != text:
+            import webbrowser
+
+            webbrowser.open(shown)
+
+    with Home.open(home_of(invite, keep_in)) as home, Companion([str(home.path), *words], tell):
+        run(observe(invite, home))
+    raise typer.Exit

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,10 +16,9 @@ import typer
 
 from peers.options import Json
 from peers.run.home import logged_home
-from swarm.events import Event, from_record
+from swarm.events import Event, LogTail, from_record, parts_of
 
 _POLL_S = 0.1
-_READ_BYTES = 1 << 16
 
 
 def command(
@@ -65,23 +66,15 @@ def _check_kinds(kinds: frozenset[str]) -> None:
 
 
 def _lines(path: Path, follow: bool) -> Iterator[bytes]:
-    """Whole lines. A torn last line is read again each time: a restarted writer replaces it."""
-    position, size = 0, _READ_BYTES
-    with path.open("rb", buffering=0) as file:
-        while True:
-            file.seek(position)
-            chunk = file.read(size)
-            whole, newline, _ = chunk.rpartition(b"\n")
-            if newline:
-                position += len(whole) + 1
-                size = _READ_BYTES
-                yield from (line + newline for line in whole.split(newline))
-            elif len(chunk) == size:
-                size *= 2  # a line longer than that
-            elif follow:
-                time.sleep(_POLL_S)
-            else:
-                return
+    """Whole lines of all parts of the log. A torn last line is read again each time: a restarted writer replaces it."""
+    if not path.exists() and not parts_of(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    tail = LogTail(path)
+    while True:
+        yield from tail.lines()
+        if not follow:
+            return
+        time.sleep(_POLL_S)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from peers.options import Archive, Home, Json, Version
+from peers.options import Archive, Home, Json, ObserverInvite, Version
 from peers.run.home import COORDINATOR_HOME
 from peers.run.home import Home as HomeFolder
 from swarm.events.wording import amount, printable
@@ -24,6 +24,7 @@ def command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write.")],
     home: Home = COORDINATOR_HOME,
     archive: Archive = None,
+    invite: ObserverInvite = None,
     kind: Annotated[
         Format, typer.Option("--format", help="hf: for transformers.LlamaForCausalLM; native: for `generate --export`.")
     ] = Format.HF,
@@ -36,6 +37,10 @@ def command(
     from swarm.state.export import export_hf, export_native
 
     refused = Refused()
+    if invite is not None:
+        from peers.observer.errands import fetched
+
+        archive = fetched(invite, home, archive, version)
     trained = open_archived(archive or HomeFolder(home).archive, version, refused)
     export = export_hf if kind is Format.HF else export_native
     written = export(trained.archive, trained.manifest, trained.tokenizer, out, trained.version, force=force)

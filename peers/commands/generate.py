@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from peers.options import Archive, Home, Json, Version
+from peers.options import Archive, Home, Json, ObserverInvite, Version
 from peers.run.home import COORDINATOR_HOME
 from peers.run.home import Home as HomeFolder
 from swarm.manifest import ManifestError
@@ -18,6 +18,7 @@ def command(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The beginning of the text.")] = "The ",
     home: Home = COORDINATOR_HOME,
     archive: Archive = None,
+    invite: ObserverInvite = None,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="DIR", help="A model that `export --format native` wrote, instead."),
@@ -44,9 +45,13 @@ def command(
     refused = Refused()
     model: Source
     if export is None:
+        if invite is not None:
+            from peers.observer.errands import fetched
+
+            archive = fetched(invite, home, archive, version)
         trained = open_archived(archive or HomeFolder(home).archive, version, refused)
         manifest, model, path, version = trained.manifest, trained.archive, trained.tokenizer, trained.version
-    elif archive is not None or version is not None:
+    elif archive is not None or version is not None or invite is not None:
         raise typer.BadParameter("an export is one version of one model: give --export alone")
     else:
         exported = open_native(export)

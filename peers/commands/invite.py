@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from typing import Annotated
@@ -13,6 +14,11 @@ from peers.run.home import COORDINATOR_HOME
 
 _DEFAULT_S = 30 * 86_400
 _UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+class PassRole(enum.StrEnum):
+    PEER = "peer"
+    OBSERVE = "observe"
 
 
 def parse_duration(text: str) -> int:
@@ -35,20 +41,28 @@ def command(
             help="How long the pass and its devices are good for: 12h, 30d, 8w. Default: 30d.",
         ),
     ] = None,
+    role: Annotated[
+        PassRole,
+        typer.Option(
+            "--role",
+            help="peer: its devices join and compute. observe: they only see the run, with `swarm-peer dashboard`.",
+        ),
+    ] = PassRole.PEER,
     home: Home = COORDINATOR_HOME,
     as_json: Json = False,
 ) -> None:
-    """Make a pass, and print the line that its owner joins with. The coordinator need not run, nor be told.
+    """Make a pass, and print the line that its owner uses. The coordinator need not run, nor be told.
 
-    A device is a home of `swarm-peer join`; each further seat of a machine counts as one, too.
+    A device is a home of `swarm-peer join` or of an observer; each further seat of a machine counts as one, too.
     """
     import time
 
-    from peers.coordinator.invites import invite_of
+    from peers.coordinator.invites import invite_of, line_of, role_of
 
-    token, given = invite_of(home, name, devices, int(time.time()) + (expires or _DEFAULT_S))
+    observes = role is PassRole.OBSERVE
+    token, given = invite_of(home, name, devices, int(time.time()) + (expires or _DEFAULT_S), observes=observes)
     if as_json:
-        shown = {"invite": token, "name": given.name, "devices": given.devices, "expires_at": given.expires_at}
-        print(json.dumps(shown))
+        facts = {"name": given.name, "role": role_of(given), "devices": given.devices, "expires_at": given.expires_at}
+        print(json.dumps({"invite": token, "line": line_of(token, given), **facts}))
         return
-    print(f"swarm-peer join {token}")
+    print(line_of(token, given))

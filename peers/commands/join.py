@@ -147,6 +147,10 @@ def command(
 
     console = Console(highlight=False)
     where = read_invite(invite)
+    if where.observes:
+        raise typer.BadParameter(
+            "it is for observing the run, not for taking part: use `swarm-peer dashboard INVITE`", param_hint="INVITE"
+        )
     place = None if dashboard is None else Place.parse(dashboard)
     if compiled and schedule is Schedule.ZERO_BUBBLE:
         raise typer.BadParameter(

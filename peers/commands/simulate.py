@@ -23,7 +23,8 @@ def command(
         typer.Option(
             "--scenario",
             help="mixed, calm, storm, imported, delta, averaging, auto, tied, group, election, joining, moves, "
-            "audited, seats, controls, unlike, insiders, diverging, or a kind of fault (a wrong name: all).",
+            "audited, seats, controls, unlike, insiders, passes, alone, diverging, or a kind of fault (a wrong name: "
+            "all).",
         ),
     ] = "mixed",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes to run in.")] = 1,

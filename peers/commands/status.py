@@ -21,6 +21,7 @@ from peers.fold.facts import facts_in
 from peers.fold.views import people_view, status_view
 from peers.options import AnyHome, Json
 from peers.run.home import logged_home
+from swarm.events import LogTail
 from swarm.events.wording import amount, printable, rate, replicas
 
 _MARKS = tuple(f'"kind":"{kind}"'.encode() for kind in NOISE)
@@ -28,6 +29,14 @@ _MOST_SHOWN = 200
 
 
 def command(
+    invite: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INVITE",
+            help="An observer's invite, from `swarm-peer invite --role observe`: ask the coordinator that leads for "
+            "the run's state. Its text, @FILE, or - for standard input.",
+        ),
+    ] = None,
     home: AnyHome = None,
     contributions: Annotated[
         bool,
@@ -38,7 +47,15 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the state of a peer or coordinator, from its home: last step, loss, peers per stage, last trouble."""
+    """Show the state of a peer or coordinator, from its home: last step, loss, peers per stage, last trouble.
+
+    With an observer's invite: the state of the run, as its coordinator knows it.
+    """
+    if invite is not None:
+        if contributions:
+            raise typer.BadParameter("it is for a home: `swarm-peer dashboard INVITE` shows contributions")
+        _show_state_of_run(invite, home, as_json)
+        return
     folder = logged_home(home)
     if contributions:
         _show_contributions(_whole_run(folder.path), facts_in(folder.path), as_json)
@@ -55,22 +72,32 @@ def command(
         _show(status, process)
 
 
+def _show_state_of_run(text: str, home: Path | None, as_json: bool) -> None:
+    from peers.observer.errands import run, state_of_run
+    from peers.observer.visit import home_of
+    from peers.run.home import Home
+    from peers.run.invite_text import read_invite
+
+    invite = read_invite(text)
+    state = run(state_of_run(invite, Home(home_of(invite, home))))
+    print(json.dumps(state) if as_json else printable(str(state.get("text", ""))))
+
+
 def folded(log: Path) -> RunState:
     """The state after the last event of `log`; records of other releases and a torn last line are skipped."""
     state, source = RunState(), ""
-    with log.open("rb") as file:
-        for line in file:
-            if any(mark in line[:100] for mark in _MARKS):
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(record, dict):
-                continue
-            if record.get("kind") == "ProcessStarted":
-                source = "coordinator" if record.get("role") == "coordinator" else str(record.get("actor"))
-            apply_record(state, record, record.get("at", 0.0), source)
+    for line in LogTail(log).lines():
+        if any(mark in line[:100] for mark in _MARKS):
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(record, dict):
+            continue
+        if record.get("kind") in ("ProcessStarted", "LogContinued"):
+            source = "coordinator" if record.get("role") == "coordinator" else str(record.get("actor"))
+        apply_record(state, record, record.get("at", 0.0), source)
     return state
 
 

@@ -45,6 +45,8 @@ def way_in(home: OpenHome, given: Invite | None) -> Invite | None:
     if given is not None:
         if given.ticket is None:
             raise invites.InviteError("an address is no invite: give --invite what the other coordinator has printed")
+        if given.observes:
+            raise invites.InviteError("an observer's invite: give --invite what the other coordinator has printed")
         return given
     return invites.parse(path.read_text()) if path.exists() else None
 

@@ -21,7 +21,7 @@ from swarm.compute.ladders import ladders
 from swarm.data.folder import TOKENIZER_FILE
 from swarm.data.reader import CorpusReader
 from swarm.data.tokenizer import Tokenizer
-from swarm.events import CheckpointArchived, CheckpointRefused, EventLog
+from swarm.events import CheckpointArchived, CheckpointRefused, EventLog, Rotation, whole_log
 from swarm.manifest import RunManifest
 from swarm.models.kinds import parameter_shapes
 from swarm.protocol.controls import Controls
@@ -32,6 +32,9 @@ from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.archive import Archive
 from swarm.state.layout import shard_limit
+
+PART_BYTES = 64 << 20
+"""Of a part of the event log. No part is dropped."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ class Durable:
         tokenizer = Tokenizer.load(options.corpus / TOKENIZER_FILE) if manifest.data.kind == "text" else None
         check_archive(home.archive, manifest.hash)
         record = (GroupRecord if several else DecisionRecord)(home.decisions, manifest.hash)
-        logs = (home.events, *sorted(home.mirrors.glob("*.jsonl")))
+        logs = (*whole_log(home.events), *sorted(home.mirrors.glob("*.jsonl")))
         unlogged = await asyncio.to_thread(untold, record.commands, logs)
-        log = EventLog(home.events, time.time)
+        log = EventLog(home.events, time.time, Rotation(PART_BYTES, daily=True))
         log.listeners.extend((*options.listeners, Metrics(home.metrics), *options.faults))
         describe_archive(home.archive, manifest, None if tokenizer is None else tokenizer.raw)
         archive = _archive(manifest, home, log, several)

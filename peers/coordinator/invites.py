@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +21,64 @@ class Listed:
     """A pass, and how it stands in the decision record."""
 
     given: Pass
-    joined: int
-    """Devices that have joined with it."""
+    peers: tuple[str, ...]
+    """Peer ids of the devices that have joined with it, or observe."""
     expelled: int
     """Of these, how many are expelled from the run."""
     revoked: bool
+
+    @property
+    def joined(self) -> int:
+        return len(self.peers)
 
     def state(self, now: float) -> str:
         """In a word or two. `now`: Unix seconds."""
         if self.revoked:
             return "revoked"
+        if self.given.open:
+            return "open to everybody"
         if self.expelled >= EXPELLED_OF_A_PASS:
             return f"closed: {self.expelled} devices are expelled"
         if now >= self.given.expires_at:
             return "expired"
         return "used up" if self.joined >= self.given.devices else "open"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, now: float) -> dict[str, Any]:
+        """`now`: Unix seconds."""
         return {
             "name": self.given.name,
             "serial": self.given.serial.hex(),
+            "role": role_of(self.given),
+            "open": self.given.open,
             "devices": self.given.devices,
             "joined": self.joined,
+            "peers": list(self.peers),
             "expelled": self.expelled,
             "expires_at": self.given.expires_at,
             "revoked": self.revoked,
+            "state": self.state(now),
         }
 
 
-def invite_of(path: Path, name: str, devices: int, expires_at: int) -> tuple[str, Pass]:
+def role_of(given: Pass) -> str:
+    """As `invite --role` takes it."""
+    return "observe" if given.observes else "peer"
+
+
+def line_of(token: str, given: Pass) -> str:
+    """The command line that the owner of an invite uses."""
+    return f"swarm-peer {'dashboard' if given.observes else 'join'} {token}"
+
+
+def invite_of(path: Path, name: str, devices: int, expires_at: int, *, observes: bool = False) -> tuple[str, Pass]:
     """A new invite from the home at `path`, and its pass. Raises PassBookError, PassError, InviteError, OSError."""
     home = Home(path)
     printed = _printed(home)
     key = organiser_key(home) if home.organiser_key.exists() else None
     if key is None or key_fingerprint(key.public_key().public_bytes_raw()) != printed.fingerprint:
         raise PassBookError(f"the organiser's key of this run is not in {home.path}: use the home that began the run")
-    ticket = book_of(path).issue(key, name, devices, expires_at)
-    where = Invite(printed.addresses, printed.coordinator, printed.run_hash, printed.fingerprint, ticket)
-    return where.encode(), ticket.given
+    ticket = book_of(path).issue(key, name, devices, expires_at, observes=observes)
+    return replace(printed, ticket=ticket).encode(), ticket.given
 
 
 def book_of(path: Path) -> PassBook:
@@ -77,9 +97,16 @@ def listed(path: Path) -> list[Listed]:
     rows = []
     for ticket in PassBook(home, run_hash).tickets():
         given = ticket.given
-        devices = controls.came_with(given.serial.hex())
-        rows.append(Listed(given, len(devices), len(devices & expelled), given.serial.hex() in revoked))
+        devices = controls.came_with(given.serial.hex()) if not given.open else _of_open(given, controls)
+        rows.append(Listed(given, tuple(sorted(devices)), len(devices & expelled), given.serial.hex() in revoked))
     return rows
+
+
+def _of_open(given: Pass, controls: Controls) -> frozenset[str]:
+    """Devices that came with an open pass: each has a pass of its own."""
+    return frozenset(
+        device.peer for device in controls.admitted if device.serial == given.of_device(device.peer).serial.hex()
+    )
 
 
 def _printed(home: Home) -> Invite:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.events import mend_torn_tail
+from swarm.events import WholeLog, mend_torn_tail
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import MAX_LOG_BYTES, LogChunk, LogWant, Message
 
@@ -118,29 +118,26 @@ class Copy:
         return False
 
 
-def chunk_of(log: Path, want: LogWant) -> LogChunk | None:
-    """The requested part of a log: whole lines, as far as they fit. None: there is none. Raises OSError."""
+def chunk_of(log: Path, want: LogWant, most: int = MAX_LOG_BYTES) -> LogChunk | None:
+    """The requested part of a log: whole lines, as far as they fit into `most` bytes. None: there is none.
+
+    Raises OSError.
+    """
     name = name_of(log)
     if name is None:
         return None
     same = want.log == name and want.before == _before(log, want.offset, b"")
     offset = want.offset if same else 0
-    with log.open("rb") as file:
-        file.seek(offset)
-        lines = file.read(MAX_LOG_BYTES)
+    lines = WholeLog(log).read(offset, most)
     whole = lines[: lines.rfind(b"\n") + 1]
-    if not whole and len(lines) == MAX_LOG_BYTES:
+    if not whole and len(lines) == most:
         whole = lines  # part of a longer line
     return LogChunk(name, offset, whole) if whole else None
 
 
 def name_of(log: Path) -> str | None:
     """A hash of the first line; None while there is none."""
-    try:
-        with log.open("rb") as file:
-            first = file.readline(_FIRST)
-    except FileNotFoundError:
-        return None
+    first = WholeLog(log).first_line(_FIRST)
     return hashlib.sha256(first).hexdigest() if first.endswith(b"\n") or len(first) == _FIRST else None
 
 
@@ -148,7 +145,6 @@ def _before(log: Path, size: int, begun: bytes) -> str:
     """A hash of the last bytes of the first `size` of a log, and of the begun line after them."""
     tail = b""
     if size:
-        with log.open("rb") as file:
-            file.seek(max(0, size - _BEFORE))
-            tail = file.read(min(size, _BEFORE))
+        start = max(0, size - _BEFORE)
+        tail = WholeLog(log).read(start, size - start)
     return hashlib.sha256((tail + begun)[-_BEFORE:]).hexdigest()

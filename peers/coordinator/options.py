@@ -9,6 +9,7 @@ from pathlib import Path
 from peers.runtime.fault import Fault
 from swarm.events import EventListener
 from swarm.net.invite import Invite
+from swarm.net.passes import Pass
 from swarm.state.initial import InitialParameters
 
 
@@ -18,6 +19,8 @@ class CoordinateOptions:
     listen: tuple[str, ...]
     devices: int
     """How many may join with the invite that is printed."""
+    open: bool = False
+    """Whether everybody may join with that invite, each device with a pass of its own."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     invite: Invite | None = None
@@ -28,5 +31,5 @@ class CoordinateOptions:
     """Bytes/s that may be sent; None: no limit."""
     listeners: tuple[EventListener, ...] = ()
     faults: tuple[Fault, ...] = ()
-    on_invite: Callable[[str, int, str], None] = field(default=lambda invite, devices, fingerprint: None)
-    """Given the invite, how many devices may join with it, and the fingerprint of the organiser's key."""
+    on_invite: Callable[[str, Pass, str], None] = field(default=lambda invite, given, fingerprint: None)
+    """Given the invite, its pass, and the fingerprint of the organiser's key."""

@@ -11,12 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.run.home import Home
 from swarm.atomic import atomic_file, write_whole
-from swarm.net.passes import Ticket, check_name
+from swarm.net.passes import MAX_DEVICES, NEVER, Ticket, check_name
 
 PRINTED = "printed"
 """Name of the pass in the line that `coordinate` prints."""
 PRINTED_S = 365 * 86_400
 """How long that pass is good for."""
+OPEN = "open"
+"""Name of the pass of an open run, which everybody may have."""
 
 
 class PassBookError(ValueError):
@@ -51,11 +53,20 @@ class PassBook:
             raise PassBookError(f"no pass is called {name[:40]!r}: `swarm-peer invites` lists them")
         return named[-1]
 
-    def issue(self, organiser: Ed25519PrivateKey, name: str, devices: int, expires_at: int) -> Ticket:
+    def issue(
+        self,
+        organiser: Ed25519PrivateKey,
+        name: str,
+        devices: int,
+        expires_at: int,
+        *,
+        observes: bool = False,
+    ) -> Ticket:
         """A new pass, which is on disk when this returns. Raises PassBookError, PassError, OSError."""
         if any(ticket.given.name == check_name(name) for ticket in self.tickets()):
             raise PassBookError(f"there is a pass called {name!r} already: choose another name")
-        return self._kept(Ticket.issue(organiser, self._run_hash, name, devices, expires_at))
+        ticket = Ticket.issue(organiser, self._run_hash, name, devices, expires_at, observes=observes)
+        return self._kept(ticket)
 
     def printed(self, organiser: Ed25519PrivateKey, devices: int) -> Ticket:
         """The pass of the printed line: that of before, unless it has expired or is for fewer devices.
@@ -67,6 +78,13 @@ class PassBook:
             if ticket.given.expires_at > now + PRINTED_S / 2 and ticket.given.devices >= devices:
                 return ticket
         return self._kept(Ticket.issue(organiser, self._run_hash, PRINTED, devices, int(now) + PRINTED_S))
+
+    def open_to_all(self, organiser: Ed25519PrivateKey) -> Ticket:
+        """The pass of an open run, the same at every start. Raises PassBookError, PassError, OSError."""
+        for ticket in self.tickets():
+            if ticket.given.open:
+                return ticket
+        return self._kept(Ticket.issue(organiser, self._run_hash, OPEN, MAX_DEVICES, NEVER, open=True))
 
     def _kept(self, ticket: Ticket) -> Ticket:
         self._folder.mkdir(mode=0o700, exist_ok=True)

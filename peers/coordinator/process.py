@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import Coroutine
 from importlib.metadata import version
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peers.coordinator.charter import check_place, signed_manifest, way_in
 from peers.coordinator.control_socket import ControlSocket
@@ -12,15 +14,18 @@ from peers.coordinator.doorman import Doorman
 from peers.coordinator.driver import CoordinatorDriver
 from peers.coordinator.durable import Durable
 from peers.coordinator.feeder import Feeder
+from peers.coordinator.gallery import Gallery, archived
 from peers.coordinator.mirror import Mirror
 from peers.coordinator.options import CoordinateOptions
 from peers.coordinator.organiser_key import organiser_key
 from peers.coordinator.pass_book import PassBook
 from peers.coordinator.registrar import Registrar
 from peers.coordinator.steward import Steward
+from peers.coordinator.turnstile import Turnstile
 from peers.coordinator.twins import Twins
 from peers.run.home import OpenHome
 from peers.runtime import lasting_port
+from peers.runtime.address_book import AddressBook
 from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.directory import Directory
 from peers.runtime.link_probe import PROBES, Prober
@@ -28,7 +33,6 @@ from peers.runtime.organisers import addresses_by_peer, members_of
 from peers.runtime.run_observer import RunObserver
 from peers.runtime.signals import leaving_signals
 from peers.runtime.state_request import StateRequest
-from swarm.buffer import Buffer
 from swarm.compute.payload import largest_payload
 from swarm.events import (
     ClockDiffers,
@@ -37,7 +41,7 @@ from swarm.events import (
     TrafficMeasured,
 )
 from swarm.manifest import RunManifest, SignedManifest, key_fingerprint
-from swarm.net.bulk import BulkError, Transfer
+from swarm.net.bulk import ADDRESSES, BulkError, Transfer
 from swarm.net.door import Door
 from swarm.net.handshake import Role
 from swarm.net.host import Host, HostError, PortTaken
@@ -45,6 +49,7 @@ from swarm.net.identity import Identity
 from swarm.net.invite import MAX_ADDRESSES, Invite
 from swarm.net.network import Network
 from swarm.net.passes import Ticket
+from swarm.net.run_key import RunKey
 from swarm.net.uplink import Uplink
 from swarm.protocol.controls import Controls
 from swarm.protocol.coordinator.commands import given
@@ -55,7 +60,6 @@ from swarm.protocol.messages import Join, LogChunk, LogWant, Message, Status, Tw
 from swarm.protocol.raft.member import GroupMember
 from swarm.protocol.settings import Settings
 from swarm.state.error import StateError
-from swarm.state.transfer import HEADER_BYTES, iter_file_chunks
 
 _LOOK_EVERY_S = 0.5
 
@@ -70,13 +74,15 @@ async def coordinate(manifest: RunManifest, home: OpenHome, options: CoordinateO
     key = organiser_key(home)
     durable = await Durable.opened(manifest, home, options)
     several = len(members_of(manifest)) > 1
-    host = await _start_host(home, options, () if invite is None else invite.addresses, several)
+    run_key = None if invite is None else invite.key
+    run_key = run_key or RunKey.derive(key, manifest.hash)
+    host = await _start_host(home, options, run_key, () if invite is None else invite.addresses, several)
     try:
         if host.clock_correction_s:
             durable.log.append(ClockDiffers(host.clock_correction_s))
         signed = await signed_manifest(manifest, home, host, invite, key)
         settings = await durable.settings()
-        ticket = PassBook(home, manifest.hash).printed(key, options.devices) if invite is None else invite.ticket
+        ticket = _printed(PassBook(home, manifest.hash), key, options) if invite is None else invite.ticket
         assert ticket is not None
         return await CoordinatorProcess(durable, home, options, host, signed, invite, ticket, settings).run()
     finally:
@@ -133,17 +139,34 @@ class CoordinatorProcess:
         self._doorman = Doorman(network, self._controls, lambda: self.core.known)
         admitted = lambda: self._doorman.look(asyncio.get_running_loop().time())  # noqa: E731
         registrar = Registrar(
-            manifest.hash, Identity.load(home.identity), self._controls, self.driver.command, admitted
+            manifest.hash,
+            Identity.load(home.identity),
+            self._controls,
+            self.driver.command,
+            admitted,
+            turnstile=Turnstile() if options.open else None,
         )
         network.register(registrar.certificate)
         self.driver.attach(network)
         self._addresses = addresses_by_peer(() if invite is None else invite.addresses)
         given = {other: self._addresses[other.peer] for other in others if other.peer in self._addresses}
-        self._directory = Directory(
-            host, network, manifest.hash, Role.COORDINATOR, lambda: (None, -1, 0.0), given, notebook=home.notebook
+        self._book = AddressBook(manifest.hash)
+        self.directory = Directory(
+            host,
+            network,
+            manifest.hash,
+            Role.COORDINATOR,
+            lambda: (None, -1, 0.0),
+            given,
+            notebook=home.notebook,
+            coordinators=others,
+            book=self._book,
         )
-        self._directory.need(others)
-        self._control = ControlSocket(home.path, Steward(self.driver, self.core).answer)
+        self.directory.need(others)
+        steward = Steward(self.driver, self.core)
+        self._control = ControlSocket(home.path, steward.answer)
+        gallery = Gallery(home, durable.archive, me.peer, [other.peer for other in others], steward.status)
+        network.show(gallery.answer)
 
     async def run(self) -> str:
         """Until the run is finished or a signal comes; returns why."""
@@ -183,7 +206,7 @@ class CoordinatorProcess:
 
     def _background(self, own: tuple[str, ...]) -> list[Coroutine[object, object, None]]:
         work: list[Coroutine[object, object, None]] = [
-            self._directory.run(),
+            self.directory.run(),
             self._doorman.run(),
             self._fail_when_daemon_dies(),
         ]
@@ -194,23 +217,21 @@ class CoordinatorProcess:
 
     def find(self, sender: Actor) -> None:
         """Have the address book find a member, and all others that the core knows."""
-        if not self._directory.wants(sender):
-            self._directory.need((*self._others, sender, *self.core.known))
+        if not self.directory.wants(sender):
+            self.directory.need((*self._others, sender, *self.core.known))
 
     # ------------------------------------------------------------ what the network asks
 
     async def _serve(self, requester: Actor, raw: bytes) -> Transfer:
         if raw in PROBES:
             return await self._prober.answer(requester, raw)
+        if raw.startswith(ADDRESSES):
+            answer = self._book.answer(requester, raw)
+            self.directory.noted(requester.peer)
+            return answer
         if requester not in self.core.known and requester not in self._others:
             raise BulkError("the archive is for the members of the run: join it first")
-        request = StateRequest.decode(raw)
-        try:
-            checkpoint = self._durable.archive.checkpoint(request.stage, request.version)
-        except StateError as error:
-            raise BulkError(str(error)) from None
-        chunks = iter_file_chunks(checkpoint, self._manifest.hash)
-        return Transfer(HEADER_BYTES + checkpoint.nbytes, _async(chunks))
+        return archived(self._durable.archive, StateRequest.decode(raw))
 
     def _controls(self) -> Controls:
         """What stands in the record."""
@@ -230,12 +251,12 @@ class CoordinatorProcess:
     def _invite_with(self, addresses: tuple[str, ...]) -> None:
         fingerprint = key_fingerprint(self._signed.public_key)
         where, run_hash = addresses[:MAX_ADDRESSES], self._manifest.hash
-        token = Invite(where, self._host.peer_id, run_hash, fingerprint, self._ticket).encode()
-        self._options.on_invite(token, self._ticket.given.devices, fingerprint)
+        token = Invite(where, self._host.peer_id, run_hash, fingerprint, self._ticket, self._host.key).encode()
+        self._options.on_invite(token, self._ticket.given, fingerprint)
 
     async def _invite_to_all(self, own: tuple[str, ...]) -> None:
         """Once it is known where all coordinators are, an invite that leads to each of them."""
-        addresses_of = self._directory.addresses_of
+        addresses_of = self.directory.addresses_of
         while not all(addresses_of(other.peer) for other in self._others):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_EVERY_S)
         share = max(1, MAX_ADDRESSES // (1 + len(self._others)))
@@ -253,6 +274,10 @@ class _Observer(RunObserver):
         if isinstance(message, Join | Status):
             self._process.find(sender)
 
+    def link_up(self, actor: Actor) -> None:
+        self._process.directory.link_up(actor)
+        super().link_up(actor)
+
     def mirror(self, sender: Actor, message: LogWant | LogChunk) -> None:
         self._process.mirror.heard(sender, message)
 
@@ -263,23 +288,24 @@ class _Observer(RunObserver):
         raise StateError("a frame", "the coordinator takes no frames for itself")
 
 
-async def _start_host(home: OpenHome, options: CoordinateOptions, entries: tuple[str, ...], several: bool) -> Host:
+def _printed(book: PassBook, key: Ed25519PrivateKey, options: CoordinateOptions) -> Ticket:
+    return book.open_to_all(key) if options.open else book.printed(key, options.devices)
+
+
+async def _start_host(
+    home: OpenHome, options: CoordinateOptions, key: RunKey, entries: tuple[str, ...], several: bool
+) -> Host:
     """A coordinator of a group starts also when the others are away: it knows from before where they were."""
     bootstrap = (*options.bootstrap, *entries)
     announce = options.announce or None
     listen = lasting_port.at_last_port(options.listen, home)
     try:
-        host = await Host.create(home.identity, listen, bootstrap, announce=announce)
+        host = await Host.create(home.identity, listen, bootstrap, announce=announce, key=key)
     except PortTaken as error:
         raise lasting_port.explained(error, options.listen, home) from None
     except HostError:
         if not (several and bootstrap and home.notebook.exists()):
             raise
-        host = await Host.create(home.identity, listen, (), announce=announce)
+        host = await Host.create(home.identity, listen, (), announce=announce, key=key)
     lasting_port.keep(host.listen, home)
     return host
-
-
-async def _async(chunks: Iterable[bytes]) -> AsyncGenerator[Buffer, None]:
-    for chunk in chunks:
-        yield chunk

@@ -7,9 +7,12 @@ survives restarts and another coordinator's lead, and any coordinator of a group
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 
+from peers.coordinator.turnstile import Turnstile
 from swarm.net.bulk import BulkError, Busy
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.identity import Identity
@@ -19,12 +22,14 @@ from swarm.protocol.coordinator.io import AnswerControl, ControlRequested
 
 LONGEST_S = 45.0
 """Until the coordinator that leads has answered; the device asks again then."""
+MOST_ADMITTED = 100_000
+"""In the record of an open run: it is read at every start, and each admission is a line of it."""
 
 
 class Registrar:
     """`controls()`: what stands in the record. `command(request)`: what becomes of a command. `clock`: Unix seconds.
 
-    `admitted()` is called when the record has let a device in.
+    `admitted()` is called when the record has let a device in. `turnstile`: of an open run; None: it is not open.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class Registrar:
         command: Callable[[ControlRequested], Awaitable[AnswerControl]],
         admitted: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = get_dht_time,
+        turnstile: Turnstile | None = None,
     ) -> None:
         self._run_hash = run_hash
         self._coordinator = coordinator
@@ -42,15 +48,22 @@ class Registrar:
         self._command = command
         self._admitted = admitted
         self._clock = clock
+        self._turnstile = turnstile
         self._under_way: dict[Device, asyncio.Future[AnswerControl]] = {}
 
-    async def certificate(self, peer: str, given: Pass) -> bytes:
-        """The sealed certificate of the device `peer`, once the record holds it. Raises BulkError."""
+    async def certificate(self, peer: str, shown: Pass, block: str) -> bytes:
+        """The sealed certificate of the device `peer`, once the record holds it. Raises BulkError.
+
+        `block`: the addresses that it comes from (`block_of`).
+        """
+        given = shown.of_device(peer)
         device = Device(given.serial.hex(), given.devices, peer)
         controls = self._controls()
         if objection := controls.objection(device):
             raise BulkError(objection)
         if not controls.admission_of(device):
+            if shown.open and device not in self._under_way:
+                self._check_turn(block)
             answer = await self._recorded(device, given.name)
             if answer.error:
                 raise (Busy if answer.unsure else BulkError)(answer.error)
@@ -63,7 +76,18 @@ class Registrar:
             issuer=self._coordinator.peer_id,
             issued_at=int(self._clock()),
             expires_at=given.expires_at,
+            observes=given.observes,
         ).sealed(self._coordinator)
+
+    def _check_turn(self, block: str) -> None:
+        """Raises BulkError unless a new device of an open run may come now."""
+        if self._turnstile is None:
+            raise BulkError("this run is not open to everybody any more: ask the organiser for an invite")
+        if len(self._controls().admitted) >= MOST_ADMITTED:
+            raise BulkError("this run has let in as many devices as it can: ask the organiser for an invite")
+        if wait := self._turnstile.wait_s(block, time.monotonic()):
+            when = f"{math.ceil(wait / 60)} minutes" if wait > 90 else f"{math.ceil(wait)} seconds"
+            raise BulkError(f"this open run takes only so many new devices at a time: come back in {when}")
 
     async def _recorded(self, device: Device, name: str) -> AnswerControl:
         """Who asks twice at once is written down once."""

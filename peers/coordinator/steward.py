@@ -20,13 +20,17 @@ class Steward:
     async def answer(self, request: Request) -> dict[str, Any]:
         """The reply of the control socket. It may never come: the caller has a deadline."""
         if request.command == "status":
-            state = self._state()
-            return {"ok": True, "number": 0, "text": _told(state), "state": state}
+            return {"ok": True, "number": 0, **self.status()}
         asked = ControlRequested(request.request, request.command, request.value, request.by, request.why)
         answer = await self._driver.command(asked)
         if answer.error:
             return {"ok": False, "error": answer.error, "unsure": answer.unsure}
         return {"ok": True, "number": answer.number, "text": answer.text}
+
+    def status(self) -> dict[str, Any]:
+        """`state`, and in words: `text`."""
+        state = self._state()
+        return {"text": _told(state), "state": state}
 
     def _state(self) -> dict[str, Any]:
         core, leader = self._core, None

@@ -39,6 +39,8 @@ class Opening:
     """Whether everyone may read, without addresses."""
     cookie: str
     """Name of the cookie: browsers send one machine's cookies to all its ports."""
+    observed: bool = False
+    """Whether there is no organiser here: nobody can control the run from this dashboard."""
 
     @property
     def to_all(self) -> Access:

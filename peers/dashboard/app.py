@@ -4,6 +4,7 @@
 /api/v1/TOPIC          one answer of `topics.py`; `?at=` for a moment
 /api/v1/session        a token for a cookie
 /api/v1/control        a command of the organiser's
+/api/v1/passes         passes, and a new one; /api/v1/passes/revoke takes one back
 /api/v1/exports        a model for others, made by a separate process
 /downloads/…           checkpoints and exports
 /events                what changes
@@ -35,6 +36,7 @@ from peers.dashboard.exports import Exports
 from peers.dashboard.guard import Guard
 from peers.dashboard.joining import join_lines
 from peers.dashboard.metrics import metrics_text
+from peers.dashboard.passes import Passes
 from peers.dashboard.query import Query
 from peers.dashboard.reader import Reader
 from peers.dashboard.stream import TOPICS, Hub
@@ -56,6 +58,7 @@ class Parts:
     gate: Gate
     assets: Assets
     control: Control
+    passes: Passes
     exports: Exports
     hosts: Sequence[str]
     work: Callable[[], Any]
@@ -83,6 +86,9 @@ def application(parts: Parts) -> ASGIApp:
             Route("/api/v1/session", routes.open_session, methods=["POST"]),
             Route("/api/v1/session", routes.close_session, methods=["DELETE"]),
             Route("/api/v1/control", routes.command, methods=["POST"]),
+            get("/api/v1/passes", routes.passes),
+            Route("/api/v1/passes", routes.make_pass, methods=["POST"]),
+            Route("/api/v1/passes/revoke", routes.revoke_pass, methods=["POST"]),
             get("/api/v1/exports", routes.exports),
             Route("/api/v1/exports", routes.export, methods=["POST"]),
             get("/downloads/checkpoints/{version:int}/{stage:int}", routes.checkpoint),
@@ -159,7 +165,8 @@ class _Routes:
     async def session(self, request: Request) -> Response:
         gate = self._parts.gate
         facts = {"access": gate.access(request).word, "public": gate.opening.public and gate.opening.exposed}
-        return JSONResponse({**facts, "token_needed": not gate.opening.to_all}, headers={"cache-control": "no-store"})
+        more = {"token_needed": not gate.opening.to_all, "observed": gate.opening.observed}
+        return JSONResponse(facts | more, headers={"cache-control": "no-store"})
 
     async def open_session(self, request: Request) -> Response:
         self._parts.gate.require_own(request)
@@ -185,6 +192,22 @@ class _Routes:
             _text(given, "command", 40), _text(given, "value", 400), _text(given, "why", 400)
         )
         return JSONResponse(text)
+
+    async def passes(self, request: Request) -> Response:
+        self._parts.gate.require(request, Access.ORGANISER)
+        return JSONResponse(await self._parts.passes.listed(), headers={"cache-control": "no-store"})
+
+    async def make_pass(self, request: Request) -> Response:
+        self._organiser_acts(request)
+        given = await _object(request)
+        name, expires, role = (_text(given, key, 40) for key in ("name", "expires", "role"))
+        made = await self._parts.passes.make(name, given.get("devices"), expires, role)
+        return JSONResponse(made, headers={"cache-control": "no-store"})
+
+    async def revoke_pass(self, request: Request) -> Response:
+        self._organiser_acts(request)
+        given = await _object(request)
+        return JSONResponse(await self._parts.passes.revoke(_text(given, "serial", 64), _text(given, "why", 400)))
 
     async def exports(self, request: Request) -> Response:
         self._parts.gate.require(request, Access.PUBLIC)

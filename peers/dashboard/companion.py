@@ -95,7 +95,8 @@ class Companion:
         assert process.stdout is not None
         for line in process.stdout:
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                self._say(f"dashboard: {json.loads(line)['organiser']}")
+                told = json.loads(line)
+                self._say(f"dashboard: {told['organiser'] or told['reader'] or told['address']}")
         code = process.wait()
         listening.join(1.0)
         return last[-1].strip()[-300:] if last and last[-1].strip() else f"exit code {code}"

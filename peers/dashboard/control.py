@@ -35,6 +35,13 @@ class Control:
         """
         if command not in COMMANDS:
             raise Denied(400, f"no such command; there are {', '.join(COMMANDS)}")
+        return await self._send(command, value, why)
+
+    async def revoke(self, serial: str, why: str) -> dict[str, Any]:
+        """Take a pass back. Returns and raises as `give`."""
+        return await self._send("revoke", serial, why)
+
+    async def _send(self, command: str, value: str, why: str) -> dict[str, Any]:
         try:
             reply = await asyncio.to_thread(send, self._home, command, value, BY, why)
         except ControlError as error:

@@ -73,6 +73,16 @@ OPERATIONS = (
         body=schema.Command,
         organiser=True,
     ),
+    Operation("/api/v1/passes", schema.PassList, "Passes of the run", organiser=True),
+    Operation("/api/v1/passes", schema.MadePass, "A new one", method="post", body=schema.NewPass, organiser=True),
+    Operation(
+        "/api/v1/passes/revoke",
+        schema.Done,
+        "Take one back",
+        method="post",
+        body=schema.RevokedPass,
+        organiser=True,
+    ),
     Operation("/api/v1/exports", schema.Exports, "Exports"),
     Operation("/api/v1/exports", schema.Ordered, "Order one", method="post", body=schema.Order, organiser=True),
     Operation(

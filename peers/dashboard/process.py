@@ -30,6 +30,7 @@ from peers.dashboard.control import Control
 from peers.dashboard.exports import Exports
 from peers.dashboard.history.history import History
 from peers.dashboard.keep import Keep
+from peers.dashboard.passes import Passes
 from peers.dashboard.place import Place
 from peers.dashboard.query import Query
 from peers.dashboard.reader import Reader
@@ -45,6 +46,7 @@ _PORTS_TRIED = 50
 _BACKLOG = 128
 _CHANCE_TO_FINISH_S = 2
 _MOST_HEAD = 16_384
+_LONGEST_REASON = 200
 
 
 class DashboardError(ValueError):
@@ -62,6 +64,8 @@ class DashboardOptions:
     hosts: tuple[str, ...] = ()
     """Names by which others reach it, for example through a proxy: then it counts as exposed beyond loopback."""
     tensorboard: Path | None = None
+    observed: bool = False
+    """Whether the home is an observer's: then there is no organiser's token, and nothing that needs one."""
     ends_with_parent: bool = False
     """Whether a process of the run started it: it then ends when its standard input closes."""
 
@@ -71,7 +75,8 @@ class Addresses:
     """The addresses of the dashboard. `organiser` has the token in its fragment, which no server or log ever sees."""
 
     plain: str
-    organiser: str
+    organiser: str | None
+    """None: this dashboard has no organiser."""
     reader: str | None
     """With the read token, if reading needs one."""
 
@@ -82,13 +87,18 @@ def serve(options: DashboardOptions, on_ready: Callable[[Addresses], None]) -> N
     place = options.place
     exposed = not place.loopback or bool(options.hosts)
     keep = Keep(options.homes[0], options.database, options.token_file)
-    tokens = Tokens.kept(keep.token_file, reading=exposed and not options.public)
+    kept = Tokens.for_observers if options.observed else Tokens.kept
+    tokens = kept(keep.token_file, reading=exposed and not options.public)
     listener = listen(place)
     port = listener.getsockname()[1]
-    parts = _parts(options, keep.database, Gate(tokens, Opening(exposed, options.public, f"swarm_peer_{port}")))
+    parts = _parts(
+        options,
+        keep.database,
+        Gate(tokens, Opening(exposed, options.public, f"swarm_peer_{port}", observed=options.observed)),
+    )
     shown = f"http://{place.shown}:{port}/"
     reader = None if tokens.read is None else f"{shown}#token={tokens.read}"
-    on_ready(Addresses(shown, f"{shown}#token={tokens.organiser}", reader))
+    on_ready(Addresses(shown, None if options.observed else f"{shown}#token={tokens.organiser}", reader))
     config = uvicorn.Config(
         application(parts),
         http="h11",
@@ -143,15 +153,17 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
         return any(each.occupant() is not None for each in occupied)
 
     def circumstances() -> str:
-        facts.update(live=live())
-        return f"{facts['live']} {control.there} {exports.revision}"
+        facts.update(live=live(), cut_off=_cut_off(home))
+        return f"{facts['live']} {facts['cut_off']} {control.there} {exports.revision}"
 
     def about_run(answer: dict[str, Any]) -> dict[str, Any]:
         reading = [] if reader.caught_up else ["the logs are still being read: this is the past"]
         told = {"live": facts["live"], "control": facts["live"] and control.there}
+        if facts["live"] and facts["cut_off"]:
+            reading.append(f"{facts['cut_off']}: this is what was known then")
         return told | {"warnings": [*answer["warnings"], *reading]}
 
-    facts = {"live": False}
+    facts: dict[str, Any] = {"live": False, "cut_off": ""}
     reader = Reader(lambda: History(list(options.homes), database), circumstances)
     answers = Answers(
         reader,
@@ -181,7 +193,17 @@ def _parts(options: DashboardOptions, database: Path, gate: Gate) -> Parts:
             await reader.close()
 
     hosts = tuple(host.lower() for host in options.hosts)
-    return Parts(home, reader, answers, hub, gate, Assets(), control, exports, hosts, work)
+    passes = Passes(home, control)
+    return Parts(home, reader, answers, hub, gate, Assets(), control, passes, exports, hosts, work)
+
+
+def _cut_off(home: Home) -> str:
+    """Why the logs of an observer's home do not grow; empty: they do, or it is another home."""
+    try:
+        with home.observing.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_LONGEST_REASON)
+    except OSError:
+        return ""
 
 
 async def _look(answers: Answers, topic: str) -> tuple[dict[str, Any], float]:

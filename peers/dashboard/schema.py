@@ -382,11 +382,51 @@ class Session(_Answer):
     access: str = Field(description="none, public, read or organiser")
     token_needed: bool
     public: bool
+    observed: bool = Field(description="whether nobody can control the run from this dashboard")
 
 
 class Join(_Answer):
     line: str
     lines: dict[str, str]
+
+
+class PassRow(_Answer):
+    name: str
+    serial: str
+    role: str = Field(description="peer or observe")
+    open: bool = Field(description="whether everybody may use it, each device with a pass of its own")
+    devices: int
+    joined: int
+    peers: list[str] = Field(description="ids of devices that have joined with it, at most 200")
+    expelled: int
+    expires_at: int
+    revoked: bool
+    state: str
+
+
+class PassList(_Answer):
+    passes: list[PassRow]
+
+
+class NewPass(_Answer):
+    name: str
+    devices: int
+    expires: str = Field("30d", description="12h, 30d or 8w")
+    role: str = "peer"
+
+
+class MadePass(_Answer):
+    invite: str
+    line: str = Field(description="the command line of its owner")
+    name: str
+    role: str
+    devices: int
+    expires_at: int
+
+
+class RevokedPass(_Answer):
+    serial: str
+    why: str = ""
 
 
 class Command(_Answer):

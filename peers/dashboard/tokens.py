@@ -54,6 +54,11 @@ class Tokens:
         """The tokens in `path` and, if needed for reading, beside it; made at first use. Raises TokenError, OSError."""
         return cls(_kept(path), _kept(path.with_name(path.name + "-read")) if reading else None)
 
+    @classmethod
+    def for_observers(cls, path: Path, *, reading: bool) -> Tokens:
+        """As `kept`, without an organiser: nobody is told that token. Raises TokenError, OSError."""
+        return cls(secrets.token_urlsafe(32), _kept(path.with_name(path.name + "-read")) if reading else None)
+
     def access(self, token: str) -> Access:
         """The access of this token. Takes the same time for any wrong token."""
         organiser = _same(token, self.organiser)

@@ -19,6 +19,7 @@ Handler = Callable[[RunState, Record, float, str], None]
 
 HANDLERS: dict[str, tuple[Handler, ...]] = {
     "ProcessStarted": (run.process_started,),
+    "LogContinued": (run.log_continued,),
     "ProcessStopped": (run.process_stopped,),
     "MachineMeasured": (run.machine_measured,),
     "CoordinatorStarted": (run.coordinator_started,),
@@ -110,6 +111,7 @@ IGNORED = NOISE | frozenset(
         "RouteChanged",
         "StepAudited",
         "RecordOutdated",
+        "LayersRecomputed",
         "RoundsOtherwise",
         "StateDrifted",
         "StageDoubted",

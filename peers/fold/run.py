@@ -100,6 +100,14 @@ class Run:
             self.says(word, reason, at)
 
 
+def log_continued(state: RunState, record: Record, at: float, source: str) -> None:
+    """Of a log whose beginning is dropped, all that tells whose it is."""
+    run = state.run
+    if not run.source:
+        run.source, run.role, run.actor = source, reading.name(record, "role"), reading.name(record, "actor")
+        run.run_hash, run.release = reading.name(record, "run"), reading.name(record, "version")
+
+
 def process_started(state: RunState, record: Record, at: float, source: str) -> None:
     role, actor = reading.name(record, "role"), reading.name(record, "actor")
     run_hash, release = reading.name(record, "run"), reading.name(record, "version")

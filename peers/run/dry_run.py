@@ -34,6 +34,8 @@ class StageNeed:
     parameters: int
     """A count, not bytes."""
     memory: StageMemory
+    least: StageMemory
+    """Of a peer that computes layer by layer again, as it does where `memory` has no room."""
     retention: int
     """Worst case: the frames of a whole step, kept by the only replica left. In memory of the host, or on its disk."""
     sums: int
@@ -42,6 +44,10 @@ class StageNeed:
     """What a peer sends in the reduce of one step at most; it receives as much."""
     reduce_packed: int
     """The same, of exact sums as they are usually packed."""
+
+    def within(self, room: int) -> StageMemory:
+        """What a peer takes that has `room` bytes on its device."""
+        return self.memory if self.memory.device <= room else self.least
 
     @property
     def whole(self) -> int:
@@ -147,6 +153,7 @@ def estimate(
         StageNeed(
             parameters=each.parameters,
             memory=stage_memory(manifest, each, mode, sent[stage]),
+            least=stage_memory(manifest, each.by_layer(), mode, sent[stage]),
             retention=(forward if stage < stages - 1 else 0) + (backward if stage > 0 else 0),
             sums=packed(manifest, sent[stage]),
             reduce_sent=(most := _reduce_sent(sent[stage], sum_bytes * _shared(manifest, stage), replicas)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from peers.run.cards import CARDS, MINE, Card
 from peers.run.dry_run import StageNeed
 from peers.runtime.device import SPARE
-from swarm.compute.memory_table import Mode
+from swarm.compute.memory_table import Mode, StageMemory
 from swarm.compute.work import StageWork, Work
 
 MATRIX_SHARE = 0.78
@@ -44,21 +44,29 @@ class Kind:
     needs: Sequence[StageNeed]
     times: Sequence[Times]
 
+    def taken_up(self, stage: int) -> StageMemory:
+        """What a peer of a stage takes there."""
+        return self.needs[stage].within(self.memory)
+
+    def recomputes_layers(self, stage: int) -> bool:
+        """Whether a whole graph has no room, so that it computes layer by layer again."""
+        return self.taken_up(stage) != self.needs[stage].memory
+
     def lacks(self, stage: int) -> int:
         """Bytes that it has too few of for a stage; 0: the stage fits."""
-        return max(0, self.needs[stage].memory.device - self.memory)
+        return max(0, self.taken_up(stage).device - self.memory)
 
     def graphs(self, stage: int) -> int:
         """How many graphs of microbatches it has room for at once."""
-        memory = self.needs[stage].memory
+        memory = self.taken_up(stage)
         return 1 + max(0, self.memory - memory.device) // max(1, memory.graph)
 
     def taken(self, stage: int, stages: int) -> Times:
-        """With forwards computed again of those microbatches whose graphs have no room: as many are on their way as
-        there are stages from this one on.
+        """With forwards computed again: of all microbatches, if layers are; else of those whose graphs have no room.
+        As many are on their way as there are stages from this one on.
         """
         times, wanted = self.times[stage], stages - stage
-        again = max(0.0, 1 - self.graphs(stage) / wanted)
+        again = 1.0 if self.recomputes_layers(stage) else max(0.0, 1 - self.graphs(stage) / wanted)
         return Times(times.forward_s, times.backward_s + again * times.forward_s)
 
 

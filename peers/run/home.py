@@ -2,7 +2,7 @@
 
 identity.key     libp2p identity; made by the network layer at the first start
 incarnation      number of the present start; grows, never used twice
-events.jsonl     everything that happened (swarm/events.py)
+events.jsonl     everything that happened (swarm/events/log.py); older parts are events-DAY-NUMBER.jsonl
 metrics.jsonl    figures by step (peers/report/metrics.py)
 checkpoints/     shards this process keeps, in a folder for each run, named by its hash
 retention/       frames of the open step that memory does not hold (peers/stage/retention.py)
@@ -24,6 +24,7 @@ peers.json       where the coordinator found its peers last (peers/runtime/direc
 join-token       the invite that peers join with, for the organiser's dashboard
 dashboard.token  the organiser's token for the dashboard (peers/dashboard/tokens.py)
 dashboard.sqlite the dashboard's history; made anew from the logs if it is deleted
+observing        why an observer's copies of the logs do not grow (peers/observer/process.py)
 exports/         models that were exported from the dashboard
 lock             held while the process lives
 """
@@ -55,6 +56,8 @@ _HOMES = _of_this_user() / ".swarm-peer"
 PEER_HOME = _HOMES / "peer"
 COORDINATOR_HOME = _HOMES / "coordinator"
 BOOTSTRAP_HOME = _HOMES / "bootstrap"
+OBSERVER_HOMES = _HOMES / "observer"
+"""One home a run."""
 
 
 class HomeError(ValueError):
@@ -133,6 +136,11 @@ class Home:
     @property
     def bans(self) -> Path:
         return self.path / "bans.json"
+
+    @property
+    def observing(self) -> Path:
+        """Of an observer: why no coordinator answers; empty or missing: one does."""
+        return self.path / "observing"
 
     @property
     def passes(self) -> Path:

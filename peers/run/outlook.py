@@ -41,6 +41,8 @@ class Placement:
     """0: it fits."""
     graphs: int
     """That have room at once."""
+    again: bool
+    """Whether it computes layer by layer again, since a whole graph has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,11 @@ def _load(plan: DryRun, row: Sequence[Times], on_host: bool) -> Load:
 
 
 def _placement(kind: Kind, stage: int, stages: int, count: int) -> Placement:
-    times, needs = kind.taken(stage, stages), kind.needs[stage].memory.device
-    lacks, graphs = kind.lacks(stage), kind.graphs(stage)
-    return Placement(stage, kind.name, count, times.forward_s, times.backward_s, needs, kind.memory, lacks, graphs)
+    times, needs = kind.taken(stage, stages), kind.taken_up(stage).device
+    lacks, graphs, again = kind.lacks(stage), kind.graphs(stage), kind.recomputes_layers(stage)
+    return Placement(
+        stage, kind.name, count, times.forward_s, times.backward_s, needs, kind.memory, lacks, graphs, again
+    )
 
 
 def to_json(found: Outlook) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def show(found: Outlook, console: Console) -> None:
     cards = table("stage", "cards", "microbatch, s", "needs", "card has", "memory", "graphs")
     ways = table("codec", "averaging", "step", "efficiency", f"microbatches for {GOOD_EFFICIENCY}")
     for each in found.placements:
-        fits = f"lacks {amount(each.lacks)}" if each.lacks else "fits"
+        fits = f"lacks {amount(each.lacks)}" if each.lacks else "fits, layers again" if each.again else "fits"
         seconds = f"{each.forward_s:.3g} + {each.backward_s:.3g}"
         sizes = amount(each.needs), amount(each.has)
         cards.add_row(str(each.stage), f"{each.count} × {each.card}", seconds, *sizes, fits, str(each.graphs))

@@ -171,7 +171,7 @@ class ReferenceModel:
         for m in range(self._manifest.batch.microbatches):
             self._accumulate(m, torch.from_numpy(data.microbatch(step, m)))
         reduced = self._shared([sums.reduced() for sums in self._sums])
-        units = [unit_of(flat, self._manifest.sums) for flat in reduced]
+        units = [unit_of(flat.dtype, self._manifest.sums) for flat in reduced]
         norms = [squared_norm(*each) for each in zip(reduced, self._layouts, units, strict=True)]
         targets = self._manifest.targets_per_step
         scale, norm = step_scale(norms, targets, self._manifest.optimizer.clip_norm)

@@ -13,6 +13,8 @@ class StageSizes(TypedDict):
 
     stage_memory: tuple[int, ...]
     """Parameters, moments, sums, what is in hand, the graph of one microbatch. Kept frames may lie on disk instead."""
+    stage_least: tuple[int, ...]
+    """The same of a peer that computes layer by layer again, and so keeps no whole graph."""
     stage_sums: tuple[int, ...]
     stage_frames: tuple[float, ...]
     """Of one microbatch. Empty where codecs are chosen as the run goes: by the links, which then limit nobody. And
@@ -26,4 +28,9 @@ def stage_sizes(manifest: RunManifest) -> StageSizes:
     known = not manifest.codec.auto and not manifest.codec.mutual
     frames = tuple(need.retention / manifest.batch.microbatches for need in needs) if known else ()
     memory = tuple(need.memory.device for need in needs)
-    return StageSizes(stage_memory=memory, stage_sums=tuple(need.sums for need in needs), stage_frames=frames)
+    return StageSizes(
+        stage_memory=memory,
+        stage_least=tuple(need.least.device for need in needs),
+        stage_sums=tuple(need.sums for need in needs),
+        stage_frames=frames,
+    )

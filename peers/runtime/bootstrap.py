@@ -1,4 +1,8 @@
-"""A bootstrap node: a DHT node without a run. It keeps its identity, and so its address, over restarts."""
+"""A bootstrap node: a DHT node without a peer or coordinator. It keeps its identity, and so its address, over restarts.
+
+With a run's key it serves the members of this run, and checks every record. Without one it serves everybody: it stores
+sealed records that it cannot read, within bounds, and names no other node.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,14 @@ from peers.runtime import lasting_port
 from peers.runtime.core_loop import INTERRUPTED
 from peers.runtime.signals import leaving_signals
 from swarm.net.host import Host, HostError, PortTaken
+from swarm.net.run_key import RunKey
 
 
 async def serve(
     home: OpenHome,
     listen: Sequence[str],
     announce: Sequence[str],
-    bootstrap: Sequence[str],
+    key: RunKey | None,
     on_addresses: Callable[[list[str]], None],
 ) -> str:
     """Run until a signal asks the node to leave; returns why it ended. `on_addresses` gets the addresses to hand out.
@@ -29,7 +34,7 @@ async def serve(
         loop.add_signal_handler(number, leave.set)
     try:
         where = lasting_port.at_last_port(listen, home)
-        host = await Host.create(home.identity, where, bootstrap, announce=announce or None)
+        host = await Host.create(home.identity, where, announce=announce or None, key=key)
         lasting_port.keep(host.listen, home)
     except PortTaken as error:
         raise lasting_port.explained(error, listen, home) from None

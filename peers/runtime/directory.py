@@ -1,7 +1,9 @@
-"""Publishes this process's signed record in the DHT, and takes the addresses to dial from others' records.
+"""Tells others where this process is, and takes the addresses to dial from others' records.
 
-It only looks up the records of the peers that are needed, a few at a time, so a large run costs a peer no more than a
-small one.
+Members tell the coordinators all their addresses, and ask them for those of others (`address_book`). In the DHT they
+publish addresses that everybody on the internet can dial, and none of a private network. A peer looks there for those
+that no coordinator knows, as when one that was away has moved. It only looks up the peers that are needed, a few at a
+time, so a large run costs a peer no more than a small one.
 
 The coordinator also writes its peers' addresses to a file. After a restart it dials them. They would find it again by
 themselves, but after failed dials libp2p makes them wait for seconds, later minutes.
@@ -13,13 +15,15 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+from peers.runtime.address_book import AddressBook, ask
 from swarm.net import records
-from swarm.net.addresses import split_peer
+from swarm.net.addresses import is_global, split_peer
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.handshake import Role
 from swarm.net.host import Host
@@ -35,12 +39,18 @@ DHT_ERRORS = (OSError, ValueError, TimeoutError, P2PDaemonError)
 _LOOK_S = 10.0
 """Longest time in seconds between two checks for due lookups."""
 _PUBLISH_S = 20.0
+_TELL_S = 40.0
+"""Seconds until a coordinator is told again where this process is."""
 _REFRESH_S = 60.0
 """Seconds until the record of a reachable peer is looked up again."""
 _AT_ONCE = 8
 """Number of records that are looked up together: they all arrive at the end, or none if it takes too long."""
 _RETRY_S = 0.5
 _FORGET_S = 600.0
+MAX_NOTED = 4096
+"""Peers in the notebook."""
+_MAX_NOTEBOOK = MAX_NOTED * records.MAX_RECORD
+"""Bytes of it that are read."""
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +59,8 @@ class Directory:
 
     `given`: addresses known from elsewhere, such as the invite. They are kept beside those of the record, and never
     forgotten.
-    `notebook`: a file that keeps the addresses of all recent peers, to be dialled at the next start.
+    `notebook`: a file that keeps the addresses of all recent peers, to be dialled at the next start. `coordinators`:
+    those of the run, without this process. `book`: what members have told this process, if it is a coordinator.
     """
 
     def __init__(
@@ -61,6 +72,8 @@ class Directory:
         describe: Callable[[], tuple[StageIndex | None, int, float]],
         given: Mapping[Actor, tuple[str, ...]] | None = None,
         notebook: Path | None = None,
+        coordinators: Sequence[Actor] = (),
+        book: AddressBook | None = None,
     ) -> None:
         self._host = host
         self._network = network
@@ -69,6 +82,10 @@ class Directory:
         self._describe = describe
         self._given = given or {}
         self._notebook = notebook
+        self._coordinators = tuple(coordinators)
+        self._book = book
+        self._told: dict[Actor, tuple[tuple[str, ...], float]] = {}
+        """The addresses of ours that each coordinator knows, and when it was told."""
         self._known: dict[str, tuple[int, tuple[str, ...]]] = {} if notebook is None else _read(notebook)
         """By peer id, the incarnation and addresses of its newest record."""
         now = asyncio.get_running_loop().time()
@@ -82,10 +99,7 @@ class Directory:
         self._wake = asyncio.Event()
 
     def need(self, actors: Iterable[Actor]) -> None:
-        """These actors are needed now, and no others: look up soon those whose addresses are unknown.
-
-        Until they are found, each dial asks the libp2p DHT.
-        """
+        """These actors are needed now, and no others: look up soon those whose addresses are unknown."""
         self._wanted = frozenset(actor for actor in actors if actor.peer != self._host.peer_id)
         missing = {actor for actor in self._wanted if self._known.get(actor.peer, (-1,))[0] < actor.incarnation}
         if missing - self._missing:
@@ -95,6 +109,16 @@ class Directory:
 
     def wants(self, actor: Actor) -> bool:
         return actor in self._wanted
+
+    def link_up(self, actor: Actor) -> None:
+        """A connection is open, for the first time or again: a coordinator may be another process now."""
+        if self._told.pop(actor, None) is not None:
+            self._wake.set()
+
+    def noted(self, peer: str) -> None:
+        """Our own book has news of a peer."""
+        if any(actor.peer == peer for actor in self._missing):
+            self._wake.set()
 
     def addresses_of(self, peer: str) -> tuple[str, ...]:
         """The addresses of a peer, according to its record; each ends in its id."""
@@ -111,9 +135,10 @@ class Directory:
         while True:
             self._wake.clear()
             try:
+                await self._tell()
+                await self._refresh()
                 if asyncio.get_running_loop().time() >= self._publish_at:
                     await self._publish()
-                await self._refresh()
             except DHT_ERRORS as error:
                 _log.warning("the DHT does not answer: %s", error)
             self._forget()
@@ -130,9 +155,9 @@ class Directory:
         pause, self._retry_s = self._retry_s, min(2 * self._retry_s, _LOOK_S)
         return pause
 
-    async def _publish(self) -> None:
+    async def _own(self) -> records.PeerRecord:
         stage, version, capacity = self._describe()
-        record = records.PeerRecord(
+        return records.PeerRecord(
             run_hash=self._run_hash,
             actor=self._network.me,
             addresses=tuple(await self._host.addresses())[: records.MAX_ADDRESSES],
@@ -142,7 +167,35 @@ class Directory:
             capacity=capacity,
             expires_at=get_dht_time() + LIFETIME_S,
         )
-        if await records.publish(self._host, record):
+
+    async def _tell(self) -> None:
+        """Tell the coordinators where this process is: those that have not been told, or not for a while."""
+        if not self._coordinators:
+            return
+        own, now = await self._own(), asyncio.get_running_loop().time()
+        due = []
+        for actor in self._coordinators:
+            if self._network.why_lost(actor) is not None:
+                self._told.pop(actor, None)  # it may come back without what it was told
+            elif self._told.get(actor, ((), 0.0))[0] != own.addresses or now - self._told[actor][1] >= _TELL_S:
+                due.append(actor)
+        if due:
+            await self._ask(due, records.sign_peer(self._host.identity, own).SerializeToString(), own.addresses, ())
+
+    async def _ask(
+        self, coordinators: Sequence[Actor], own: bytes, addresses: tuple[str, ...], peers: Sequence[str]
+    ) -> list[records.PeerRecord]:
+        answered, found = await ask(self._network, coordinators, self._run_hash, own, peers)
+        if own:
+            now = asyncio.get_running_loop().time()
+            self._told |= dict.fromkeys(answered, (addresses, now))
+        return found
+
+    async def _publish(self) -> None:
+        """Put the addresses that everybody can dial into the DHT, if there are any."""
+        own = await self._own()
+        open_to_all = tuple(address for address in own.addresses if is_global(address))
+        if not open_to_all or await records.publish(self._host, replace(own, addresses=open_to_all)):
             self._publish_at = asyncio.get_running_loop().time() + _PUBLISH_S
 
     def _due(self, now: float) -> list[str]:
@@ -161,22 +214,47 @@ class Directory:
         return sorted(due, key=lambda peer: (self._asked[peer], peer))[:_AT_ONCE]
 
     async def _refresh(self) -> None:
-        now = asyncio.get_running_loop().time()
-        changed = False
-        due = self._due(now)
+        """Ask our own book, then the coordinators, then the DHT, each for those that are not found yet."""
+        due = self._due(asyncio.get_running_loop().time())
         if not due:
             return
-        self._asked |= dict.fromkeys(due, now)
-        for record in await records.lookup(self._host, self._run_hash, due):
-            actor, found = record.actor, (record.actor.incarnation, tuple(record.addresses))
-            self._seen[actor.peer] = now
-            if self._known.get(actor.peer) != found:
-                self._known[actor.peer] = found
-                self._missing.discard(actor)
-                self._network.learn(actor, tuple(dict.fromkeys((*record.addresses, *self._given.get(actor, ())))))
-                changed = True
+        self._asked |= dict.fromkeys(due, asyncio.get_running_loop().time())
+        changed = False
+        for source in (self._of_book, self._of_coordinators, self._of_dht):
+            if due:
+                found = await source(due)
+                changed |= self._take(found)
+                due = sorted(set(due) - {record.actor.peer for record in found})
         if changed:
             self._note()
+
+    def _take(self, found: Iterable[records.PeerRecord]) -> bool:
+        """Have the network dial the addresses in these records; returns whether any are new."""
+        now, changed = asyncio.get_running_loop().time(), False
+        for record in found:
+            actor, where = record.actor, (record.actor.incarnation, tuple(record.addresses))
+            self._seen[actor.peer] = now
+            if self._known.get(actor.peer) == where:
+                continue
+            self._known.pop(actor.peer, None)
+            self._known[actor.peer] = where
+            if len(self._known) > MAX_NOTED:
+                oldest = next(iter(self._known))
+                del self._known[oldest], self._seen[oldest]
+            self._missing.discard(actor)
+            self._network.learn(actor, tuple(dict.fromkeys((*record.addresses, *self._given.get(actor, ())))))
+            changed = True
+        return changed
+
+    async def _of_book(self, peers: list[str]) -> list[records.PeerRecord]:
+        return [] if self._book is None else self._book.find(peers)
+
+    async def _of_coordinators(self, peers: list[str]) -> list[records.PeerRecord]:
+        there = [actor for actor in self._coordinators if self._network.why_lost(actor) is None]
+        return await self._ask(there, b"", (), peers) if there else []
+
+    async def _of_dht(self, peers: list[str]) -> list[records.PeerRecord]:
+        return await records.lookup(self._host, self._run_hash, peers)
 
     def _forget(self) -> None:
         """Forget peers without a record or connection for a while, so that past peers are not dialled for ever."""
@@ -203,10 +281,14 @@ class Directory:
 
 def _read(notebook: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
     try:
-        noted = json.loads(notebook.read_text())
-        return {str(peer): (int(life), tuple(map(str, addresses))) for peer, (life, addresses) in noted.items()}
+        with notebook.open(encoding="utf-8") as file:
+            noted = json.loads(file.read(_MAX_NOTEBOOK))
+        return {
+            str(peer): (int(life), tuple(map(str, addresses))[: records.MAX_ADDRESSES])
+            for peer, (life, addresses) in list(noted.items())[-MAX_NOTED:]
+        }
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         _log.warning("%s is damaged; peers will dial by themselves", notebook)
         return {}

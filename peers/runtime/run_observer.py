@@ -14,11 +14,15 @@ from swarm.protocol.messages import Banned, LogChunk, LogWant, Message
 
 
 class RunObserver(NetworkObserver):
-    """Refusals are logged ever more rarely (see Tally), and dropped messages once per outage (see Outages)."""
+    """Refusals are logged ever more rarely (see Tally), and dropped messages once per outage (see Outages).
+
+    Strangers count together: each of them may come under a thousand names.
+    """
 
     def __init__(self, loop: CoreLoop, log: EventLog) -> None:  # type: ignore[type-arg]
         self._loop, self._log = loop, log
         self._refused_peers = Tally()
+        self._refused_strangers = 0
         self._outages = Outages(lambda actor, count, reason: log.append(MessagesDropped(str(actor), count, reason)))
 
     # ------------------------------------------------------------ for the process to override
@@ -62,6 +66,11 @@ class RunObserver(NetworkObserver):
     def peer_refused(self, peer: str, reason: str) -> None:
         if worth_telling(count := self._refused_peers.add(peer)):
             self._log.append(PeerRefused(peer, reason, count))
+
+    def stranger_refused(self, peer: str, reason: str) -> None:
+        self._refused_strangers += 1
+        if worth_telling(self._refused_strangers):
+            self._log.append(PeerRefused(peer, reason, self._refused_strangers))
 
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None:
         if not self.ending():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from peers.run.home import OpenHome
+from peers.run.home import Home
 from peers.runtime.core_loop import RunFailed
 from peers.runtime.organisers import certificate_from_any, fetch_from_any, members_of
 from swarm.atomic import atomic_file, write_whole
@@ -34,7 +34,7 @@ class Admitted(NamedTuple):
     certificate: bytes
 
 
-async def be_admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
+async def be_admitted(host: Host, home: Home, invite: Invite) -> Admitted:
     """With the certificate of before, or anew.
 
     Raises RunFailed when the device or its pass is shut out; InviteError, ManifestError, DialError, Refused, BulkError.
@@ -52,10 +52,10 @@ def says_shut_out(refusal: str) -> bool:
     return refusal.startswith(Refusal.SHUT_OUT.value)
 
 
-async def _admitted(host: Host, home: OpenHome, invite: Invite) -> Admitted:
+async def _admitted(host: Host, home: Home, invite: Invite) -> Admitted:
     if invite.ticket is None or invite.run_hash is None:
         raise InviteError(
-            "an address alone lets nobody in: ask the organiser for an invite (swarm2-…); `swarm-peer invite` makes one"
+            "an address alone lets nobody in: ask the organiser for an invite (swarm3-…); `swarm-peer invite` makes one"
         )
     guest = Introduction(invite.run_hash, Actor(host.peer_id, 0), Role.GUEST, None, Channel.BULK)
     kept = _kept(home.certificate, invite.ticket, host.peer_id)
@@ -103,5 +103,5 @@ def _kept(path: Path, ticket: Ticket, peer: str) -> bytes | None:
         found = Certificate.open(raw)
     except (FileNotFoundError, PassError):
         return None
-    given = ticket.given
+    given = ticket.given.of_device(peer)
     return raw if (found.serial, found.run_hash, found.peer) == (given.serial, given.run_hash, peer) else None

@@ -15,6 +15,7 @@ from peers.run.home import OpenHome
 from peers.stage.patience import CoordinatorGone, Patience
 from swarm.events import Event
 from swarm.net.host import Host, NobodyAnswers, Unresponsive
+from swarm.net.run_key import RunKey
 
 _PAUSE_S = 1.0
 _BUSY_S = 60.0
@@ -26,16 +27,17 @@ async def enter(
     listen: Sequence[str],
     entries: Sequence[str],
     announce: Sequence[str],
+    key: RunKey | None,
     patience_s: float,
     tell: Callable[[Event], object],
 ) -> Host:
-    """Start the host. Raises what `Host.create` raises, and CoordinatorGone when the patience is over."""
+    """Start the host, with the run's key. Raises what `Host.create` raises; CoordinatorGone when patience is over."""
     patience = Patience(patience_s if home.returns else min(patience_s, _BUSY_S))
     waits = home.returns
     loop = asyncio.get_running_loop()
     while True:
         try:
-            host = await Host.create(home.identity, listen, entries, announce=announce or None)
+            host = await Host.create(home.identity, listen, entries, announce=announce or None, key=key)
         except NobodyAnswers as error:
             waits = waits or isinstance(error, Unresponsive)  # who was reached once is too busy for a connection later
             if not waits:

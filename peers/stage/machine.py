@@ -109,6 +109,11 @@ class Seat:
             _tell(each for each in self.machine.seats if each is not self)
 
     @property
+    def room(self) -> int:
+        """Bytes that the other seats' states leave for its stage."""
+        return max(0, self.machine.budgets.memory - sum(s._state for s in self.machine.seats if s is not self))
+
+    @property
     def max_rate(self) -> int | None:
         """Its part of what may be sent, bytes a second."""
         rate = self.machine.max_rate

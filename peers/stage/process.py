@@ -41,9 +41,11 @@ from swarm.events import (
     ClockDiffers,
     DuplicateIdentity,
     EventLog,
+    LayersRecomputed,
     LoopBlocked,
     ProcessStarted,
     ProcessStopped,
+    Rotation,
     TrafficMeasured,
 )
 from swarm.models.kinds import parameter_shapes
@@ -63,6 +65,8 @@ from swarm.state.layout import shard_limit
 from swarm.state.transfer import HEADER_BYTES
 
 _TRAFFIC_EVERY_S = 10.0
+_LOG_PART_BYTES, _LOG_PARTS = 16 << 20, 8
+"""A volunteer's log takes at most 144 MB of its disk."""
 _BLOCKED_S = 0.5
 _LOOK_EVERY_S = 0.25
 _LINKS_EVERY_S = 1.0
@@ -75,10 +79,10 @@ async def join(invite: Invite, home: OpenHome, options: JoinOptions) -> str:
     Raises HostError, DialError, ManifestError and the like when it cannot begin; CoordinatorGone, ProcessFailed later.
     """
     check_note(home)
-    log = EventLog(home.events, time.time)
+    log = EventLog(home.events, time.time, Rotation(_LOG_PART_BYTES, _LOG_PARTS))
     log.listeners.extend((*options.listeners, *options.faults))
     entries = (*invite.addresses, *options.bootstrap)
-    host = await enter(home, options.listen, entries, options.announce, options.patience_s, log.append)
+    host = await enter(home, options.listen, entries, options.announce, invite.key, options.patience_s, log.append)
     async with AsyncExitStack() as ending:
         ending.callback(log.close)
         ending.push_async_callback(host.close)
@@ -162,8 +166,10 @@ class PeerProcess:
         )
         self.driver.attach(self._network, self._keeper)
         given = {member: known[member.peer] for member in group if member.peer in known}
-        self._directory = Directory(host, self._network, manifest.hash, Role.PEER, self._described, given)
-        self._directory.need(group)
+        self.directory = Directory(
+            host, self._network, manifest.hash, Role.PEER, self._described, given, coordinators=group
+        )
+        self.directory.need(group)
 
     async def run(self) -> str:
         """Until the run is finished or the peer has left; returns why. Raises CoordinatorGone, RunFailed."""
@@ -179,7 +185,7 @@ class PeerProcess:
         self.core.offers(self._seat.means(*self._offer))
         patience = Patience(options.patience_s)
         tasks = (
-            self._directory.run(),
+            self.directory.run(),
             self._fail_when_daemon_dies(),
             self._measure(),
             self._tell_links(),
@@ -231,7 +237,8 @@ class PeerProcess:
 
     def _new_engine(self, stage: int, post: Callable[[PeerInput], None]) -> StageEngine:
         options = self._options
-        memory = self._needs[stage].memory
+        need = self._needs[stage]
+        memory = need.within(self._seat.room)
         self._seat.holds(memory.device, memory.host)
         self._retention.budget_bytes = self._seat.frames
         kind = options.engine if options.pace is None else partial(PacedEngine, pace=options.pace)
@@ -240,7 +247,11 @@ class PeerProcess:
             further["updates_on_cpu"] = True
         if options.precision is not None:
             further["precision"] = options.precision
-        if options.compiled:
+        if memory != need.memory:
+            further["recomputes_layers"] = True
+            note = LayersRecomputed(stage, need.memory.device, self._seat.room, options.compiled)
+            self._loop.call_soon_threadsafe(self.log.append, note)
+        elif options.compiled:
             further["compiled"] = True
         return kind(
             self._manifest,
@@ -288,7 +299,7 @@ class PeerProcess:
         """Sees each message before the core does."""
         self.reports.heard(sender, message)
         if sender in self._group and _comes_near(message, self._near):
-            self._directory.need((*self._group, *self._near))
+            self.directory.need((*self._group, *self._near))
         if isinstance(message, Twin) and sender in self._group and message.incarnation not in self._twins:
             self._twins.add(message.incarnation)
             self.log.append(DuplicateIdentity(str(Actor(self._me.peer, message.incarnation)), str(self._me)))
@@ -382,6 +393,7 @@ class _Observer(RunObserver):
 
     def link_up(self, actor: Actor) -> None:
         self._process.reports.link_up(actor)
+        self._process.directory.link_up(actor)
         super().link_up(actor)
 
     def undelivered(self, actor: Actor, messages: tuple[Message, ...]) -> None:

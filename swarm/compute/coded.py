@@ -116,6 +116,7 @@ class FeedbackReduction(Reduction):
         self._residuals = Residuals()
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
+        super().applied(attempt, skipped=skipped)
         self._residuals.applied(attempt, skipped=skipped)
 
     def cancel(self, attempt: Attempt) -> None:

@@ -96,6 +96,8 @@ class StageEngine:
     `updates_on_cpu`: the optimizer's steps are made there, wherever all else is computed. `precision` None: what is
     usual on the device. `compiled`: layers are compiled by torch before anything is computed. `splits`: backwards leave
     the weights' gradients due within the same budget; they are computed when there is nothing else to do.
+    `recomputes_layers`: a graph holds only what goes into each layer, since a whole one has no room. Not with
+    `compiled`: torch runs a compiled layer otherwise when it computes it again, and its bits differ.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class StageEngine:
         precision: Precision | None = None,
         compiled: bool = False,
         splits: bool = False,
+        recomputes_layers: bool = False,
     ) -> None:
         self._manifest = manifest
         self._index = stage
@@ -124,6 +127,7 @@ class StageEngine:
         self._compiled = compiled
         self._clock = DeviceClock(torch.device(device))
         self._splits = splits
+        self._recomputes_layers = recomputes_layers
         self._post = post
         self._format = BodyFormat(manifest)
         layout = self._layout()
@@ -346,6 +350,7 @@ class StageEngine:
             clock=self._clock,
             compiled=self._compiled,
             splits=self._splits,
+            recomputes_layers=self._recomputes_layers,
         )
 
     def _compute(self, run: Callable[[_Action], PeerInput], action: _Action) -> PeerInput:

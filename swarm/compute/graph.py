@@ -91,12 +91,18 @@ def _count(manifest: RunManifest, module: StageModule, mode: Mode) -> StageCount
     names = set(module.matrices())
     numbers = {name: parameter.numel() for name, parameter in module.named_parameters()}
     graph = count_graph(module, *microbatch_of(manifest, module), mode)
+    by_layer = None
+    if any(True for _ in module.layers()):
+        module.recomputes_layers, module.recomputes_within = True, lambda: Rules(mode)
+        by_layer = count_graph(module, *microbatch_of(manifest, module), mode)
     return StageCounts(
         parameters=sum(numbers.values()),
         matrices=sum(count for name, count in numbers.items() if name in names),
         graph=graph.held,
         in_backward=graph.in_backward,
         gradients=graph.gradients,
+        graph_by_layer=None if by_layer is None else by_layer.held,
+        in_backward_by_layer=0 if by_layer is None else by_layer.in_backward,
     )
 
 

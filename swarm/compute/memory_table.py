@@ -6,7 +6,7 @@ graph holds is counted elsewhere (graph.py), since that takes torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarm.manifest import RunManifest
 
@@ -54,6 +54,16 @@ class StageCounts:
     """What a backward takes at its peak beyond `graph`, gradients included."""
     gradients: int = 0
     """Of all parameters, of one microbatch."""
+    graph_by_layer: int | None = None
+    """As `graph`, where a backward computes layer by layer again. None: the stage has no layers that it could."""
+    in_backward_by_layer: int = 0
+    """As `in_backward`, there."""
+
+    def by_layer(self) -> StageCounts:
+        """Those of a stage that computes layer by layer again, if it can."""
+        if self.graph_by_layer is None:
+            return self
+        return replace(self, graph=self.graph_by_layer, in_backward=self.in_backward_by_layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ class StageMemory:
     accumulator: int
     """Sums, as wide as they may become: exact ones take half of this while none needs more than 32 bits."""
     reduced: int
+    """The vector that a reduce ends with: held from its first sum to the step."""
     graph: int
     """Of one microbatch. Further ones have a budget of their own."""
     in_backward: int
@@ -87,13 +98,15 @@ class StageMemory:
     @property
     def resident(self) -> int:
         """On the device, whatever it does."""
-        reduced = 0 if self.own_memory and self.reduces_on_host else self.reduced
-        return self.weights + self.copies + self.moments + self.accumulator + reduced + self._here(self.residuals)
+        return self.weights + self.copies + self.moments + self.accumulator + self._here(self.residuals)
 
     @property
     def working(self) -> int:
         """On the device while it works, at most: no graph is left when a reduce begins."""
-        return max(self.graph + self.in_backward + self.ahead, self._here(self.on_the_way), self.updating)
+        reduced = 0 if self.own_memory and self.reduces_on_host else self.reduced
+        return max(
+            self.graph + self.in_backward + self.ahead, reduced + max(self._here(self.on_the_way), self.updating)
+        )
 
     @property
     def device(self) -> int:

@@ -123,7 +123,7 @@ class Buckets:
 
 
 class Reduction:
-    """Runs attempts one after another. The reduced buffer stays until the next attempt has its first sum."""
+    """Runs attempts one after another. The reduced vector takes memory from an attempt's first sum to its step."""
 
     def __init__(self, accumulator: Accumulator, buckets: Buckets, sums: SumSection) -> None:
         self._accumulator = accumulator
@@ -142,13 +142,15 @@ class Reduction:
         """Orders that are to follow the one in hand, as far as they are known: a device begins with them at once."""
         where = "cpu" if self._device is None else accumulator.device
         kernel(torch.device(where))  # compiled now, not in the first step
-        self._reduced = torch.zeros(accumulator.layout.length, dtype=self._dtype, device=where)
+        self._where = torch.device(where)
+        self._held: Tensor | None = None
+        """The reduced vector, while there is one: between reduces its memory is for graphs."""
         self._digest: str | None = None
         """Of the reduced vector, since it is complete."""
         self._attempt: Attempt | None = None
         self._stored: set[int] = set()
         self._summed: set[int] = set()
-        """Buckets that were summed here and lie in the reduced buffer already, but are not ordered to be stored yet."""
+        """Buckets that were summed here and lie in the reduced vector already, but are not ordered to be stored yet."""
 
     def part(self, action: EncodePart) -> memoryview:
         """Own sums of a bucket. With "fp32" on the CPU a view of the accumulator: valid while the attempt lives."""
@@ -172,7 +174,7 @@ class Reduction:
         where = self._buckets.slice(action.bucket)
         if self._device is not None and action.parts:
             return self._sum_on_device(action)
-        own = self._accumulator.numbers(where).to(self._reduced.device)
+        own = self._accumulator.numbers(where).to(self._where)
         self._take(action.attempt, action.bucket)
         if not action.parts:
             self._reduced[where] = self._own(own)
@@ -284,7 +286,7 @@ class Reduction:
     @property
     def unit(self) -> float:
         """What a 1 in the reduced vector stands for."""
-        return unit_of(self._reduced, self._sums)
+        return unit_of(self._dtype, self._sums)
 
     def written(self, attempt: Attempt) -> list[bytes]:
         """All of the reduced vector, uncompressed, for those who catch up."""
@@ -313,9 +315,8 @@ class Reduction:
             self._turn_to(None)
 
     def applied(self, attempt: Attempt, *, skipped: bool) -> None:
-        """The decision of `attempt` is applied."""
-        if self._device is not None:
-            self._device.drop()
+        """The decision of `attempt` is applied. Its sums are not here any more."""
+        self._turn_to(None)
 
     def forget(self) -> None:
         """Another state is loaded: nothing of earlier steps counts."""
@@ -327,14 +328,23 @@ class Reduction:
         self._turn_to(attempt)
 
     def _turn_to(self, attempt: Attempt | None) -> None:
-        """What lies in the reduced buffer is of this attempt."""
+        """What lies in the reduced vector is of this attempt; None: there is none."""
         self._digest = None
         if attempt != self._attempt:
             if self._device is not None:
                 self._device.drop(parts=attempt is None)
+            if attempt is None:
+                self._held = None
             self._attempt = attempt
             self._stored.clear()
             self._summed.clear()
+
+    @property
+    def _reduced(self) -> Tensor:
+        """With anything in it where no bucket is stored yet."""
+        if self._held is None:
+            self._held = torch.empty(self._accumulator.layout.length, dtype=self._dtype, device=self._where)
+        return self._held
 
     def _own(self, numbers: Tensor) -> Tensor:
         """Own sums as a roster of one reduces them."""

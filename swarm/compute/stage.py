@@ -11,7 +11,7 @@ joins the body and gives what to tell. `forward`, `backward` and `weights` wait.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from swarm.compute.body import BodyFormat, BodyKind, ForwardBody, Packing
 from swarm.compute.device_clock import DeviceClock, Mark
 from swarm.compute.digest import first_chain
 from swarm.compute.due_weights import Due, DueWeights
-from swarm.compute.graph import saved_bytes
+from swarm.compute.graph import LiveBytes, saved_bytes
 from swarm.compute.host_copy import HostCopy
 from swarm.compute.optimizer import StageOptimizer
 from swarm.compute.precision import Precision
@@ -73,19 +73,23 @@ class Stage:
         clock: DeviceClock | None = None,
         compiled: bool = False,
         splits: bool = False,
+        recomputes_layers: bool = False,
     ) -> None:
         """`precision` None: what is usual on the device. `clock`: that of `device`.
 
         `compiled`: torch compiles the layers. `splits`: a backward leaves the weights' gradients due, while there is
-        memory for what they are made of; compiled layers cannot.
+        memory for what they are made of; compiled layers cannot. `recomputes_layers`: a kept graph holds only what goes
+        into each layer, and a backward computes one layer after another again.
         """
         assert not (compiled and splits), "compiled layers give all gradients at once"
+        assert not (compiled and recomputes_layers), "they would not be compiled when they are computed again"
         self._index = index
         self._device = torch.device(device)
         self._precision = precision or Precision.usual(self._device)
         self._clock = clock or DeviceClock(self._device)
         self._format = BodyFormat(manifest)
         self._module = self._build(manifest, manifest.run.seed if initialised else None)
+        self._module.recomputes_layers = recomputes_layers
         self._weights = WorkingWeights(self._module, self._precision)
         self._compiled = compiled
         if compiled:
@@ -141,9 +145,11 @@ class Stage:
     def relieve(self) -> tuple[int, int]:
         """No memory is left: give up all graphs, whose forwards are computed again, and keep half as many from now on.
 
-        Returns how many were, and may be, kept. No backward leaves anything due any more.
+        Returns how many were, and may be, kept. No backward leaves anything due any more, and one layer is computed
+        again after another.
         """
         self._split = None
+        self._module.recomputes_layers = not self._compiled
         return self._graphs.halve()
 
     @property
@@ -211,7 +217,7 @@ class Stage:
             self._received[action.microbatch] = action.payload  # type: ignore[assignment]
         if self._module.last:
             return self._train_last(action, body)
-        graph, nbytes = self._graphs.measured(lambda: self._run(body), self._fixed)
+        graph, nbytes = self._graphs.measured(lambda: self._run(body), self._held_by)
         sent = self._sent(action, body, graph.output.detach())
         kept = self._graphs.keep(action.microbatch, graph, nbytes, action, self._due.nbytes)
 
@@ -302,6 +308,15 @@ class Stage:
 
     def _frame(self, body: ForwardBody, hidden: Tensor, base: Tensor | None = None) -> Packing:
         return self._format.begin_forward(self._index + 1, body.kind, body.tokens, hidden, base)
+
+    def _held_by(self, run: Callable[[], Graph]) -> tuple[Graph, int]:
+        """The graph that `run` makes, and the bytes that it holds."""
+        if not self._module.recomputes_layers:
+            return saved_bytes(run, lambda graph: graph.output, self._fixed)
+        live = LiveBytes(beyond=self._fixed)  # what goes into a layer is not saved as other tensors are
+        with live:
+            graph = run()
+        return graph, live.now
 
     def _waited(self, finish: Callable[[], _Value]) -> _Value:
         """What it gives once the device has come so far."""
@@ -423,11 +438,13 @@ class _GraphStash:
         """As many graphs are kept at most, since there was no memory for more. None: as many as fit."""
         self._kept: dict[Microbatch, _Kept] = {}
 
-    def measured(self, run: Callable[[], Graph], fixed: Iterable[Tensor]) -> tuple[Graph, int]:
-        """The graph that `run` makes, and the bytes it holds beyond `fixed`. Only the first is measured."""
+    def measured(
+        self, run: Callable[[], Graph], measure: Callable[[Callable[[], Graph]], tuple[Graph, int]]
+    ) -> tuple[Graph, int]:
+        """The graph that `run` makes, and the bytes it holds. Only the first is measured."""
         if self._graph_bytes is not None:
             return run(), self._graph_bytes
-        graph, self._graph_bytes = saved_bytes(run, lambda graph: graph.output, fixed)
+        graph, self._graph_bytes = measure(run)
         return graph, self._graph_bytes
 
     def fits(self, beside: int) -> bool:

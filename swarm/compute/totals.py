@@ -27,9 +27,9 @@ def reduced_dtype(sums: SumSection) -> torch.dtype:
     return torch.float64 if sums.compresses else torch.int64
 
 
-def unit_of(reduced: Tensor, sums: SumSection) -> float:
-    """What a 1 in a reduced vector stands for."""
-    return 1.0 if reduced.is_floating_point() else 2.0**-sums.grid_bits
+def unit_of(dtype: torch.dtype, sums: SumSection) -> float:
+    """What a 1 in a reduced vector of `dtype` stands for."""
+    return 1.0 if dtype.is_floating_point else 2.0**-sums.grid_bits
 
 
 def loss_of(reduced: Tensor, sums: SumSection) -> float:
@@ -37,7 +37,7 @@ def loss_of(reduced: Tensor, sums: SumSection) -> float:
     loss = reduced[-1].item()
     if not reduced.is_floating_point() and loss == NOT_FINITE:
         return math.nan
-    return float(loss * unit_of(reduced, sums))
+    return float(loss * unit_of(reduced.dtype, sums))
 
 
 def in_floats(numbers: Tensor, sums: SumSection) -> Tensor:

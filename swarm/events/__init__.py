@@ -30,7 +30,7 @@ from swarm.events.faults import (
     StepAborted,
 )
 from swarm.events.group import DecisionRecorded, LeaderFollowed, LeadershipLost, LeadershipTaken, MajorityMissing
-from swarm.events.log import EventListener, EventLog, mend_torn_tail, read_log
+from swarm.events.log import EventListener, EventLog, Rotation, mend_torn_tail, read_log
 from swarm.events.membership import (
     DuplicateIdentity,
     ManyReplicas,
@@ -59,6 +59,7 @@ from swarm.events.network import (
     StreamBroken,
     SwarmSplit,
 )
+from swarm.events.parts import LogTail, WholeLog, parts_of, whole_log
 from swarm.events.passes import (
     CodecChosen,
     Evaluated,
@@ -81,6 +82,8 @@ from swarm.events.run import (
     ControlGiven,
     ControlRefused,
     CoordinatorStarted,
+    LayersRecomputed,
+    LogContinued,
     LoopBlocked,
     MachineMeasured,
     ProcessStarted,
@@ -118,9 +121,12 @@ __all__ = [
     "FrameRecovered",
     "FrameRefused",
     "Gathered",
+    "LayersRecomputed",
     "LeaderFollowed",
     "LeadershipLost",
     "LeadershipTaken",
+    "LogContinued",
+    "LogTail",
     "LoopBlocked",
     "MachineMeasured",
     "MajorityMissing",
@@ -152,6 +158,7 @@ __all__ = [
     "ReduceStarted",
     "ResourcesMeasured",
     "RolledBack",
+    "Rotation",
     "RoundsOtherwise",
     "RouteChanged",
     "RunDiverged",
@@ -179,10 +186,13 @@ __all__ = [
     "SwarmSplit",
     "TableChanged",
     "TrafficMeasured",
+    "WholeLog",
     "from_record",
     "kinds",
     "mend_torn_tail",
+    "parts_of",
     "read_log",
     "step_line",
     "to_record",
+    "whole_log",
 ]

@@ -26,6 +26,21 @@ class ProcessStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LogContinued(Event):
+    """The first event of each further part of a log: whose log it is, as its ProcessStarted said."""
+
+    role: str
+    actor: str
+    run: str
+    version: str
+    part: int
+    """Number of this part, counted from 1."""
+
+    def sentence(self) -> str:
+        return f"part {self.part} of the log of {self.role} {self.actor}"
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessStopped(Event):
     """The process ends on purpose. A log without this last event belongs to a process that was killed."""
 
@@ -186,6 +201,27 @@ class TrafficMeasured(Event):
         links = ", ".join(f"{amount(bytes_per_s)}/s from {sender}" for sender, bytes_per_s in self.links.items())
         total = f"sent {amount(sum(self.sent.values()))}, received {amount(sum(self.received.values()))}"
         return f"{total}; links: {links}" if links else total
+
+
+@dataclass(frozen=True, slots=True)
+class LayersRecomputed(Event):
+    """This peer keeps only what goes into each layer: a backward computes one layer after another again.
+
+    The graph of a whole microbatch has no room: the stage would take `whole` bytes, and `room` are there.
+    """
+
+    stage: int
+    whole: int
+    room: int
+    not_compiled: bool = False
+    """Whether --compile has no effect for that reason: torch compiles no layers that are computed again."""
+
+    def sentence(self) -> str:
+        return (
+            f"stage {self.stage} would take {amount(self.whole)}, of which {amount(self.room)} are there: this peer "
+            "computes each layer again in its backward, which takes less memory and up to a third more time"
+            + (", and does not compile them" if self.not_compiled else "")
+        )
 
 
 @dataclass(frozen=True, slots=True)

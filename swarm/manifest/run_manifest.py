@@ -13,7 +13,7 @@ from swarm.manifest.model import ModelSection
 from swarm.manifest.section import ManifestError, explain
 from swarm.manifest.tables import Tables
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 """Peers of different protocol versions refuse each other by name in the handshake."""
 
 MAX_MANIFEST_BYTES = 1 << 20

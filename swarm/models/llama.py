@@ -107,7 +107,7 @@ class LlamaStage(StageModule):
         for layer in self.model.layers.values():
             if not layer.constrained:
                 residual, anchored = lift(residual, anchored), None  # from here on (batch, time, dim)
-            residual = layer(residual, anchored, cos, sin)
+            residual = self.through(layer, residual, anchored, cos, sin)
         if not self.last:
             return self.model.boundaries.after(residual, frozen)
         final: Tensor = self.model.norm(lift(residual, anchored))

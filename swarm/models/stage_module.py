@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from swarm.manifest import ModelSection
 
@@ -19,6 +22,10 @@ class StageModule(nn.Module, abc.ABC):
         self.last = stage == model.stages - 1
         self.shared = int(model.shares_embedding and (self.first or self.last))
         """Number of its parameters that another stage holds too. They come first, in the same order in both."""
+        self.recomputes_layers = False
+        """Whether a graph holds only what goes into each layer: a backward then computes layer by layer again."""
+        self.recomputes_within: Callable[[], AbstractContextManager[object]] = nullcontext
+        """What it does so within, since torch leaves modes of functions behind."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> Tensor:
@@ -37,8 +44,21 @@ class StageModule(nn.Module, abc.ABC):
         return self.loss_sum(self(x, tokens), labels)
 
     def layers(self) -> Iterable[nn.Module]:
-        """The repeated modules, each of which is compiled separately."""
+        """The repeated modules, each of which is compiled, and computed again, separately. See `through`."""
         return ()
+
+    def through(self, layer: nn.Module, *inputs: Tensor | None) -> Tensor:
+        """What `layer` makes of `inputs`: the same bits whether its graph is kept or computed again."""
+        if not self.recomputes_layers or not torch.is_grad_enabled():
+            return layer(*inputs)  # type: ignore[no-any-return]
+        out: Tensor = checkpoint(
+            layer,
+            *inputs,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), self.recomputes_within()),
+        )
+        return out
 
     def compile_layers(self) -> None:
         """Compile each layer at its first use, for the shapes that it gets then."""

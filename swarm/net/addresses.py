@@ -51,6 +51,23 @@ def encode(address: str) -> bytes:
     return bytes(out)
 
 
+def block_of(raw: bytes) -> str:
+    """The address block of a binary multiaddress: an IPv4 /24 or an IPv6 /48.
+
+    One customer of a provider may have so many addresses. Over a relay the block is the relay's. Empty for what begins
+    with no IP address.
+    """
+    code, rest = raw[:1], raw[1:]
+    if code == bytes([_CODES["ip4"]]) and len(rest) >= 4:
+        return str(ipaddress.ip_network((rest[:4], 24), strict=False))
+    if code == bytes([_CODES["ip6"]]) and len(rest) >= 16:
+        six = ipaddress.IPv6Address(rest[:16])
+        if six.ipv4_mapped is not None:
+            return str(ipaddress.ip_network((six.ipv4_mapped, 24), strict=False))
+        return str(ipaddress.ip_network((six, 48), strict=False))
+    return ""
+
+
 def components(address: str) -> list[tuple[str, str]]:
     """[(protocol, value), …] of a multiaddress, each checked. Raises AddressError."""
     parts = address.split("/")
@@ -89,6 +106,15 @@ def _check(address: str, name: str, value: str) -> None:
                 raise ValueError("the name is missing")
     except (ValueError, IdentityError) as error:
         raise AddressError(f"{address!r}: /{name}/{value}: {error}") from None
+
+
+def is_global(address: str) -> bool:
+    """Whether everybody on the internet can dial it: not that of a private network, a VPN or this machine alone.
+
+    A name counts as global: somebody has announced it. Raises AddressError.
+    """
+    name, value = components(address)[0]
+    return name not in ("ip4", "ip6") or ipaddress.ip_address(value).is_global
 
 
 def varint(number: int) -> bytes:

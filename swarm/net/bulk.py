@@ -42,9 +42,14 @@ MAX_ANSWERS = 16
 """Transfers answered at once; each may pin a copy of a state, or an open file."""
 MAX_ANSWERS_PER_PEER = 4
 """Two runs of pieces of a state, and two of the sums that are decided while it comes."""
+MAX_SHOWN = 8
+"""Answers to observers at once. They are counted apart: members never wait for a place because of them."""
+MAX_SHOWN_PER_PEER = 2
 MAX_DETOURS = 32
 """Requests passed on at once; each pins a piece of the answer."""
 MAX_DETOURS_PER_PEER = 8
+MAX_ADDRESS_ANSWERS = 64
+"""Questions for addresses that are answered at once: small, and nobody can train without the answer."""
 LEAST_TAKEN = 4096.0
 """Bytes a second that an asker must take, after the first IDLE_TIMEOUT_S in which it took nothing."""
 FAIR_RATE = 64 * 1024.0
@@ -55,6 +60,8 @@ _LOOK_AGAIN_S = 0.2
 CERTIFICATE = b"certificate"
 """The request of a guest that has shown an enrolment."""
 MANIFEST = b"manifest"
+ADDRESSES = b"addresses\n"
+"""How a member's question for others' addresses begins."""
 
 
 class BulkError(ConnectionError):
@@ -99,8 +106,10 @@ BulkHandler = Callable[[Actor, bytes], Awaitable[Transfer]]
 """Answers a request; raises BulkError to refuse it by name."""
 
 
-Registrar = Callable[[str, Pass], Awaitable[bytes]]
-"""Makes the certificate of a device, by its peer id and its pass; raises BulkError to refuse it by name."""
+Registrar = Callable[[str, Pass, str], Awaitable[bytes]]
+"""Makes the certificate of a device, by its peer id, its pass and the address block that it comes from.
+
+Raises BulkError to refuse it by name."""
 
 
 @dataclass(eq=False)
@@ -165,6 +174,14 @@ def is_overdue(seconds: float, rate: float) -> bool:
     return seconds > PATIENCE_S and rate < FAIR_RATE
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What observers may see: `handler` answers their requests, `answers` counts those under way."""
+
+    handler: BulkHandler
+    answers: Answers
+
+
 async def request(
     stream: Stream,
     what: bytes,
@@ -203,12 +220,16 @@ async def answer(
     lane: Lane,
     urgent: Lane,
     detours: Answers | None = None,
+    addresses: Answers | None = None,
     registrar: Registrar | None = None,
+    shown: Shown | None = None,
 ) -> int:
     """Answer the one request on a stream that was accepted for bulk; returns the bytes sent.
 
-    `registrar`: makes the certificates that guests ask for; None: that is not done here.
+    `registrar`: makes the certificates that guests ask for; None: that is not done here. `shown`: the same for what
+    observers ask for.
     `detours`: counts requests that are passed on, which are the handler's business too; None: they are as all others.
+    `addresses`: the same for questions for addresses.
     `lane`: where chunks wait for their turn; `urgent`: where those of urgent answers do.
     They are then small: one takes seconds at most, also of a small share, and no asker thinks that nothing comes.
 
@@ -222,9 +243,17 @@ async def answer(
         if what == MANIFEST:
             await _send(stream, _signed(manifest), lane)
         else:
-            counted = answers if detours is None or Detour.decode(what) is None else detours
+            counted = answers
+            if introduction.role is Role.OBSERVER:
+                if shown is None:
+                    raise BulkError("nothing is shown to observers here")
+                counted, handler = shown.answers, shown.handler
+            elif addresses is not None and what.startswith(ADDRESSES):
+                counted = addresses
+            elif detours is not None and Detour.decode(what) is not None:
+                counted = detours
             with counted.one_for(introduction.sender.peer, stream):
-                transfer = await _handled(what, introduction, handler, registrar)
+                transfer = await _handled(what, introduction, stream.origin, handler, registrar)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):
         raise
@@ -299,12 +328,12 @@ def _signed(manifest: SignedManifest | None) -> Transfer:
 
 
 async def _handled(
-    what: bytes, introduction: Introduction, handler: BulkHandler, registrar: Registrar | None
+    what: bytes, introduction: Introduction, origin: str, handler: BulkHandler, registrar: Registrar | None
 ) -> Transfer:
     if introduction.role is Role.GUEST:
         if what != CERTIFICATE or introduction.enrols is None or registrar is None:
             raise BulkError("a guest may ask for the manifest and its own certificate only")
-        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols))
+        return Transfer.of(await registrar(introduction.sender.peer, introduction.enrols, origin))
     return await handler(introduction.sender, what)
 
 

@@ -1,5 +1,8 @@
 """The libp2p daemon `p2pd`: started as our child, and addressed directly where hivemind's client falls short.
 
+libp2p's own DHT is off: it would tell everybody who connects the ids and addresses of all that are connected here. So
+a peer can be dialled only at addresses that we give to the daemon. Its relay service is off too.
+
 hivemind starts the process and runs the DHT over it. Streams, dialling and listening go through this file, because we
 need streams as BufferedProtocols, which read payloads without a copy, and addresses with `/p2p/` components in the
 daemon's encoding (see addresses.py).
@@ -26,6 +29,10 @@ from swarm.net.identity import peer_id_bytes
 from swarm.net.sockets import SocketFolder
 from swarm.net.stream import Stream, StreamClosed
 
+MEMBER_WEIGHT = 100
+"""Of members' connections; those of strangers weigh nothing."""
+CONTROL_S = 5.0
+"""Seconds for which the daemon may take to answer us."""
 LINGER_S = 10.0
 MAX_LINGERING = 256
 """Largest number of streams that wait for the other side to close them, for a limited time."""
@@ -64,6 +71,8 @@ class DaemonP2P(P2P):
     def _make_process_args(*args: Any, **kwargs: Any) -> list[str]:
         # without this flag a peer behind NAT waits minutes for four relay candidates instead of using the given one
         kwargs["relayDiscovery"] = 0
+        kwargs["relayService"] = 0
+        kwargs.pop("dhtServer")
         # a terminal signals the whole process group, and a peer that leaves cleanly still needs its connections for
         # seconds
         return [sys.executable, "-I", "-S", "-c", _OUT_OF_REACH_OF_CTRL_C, *P2P._make_process_args(*args, **kwargs)]
@@ -103,6 +112,23 @@ class Daemon:
             p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=request), f"reach {peer_id}", timeout
         )
         return stream
+
+    def protect(self, peer_id: str) -> None:
+        """Keep the connection to a peer when there are too many. It holds until that connection ends."""
+        task = asyncio.get_running_loop().create_task(self._tag(peer_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    async def _tag(self, peer_id: str) -> None:
+        tag = p2pd_pb2.ConnManagerRequest(
+            type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=peer_id_bytes(peer_id), tag="member", weight=MEMBER_WEIGHT
+        )
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag)
+        try:
+            stream, _ = await self._request(request, f"protect {peer_id}", CONTROL_S)
+        except DialError:
+            return  # a daemon that is busy or gone; the connection is as good as before
+        stream.close()
 
     async def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Register `handler` for every stream opened to us under `protocol`, in place of an earlier handler."""
@@ -148,6 +174,7 @@ class Daemon:
         try:
             info = p2pd_pb2.StreamInfo()
             await _read_message(stream, info)
+            stream.origin = addresses.block_of(info.addr)
             await self._handlers[info.proto](stream, base58.b58encode(info.peer).decode())
             await self._until_taken(stream)
         except (StreamClosed, DecodeError):

@@ -4,32 +4,17 @@ hivemind decodes with msgpack, whose hook for its own types recurses in C: a dic
 hundred bytes, ends the process by SIGSEGV, long before a record can be checked. That holds for stored values as for
 answers. This DHT holds only signed records, each under one subkey. They need few types: bytes, text, numbers and
 lists of them, a few levels deep.
-
-Importing this module makes hivemind's DHT use these bounds.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any
 
-import hivemind.dht.node
-from hivemind.dht.protocol import DHTProtocol
-from hivemind.p2p import P2PContext, PeerID
-from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
 MAX_BYTES = 64 << 10
 MAX_DEPTH = 6
 MAX_ITEMS = 256
-MAX_STORED = 4096
-"""Keys in one request to store: a new node gets all records that it should hold."""
-MAX_FOUND = 256
-"""Keys in one request to find: each is answered with twenty nodes."""
-MAX_NEAREST = 64
-"""Nodes that one answer names for a key."""
-
 _DICTIONARY, _TUPLE = 0x50, 0x40
 """hivemind's own types, whose bytes are msgpack again."""
 _LENGTHS = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I"}
@@ -143,47 +128,3 @@ def _take(view: memoryview, at: int, nbytes: int) -> memoryview:
 def _past(view: memoryview, at: int, nbytes: int) -> int:
     _take(view, at, nbytes)
     return at + nbytes
-
-
-class BoundedProtocol(DHTProtocol):
-    """The requests and answers of a node of the DHT, with the bounds."""
-
-    serializer = BoundedSerializer
-
-    def get_stub(self, peer: PeerID) -> Any:
-        return _BoundedStub(super().get_stub(peer))
-
-    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        _count(request.keys, MAX_STORED)
-        return await super().rpc_store(request, context)
-
-    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        _count(request.keys, MAX_FOUND)
-        return await super().rpc_find(request, context)
-
-
-class _BoundedStub:
-    """Calls another node, and accepts no more in its answers than was requested."""
-
-    def __init__(self, stub: Any) -> None:
-        self._stub = stub
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stub, name)
-
-    async def rpc_find(self, request: dht_pb2.FindRequest, timeout: float | None = None) -> dht_pb2.FindResponse:
-        response: dht_pb2.FindResponse = await self._stub.rpc_find(request, timeout=timeout)
-        _count(response.results, len(request.keys))
-        for result in response.results:
-            del result.nearest_node_ids[MAX_NEAREST:]
-            del result.nearest_peer_ids[MAX_NEAREST:]
-        return response
-
-
-def _count(things: Sequence[object], most: int) -> None:
-    if len(things) > most:
-        raise OutOfBounds(f"{len(things)} entries; at most {most} are accepted")
-
-
-BoundedProtocol.__name__ = DHTProtocol.__name__  # the name by which other nodes call it
-hivemind.dht.node.DHTProtocol = BoundedProtocol

@@ -27,6 +27,8 @@ takes to answer over a long distance, since two dials that meet cost five second
 reached before, for example to fetch the manifest: that connection mostly still exists, and a failed dial is how a death
 is noticed.
 """
+ADDRESSES_S = 2.0
+"""Seconds for which a dial waits for the peer's addresses, when none are known: they are being looked up."""
 MEETING_TURN_S = 0.5
 """Seconds that a dial still gets once the other peer has reached us."""
 
@@ -44,7 +46,7 @@ class Dialler:
         has_link: Callable[[str], bool],
     ) -> None:
         self.maddrs: dict[str, tuple[str, ...]] = {}
-        """Addresses of peers. For other peers the DHT is asked."""
+        """Addresses of peers."""
         self.streams: Counter[str] = Counter()
         """Number of streams that each peer has open to us."""
         self._host = host
@@ -55,6 +57,8 @@ class Dialler:
         self._has_link = has_link
         self._arrivals: dict[str, asyncio.Event] = {}
         """Set when a peer reaches us while we leave the dial to it."""
+        self._sought: dict[str, asyncio.Event] = {}
+        """Set when a peer's addresses are learned, or it reaches us."""
 
     async def reach(self, actor: Actor, channel: Channel) -> Stream:
         """A stream of ours, when it is our turn. Raises DialError, Refused, StreamClosed, TimeoutError."""
@@ -62,7 +66,11 @@ class Dialler:
         return await self._dial(actor, channel)
 
     async def open(self, peer_id: str, target: int | None, channel: Channel) -> Stream:
-        """A stream of ours to an incarnation, or to any process of the peer, at once. Raises as `reach`."""
+        """A stream of ours to an incarnation, or to any process of the peer, at once. Raises as `reach`.
+
+        It waits for a while for the addresses of a peer that is not known yet.
+        """
+        await self._until_known(peer_id)
         if maddrs := self.maddrs.get(peer_id):
             try:
                 await self._host.connect(peer_id, maddrs)
@@ -74,6 +82,8 @@ class Dialler:
         except BaseException:
             stream.abort()
             raise
+        if channel is Channel.CONTROL:
+            self._host.protect(peer_id)
         return stream
 
     def _introduction(self, channel: Channel, target: int | None) -> Introduction:
@@ -83,8 +93,11 @@ class Dialler:
         """Whether there is a connection, from either side."""
         return self.streams[peer_id] > 0 or self._has_link(peer_id)
 
-    def learn(self, peer_id: str, maddrs: Sequence[str]) -> None:
-        self.maddrs[peer_id] = tuple(maddrs)
+    def learn(self, peer_id: str, maddrs: Sequence[str]) -> bool:
+        """Whether these addresses are new."""
+        known, self.maddrs[peer_id] = self.maddrs.get(peer_id), tuple(maddrs)
+        self._found(peer_id)
+        return known != tuple(maddrs)
 
     def forget(self, peer_id: str) -> None:
         self.maddrs.pop(peer_id, None)
@@ -93,6 +106,7 @@ class Dialler:
     def came(self, peer_id: str) -> None:
         """The peer has opened a stream to us."""
         self.streams[peer_id] += 1
+        self._found(peer_id)
         if (arrival := self._arrivals.pop(peer_id, None)) is not None:
             arrival.set()
 
@@ -101,6 +115,20 @@ class Dialler:
         self.streams[peer_id] -= 1
         if not self.streams[peer_id]:
             del self.streams[peer_id]
+
+    async def _until_known(self, peer_id: str) -> None:
+        if peer_id in self.maddrs or peer_id in self._host.reached or self.connected(peer_id):
+            return
+        sought = self._sought.setdefault(peer_id, asyncio.Event())
+        try:
+            async with asyncio.timeout(ADDRESSES_S):
+                await sought.wait()
+        except TimeoutError:
+            self._sought.pop(peer_id, None)
+
+    def _found(self, peer_id: str) -> None:
+        if (sought := self._sought.pop(peer_id, None)) is not None:
+            sought.set()
 
     async def _leave_to(self, peer_id: str) -> None:
         """Wait for a peer with a lower id to dial us, unless there is a connection."""

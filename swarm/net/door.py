@@ -13,7 +13,7 @@ from swarm.net.passes import Certificate, Pass, PassError, open_enrolment
 
 MAX_REMEMBERED = 4096
 """Certificates whose signature is not checked again."""
-STRANGER = "you show no valid pass: ask the organiser for an invite (swarm2-…)"
+STRANGER = "you show no valid pass: ask the organiser for an invite (swarm3-…)"
 """All that a stranger is told, whatever it does."""
 
 
@@ -53,16 +53,15 @@ class Door:
         self._clock = clock
         self._genuine: dict[bytes, Certificate] = {}
 
-    def check(self, peer: str, certificate: bytes, enrolment: bytes) -> Pass | None:
-        """Let in `peer`, whom libp2p has authenticated. Returns the pass if it came by an enrolment alone.
+    def check(self, peer: str, certificate: bytes, enrolment: bytes) -> Pass | Certificate | None:
+        """Let in `peer`, whom libp2p has authenticated. Returns what it has shown; None: it is a coordinator.
 
         Raises Stranger, Void.
         """
         if peer in self.coordinators:
             return None
         if certificate:
-            self._check_certificate(peer, certificate)
-            return None
+            return self._certificate(peer, certificate)
         if self._organiser is None or not enrolment:
             raise Stranger
         try:
@@ -72,7 +71,7 @@ class Door:
         self._check_use(given)
         return given
 
-    def _check_certificate(self, peer: str, raw: bytes) -> None:
+    def _certificate(self, peer: str, raw: bytes) -> Certificate:
         shown = self._genuine.get(raw)
         if shown is None:
             try:
@@ -89,6 +88,7 @@ class Door:
         if (why := self.banned.get(peer)) is not None:
             raise ShutOut(why)
         self._check_use(shown)
+        return shown
 
     def _check_use(self, shown: Pass | Certificate) -> None:
         if shown.run_hash != self.run_hash:

@@ -34,6 +34,8 @@ class Role(enum.Enum):
     COORDINATOR = "coordinator"
     GUEST = "guest"
     """Has a pass, and knows nothing yet: may ask for the manifest and its certificate, nothing else."""
+    OBSERVER = "observer"
+    """Sees what a coordinator shows of the run, on request. It sends nothing that anybody of the run takes."""
 
 
 class Channel(enum.Enum):
@@ -61,6 +63,7 @@ class Refusal(enum.Enum):
     NO_PASS = "no pass"
     PASS_VOID = "pass not valid"
     SHUT_OUT = "shut out"
+    OTHER_ROLE = "not what your pass is for"
     CLOSING = "closing"
 
 
@@ -151,7 +154,7 @@ class Admission:
             raw, _ = await stream.read_frame(_MAX_HELLO, 0)
             verdict = self.judge(raw, remote_peer)
             reply = link_pb2.HelloReply(protocol_version=PROTOCOL_VERSION)
-            if isinstance(verdict, Introduction) or verdict[0] not in _OF_STRANGERS:
+            if isinstance(verdict, Introduction) or verdict[0] not in OF_STRANGERS:
                 reply.responder.CopyFrom(messages_pb2.Actor(peer=self._me.peer, incarnation=self._me.incarnation))
                 reply.role = cast(link_pb2.Role, link_pb2.Role.Value(f"ROLE_{self._role.name}"))
             if not isinstance(verdict, Introduction):
@@ -171,7 +174,7 @@ class Admission:
             theirs = hello.protocol_version
             return Refusal.OTHER_VERSION, f"you speak protocol version {theirs}, I speak {PROTOCOL_VERSION}"
         try:
-            enrols = self.door.check(remote_peer, hello.certificate, hello.enrolment)
+            shown = self.door.check(remote_peer, hello.certificate, hello.enrolment)
         except Stranger:
             return Refusal.NO_PASS, STRANGER
         except ShutOut as error:
@@ -196,8 +199,16 @@ class Admission:
         run_hash = hello.run_hash.hex()
         if role is Role.GUEST and channel is not Channel.BULK:
             return Refusal.NOT_FOR_GUESTS, f"a guest may ask for the manifest, not open {channel.value}"
+        enrols = shown if isinstance(shown, Pass) else None
         if role is not Role.GUEST and enrols is not None:
             return Refusal.NOT_FOR_GUESTS, "ask for your certificate first, as a guest"
+        observes = shown is not None and shown.observes
+        if observes and role not in (Role.GUEST, Role.OBSERVER):
+            return Refusal.OTHER_ROLE, "your pass lets you observe this run, not take part in it"
+        if role is Role.OBSERVER and not observes:
+            return Refusal.OTHER_ROLE, "your pass is for taking part: ask for one with --role observe"
+        if role is Role.OBSERVER and (self._role is not Role.COORDINATOR or channel is not Channel.BULK):
+            return Refusal.OTHER_ROLE, "an observer may ask a coordinator, and nobody else"
         if run_hash != self.door.run_hash:
             return Refusal.OTHER_RUN, f"you take part in run {run_hash[:16]}…, I in {self.door.run_hash[:16]}…"
         stage = StageIndex(hello.stage) if hello.HasField("stage") else None
@@ -207,7 +218,7 @@ class Admission:
         if target is not None and target != self._me.incarnation:
             reason = f"you are looking for incarnation {target}, I am {self._me.incarnation}"
             return Refusal.WRONG_INCARNATION, reason
-        if role is not Role.GUEST:
+        if role not in (Role.GUEST, Role.OBSERVER):
             newest = self._newest.get(sender.peer, -1)
             if sender.incarnation < newest:
                 self.on_stale(sender, Actor(sender.peer, newest))
@@ -219,5 +230,5 @@ class Admission:
         return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols)
 
 
-_OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)
+OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)
 """Refusals that say nothing of who refuses."""

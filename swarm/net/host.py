@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
 from hivemind.proto import dht_pb2
 
 from swarm.net import addresses, dht_clock
 from swarm.net.daemon import Daemon, DaemonP2P, DialError, StreamHandler
+from swarm.net.dht_protocol import node_id_of
 from swarm.net.identity import Identity
 from swarm.net.listening import DEFAULT_LISTEN, bound, check_announced, settle, told
 from swarm.net.records import RecordGuard
+from swarm.net.run_key import RunKey
 from swarm.net.sockets import NoSocketFolder, SocketFolder
 from swarm.net.stream import Stream
 
 DIAL_TIMEOUT_S = 10.0
-_CLOCK_TIMEOUT_S = 5.0
+_ENTRY_TIMEOUT_S = 5.0
+"""Seconds for which a node that is entered by may take to answer."""
+_NEIGHBOURS_S = 3.0
 
 _UNREACHED = "failed to connect to bootstrap peers"
 """The daemon's text for it."""
@@ -51,11 +56,20 @@ class Host:
     """A running libp2p host. Made by `create`, ended by `close`; `died` resolves when its daemon ends by itself."""
 
     def __init__(
-        self, identity: Identity, p2p: DaemonP2P, dht: DHTNode, listen: Sequence[str], *, announced: bool
+        self,
+        identity: Identity,
+        p2p: DaemonP2P,
+        dht: DHTNode,
+        listen: Sequence[str],
+        guard: RecordGuard,
+        *,
+        announced: bool,
     ) -> None:
         self.identity = identity
         self.peer_id = identity.peer_id
         self.dht = dht
+        self.key = guard.key
+        """The key of the run that its node of the DHT belongs to."""
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Resolves, with the reason, when the daemon ends or cannot be reached, without a call of `close`."""
         self.clock_correction_s = 0.0
@@ -65,6 +79,7 @@ class Host:
         self.listen = tuple(listen)
         """The addresses it listens on, each with its port."""
         self._announced = announced
+        self._guard = guard
         self._closed = False
         self._p2p = p2p
         self._daemon = Daemon(p2p)
@@ -78,13 +93,15 @@ class Host:
         initial_peers: Sequence[str] = (),
         *,
         announce: Sequence[str] | None = None,
+        key: RunKey | None = None,
         startup_timeout: float = 30.0,
     ) -> Host:
         """Start daemon and DHT node.
 
         `identity_path`: Ed25519 key, made when missing. `listen`, `announce`: multiaddresses to listen on and to give
-        to others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough. Raises
-        NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
+        to others. `initial_peers`: bootstrap multiaddresses ending in /p2p/…; one that answers is enough, even if it
+        does not take us for a member. `key`: of the run that the DHT node belongs to; None: it answers everybody.
+        Raises NobodyAnswers (Unresponsive) and other HostErrors, AddressError, IdentityError.
         """
         identity = Identity.load(identity_path)
         for address in initial_peers:
@@ -122,21 +139,27 @@ class Host:
                 ) from None
             raise HostError(f"libp2p does not start (listen {', '.join(listen)}): {said}") from None
         dht_clock.CLOCK.join()
+        guard = RecordGuard(key)
         try:
             dht = await DHTNode.create(
-                p2p=p2p, initial_peers=others or None, record_validator=RecordGuard(), num_replicas=5, strict=False
+                p2p=p2p,
+                node_id=DHTID.from_bytes(node_id_of(PeerID.from_base58(identity.peer_id))),
+                record_validator=guard,
+                num_replicas=5,
+                cache_locally=False,
+                cache_on_store=False,
+                cache_nearest=0,  # a node keeps nothing that its owner has not sent to it
             )
+            correction_s = await _enter(dht, others)
         except BaseException as error:
             dht_clock.CLOCK.leave()
             await p2p.shutdown()
             sockets.remove()
-            if not isinstance(error, RuntimeError | OSError | P2PDaemonError):
-                raise
-            raise Unresponsive(
-                f"none of the bootstrap addresses answers ({', '.join(others)}): {error}; is the coordinator running?"
-            ) from None
-        host = cls(identity, p2p, dht, listen, announced=bool(announce))
-        host.clock_correction_s = await _take_time(dht, others)
+            if isinstance(error, RuntimeError | OSError | P2PDaemonError) and not isinstance(error, HostError):
+                raise HostError(f"the DHT does not start: {error}") from None
+            raise
+        host = cls(identity, p2p, dht, listen, guard, announced=bool(announce))
+        host.clock_correction_s = correction_s
         return host
 
     @property
@@ -165,6 +188,14 @@ class Host:
         stream = await self._daemon.open_stream(peer_id, protocol, timeout)
         self.reached.add(peer_id)
         return stream
+
+    def protect(self, peer_id: str) -> None:
+        """Have the daemon keep the connection to this peer when it closes others because there are too many."""
+        self._daemon.protect(peer_id)
+
+    def shut_out(self, peer_ids: Collection[str]) -> None:
+        """The DHT node serves all members but these from now on."""
+        self._guard.banned = frozenset(peer_ids)
 
     async def handle_streams(self, protocol: str, handler: StreamHandler) -> None:
         """Call `handler(stream, peer id)` for streams opened to us; the stream is closed when it returns."""
@@ -209,18 +240,37 @@ def _is_taken(host: str, port: int) -> bool:
     return bound(host, port) == errno.EADDRINUSE
 
 
-async def _take_time(dht: DHTNode, entries: Sequence[str]) -> float:
-    """Agree with the nodes by which we enter on the time; returns the correction of our clock, seconds."""
+async def _enter(dht: DHTNode, entries: Sequence[str]) -> float:
+    """Meet the nodes by which we enter, and agree with them on the time. Returns the correction of our clock, seconds.
 
-    async def ahead(peer_id: str) -> float:
+    A node that takes us for no member is there as well: what is wrong, its handshake will say. Raises Unresponsive.
+    """
+
+    async def ahead(peer_id: str) -> float | None:
         began = dht_clock.get_dht_time()
-        stub = dht.protocol.get_stub(PeerID.from_base58(peer_id))
-        answer = await stub.rpc_ping(dht_pb2.PingRequest(peer=dht.protocol.node_info), timeout=_CLOCK_TIMEOUT_S)
+        peer = PeerID.from_base58(peer_id)
+        stub = dht.protocol.get_stub(peer)
+        try:
+            answer = await stub.rpc_ping(dht_pb2.PingRequest(peer=dht.protocol.node_info), timeout=_ENTRY_TIMEOUT_S)
+        except P2PHandlerError:
+            return None
+        if answer.peer.node_id:
+            await dht.protocol.update_routing_table(DHTID.from_bytes(answer.peer.node_id), peer)
         return float(answer.dht_time) - (began + dht_clock.get_dht_time()) / 2
 
     peers = {peer for peer in (addresses.split_peer(address)[1] for address in entries) if peer is not None}
     answers = await asyncio.gather(*(ahead(peer) for peer in peers), return_exceptions=True)
-    return dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if peers and len(failures) == len(answers):
+        why = str(failures[0]) or f"no answer in {_ENTRY_TIMEOUT_S:g} s"
+        raise Unresponsive(
+            f"none of the bootstrap addresses answers ({', '.join(entries)}): {why}; is the coordinator running?"
+        )
+    correction_s = dht_clock.CLOCK.correct(answer for answer in answers if isinstance(answer, float))
+    if any(isinstance(answer, float) for answer in answers):
+        looking = asyncio.ensure_future(dht.find_nearest_nodes([dht.node_id]))
+        await asyncio.wait((looking,), timeout=_NEIGHBOURS_S)  # those that come later are met as well
+    return correction_s
 
 
 __all__ = ["DEFAULT_LISTEN", "DialError", "Host", "HostError", "NobodyAnswers", "PortTaken", "Unresponsive"]

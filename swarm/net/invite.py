@@ -1,5 +1,7 @@
 """The invite: one token a joiner pastes. It names the way in, the run and whose word counts, and holds a pass.
 
+It also holds the run key, which opens the run's records in the DHT.
+
 A token is base64url text with a checksum, so that one cut off in a chat is refused by name. A bare multiaddress can be
 read as well. It holds no pass, so nobody joins with it.
 """
@@ -18,9 +20,10 @@ from swarm.net import addresses
 from swarm.net.identity import IdentityError, peer_id_bytes
 from swarm.net.passes import PassError, Ticket
 from swarm.net.proto import records_pb2
+from swarm.net.run_key import RunKey
 
-_HEAD = "swarm2-"
-_OLD_HEAD = "swarm1-"
+_HEAD = "swarm3-"
+_OLD_HEADS = ("swarm1-", "swarm2-")
 _CHECK_BYTES = 4
 _MAX_TOKEN = 8192
 MAX_ADDRESSES = 16
@@ -39,12 +42,20 @@ class Invite:
     run_hash: str | None = None
     fingerprint: str | None = None
     ticket: Ticket | None = None
+    key: RunKey | None = None
+
+    @property
+    def observes(self) -> bool:
+        """Whether its pass is for observing the run, and not for taking part."""
+        return self.ticket is not None and self.ticket.given.observes
 
     def encode(self) -> str:
         """The token. Raises InviteError when a field is missing or malformed."""
         _check(self)
-        if self.run_hash is None or self.fingerprint is None or self.ticket is None:
-            raise InviteError("a token names the run and the organiser's key and holds a pass; a bare address does not")
+        if self.run_hash is None or self.fingerprint is None or self.ticket is None or self.key is None:
+            raise InviteError(
+                "a token names the run and the organiser, and holds a pass and the run key; a bare address does not"
+            )
         raw = records_pb2.Invite(
             addresses=self.addresses,
             coordinator=self.coordinator,
@@ -52,6 +63,7 @@ class Invite:
             fingerprint=self.fingerprint,
             sealed_pass=self.ticket.sealed,
             seed=self.ticket.seed,
+            key=self.key.secret,
         ).SerializeToString()
         return _HEAD + base64.urlsafe_b64encode(raw + _checksum(raw)).decode().rstrip("=")
 
@@ -67,10 +79,10 @@ def parse(text: str) -> Invite:
         if peer is None:
             raise InviteError(f"{text} does not end in /p2p/ and the coordinator's peer id")
         return Invite((text,), peer)
-    if text.startswith(_OLD_HEAD):
+    if text.startswith(_OLD_HEADS):
         raise InviteError(
-            f"an invite of an earlier release ({_OLD_HEAD}…), which holds no pass: ask the organiser for a new one, "
-            "which `swarm-peer coordinate` or `swarm-peer invite` prints"
+            f"an invite of an earlier release ({text[:7]}…): ask the organiser for a new one, which "
+            "`swarm-peer coordinate` or `swarm-peer invite` prints"
         )
     if not text.startswith(_HEAD):
         raise InviteError(f"{text[:40]!r} is neither an invite ({_HEAD}…) nor a multiaddress (/ip4/…)")
@@ -90,7 +102,12 @@ def parse(text: str) -> Invite:
     except DecodeError as error:
         raise InviteError(f"the invite cannot be read: {error}") from None
     ticket = Ticket(proto.sealed_pass, proto.seed)
-    invite = Invite(tuple(proto.addresses), proto.coordinator, proto.run_hash.hex(), proto.fingerprint, ticket)
+    try:
+        key = RunKey(proto.key)
+    except ValueError as error:
+        raise InviteError(f"the invite cannot be used: {error}") from None
+    where = tuple(proto.addresses)
+    invite = Invite(where, proto.coordinator, proto.run_hash.hex(), proto.fingerprint, ticket, key)
     _check(invite)
     return invite
 

@@ -19,23 +19,28 @@ from swarm.buffer import Buffer
 from swarm.manifest import SignedManifest
 from swarm.net import bulk
 from swarm.net.bulk import (
+    MAX_ADDRESS_ANSWERS,
     MAX_DETOURS,
     MAX_DETOURS_PER_PEER,
+    MAX_SHOWN,
+    MAX_SHOWN_PER_PEER,
     PROTOCOL,
     Answers,
     BulkError,
     BulkHandler,
     Registrar,
+    Shown,
     Transfer,
 )
 from swarm.net.channel import channel_of, lanes_of
 from swarm.net.detour import Detour, NoStraightWay, PassedOn, StraightWays
 from swarm.net.dialler import Dialler
 from swarm.net.door import Door
-from swarm.net.handshake import Admission, Channel, Introduction, Refusal, Role
+from swarm.net.handshake import OF_STRANGERS, Admission, Channel, Introduction, Refusal, Role
 from swarm.net.host import Host
 from swarm.net.link_rates import LinkRates
 from swarm.net.links import Link, LinkEvents
+from swarm.net.lobby import Crowded, Lobby
 from swarm.net.observer import NetworkObserver
 from swarm.net.round_trips import RoundTrips
 from swarm.net.stream import PREFIX_BYTES, Stream, StreamClosed
@@ -105,13 +110,16 @@ class Network:
         self._lanes = lanes_of(uplink)
         self._handler: BulkHandler | None = None
         self._registrar: Registrar | None = None
+        self._shown: Shown | None = None
         self._answers = Answers()
         self._detours = Answers(at_most=MAX_DETOURS, per_peer=MAX_DETOURS_PER_PEER)
+        self._address_answers = Answers(at_most=MAX_ADDRESS_ANSWERS)
         self._straight_ways = StraightWays()
         self._guides: tuple[Actor, ...] = ()
         self._links: dict[Actor, Link] = {}
         self._dialler = Dialler(host, me, door.run_hash, role, certificate, self._has_link)
         self._incoming: dict[tuple[Actor, Channel], Stream] = {}
+        self._lobby = Lobby()
         self._admitted: dict[str, set[Stream]] = {}
         """Streams from others, of all channels, by peer id."""
         self._sent: Counter[Channel] = Counter()
@@ -126,10 +134,13 @@ class Network:
         await self._host.handle_streams(PROTOCOL, self._serve)
 
     def learn(self, actor: Actor, maddrs: Sequence[str] = ()) -> None:
-        """Know an actor and where it can be dialled; nothing is opened yet. Without addresses the DHT is asked."""
-        if maddrs:
-            self._dialler.learn(actor.peer, maddrs)
-        self._link(actor)
+        """Know an actor and where it can be dialled; nothing is opened yet.
+
+        An actor without addresses, and without a connection, is dialled when they are learned.
+        """
+        link = self._link(actor)
+        if maddrs and self._dialler.learn(actor.peer, maddrs):
+            link.nudge()
 
     def dial(self, actor: Actor) -> None:
         """Reach an actor now, before there is anything to say."""
@@ -211,8 +222,12 @@ class Network:
         self._handler = handler
 
     def register(self, registrar: Registrar) -> None:
-        """Have `registrar(peer id, pass)` make the certificates that guests ask for; it raises BulkError to refuse."""
+        """Have `registrar` make the certificates that guests ask for; it raises BulkError to refuse."""
         self._registrar = registrar
+
+    def show(self, handler: BulkHandler) -> None:
+        """Have `handler(observer, request)` answer observers; it raises BulkError to refuse by name."""
+        self._shown = Shown(handler, Answers(at_most=MAX_SHOWN, per_peer=MAX_SHOWN_PER_PEER))
 
     def shut_out(self, banned: Mapping[str, str]) -> None:
         """These peers, and no others, have no part in the run: {peer id: why}. All that is open to and from them is
@@ -223,6 +238,7 @@ class Network:
         door.banned = dict(banned)
         for actor in [actor for actor in self._links if actor.peer in newly]:
             self.forget(actor)
+        self._host.shut_out(banned)
         for peer in newly:
             for stream in self._admitted.get(peer, ()):
                 stream.abort()
@@ -337,13 +353,19 @@ class Network:
             return
         self._dialler.came(remote_peer)
         try:
-            verdict = await self.admission.receive(stream, remote_peer)
+            verdict = await self._introduced(stream, remote_peer)
             if not isinstance(verdict, Introduction):
                 refusal, reason = verdict
-                self._observer.peer_refused(remote_peer, f"{refusal.value}: {reason}")
+                refused = f"{refusal.value}: {reason}"
+                if refusal in OF_STRANGERS:
+                    self._observer.stranger_refused(remote_peer, refused)
+                else:
+                    self._observer.peer_refused(remote_peer, refused)
                 return
+            if verdict.channel is Channel.CONTROL:
+                self._host.protect(remote_peer)
             self._admitted.setdefault(remote_peer, set()).add(stream)
-            if verdict.role is not Role.GUEST:
+            if verdict.role not in (Role.GUEST, Role.OBSERVER):
                 self._supersede(verdict.sender)
             if verdict.channel is Channel.BULK:
                 lanes = self._lanes[Channel.BULK], self._lanes[Channel.REDUCE]
@@ -355,14 +377,18 @@ class Network:
                     self._answers,
                     *lanes,
                     detours=self._detours,
+                    addresses=self._address_answers,
                     registrar=self._registrar,
+                    shown=self._shown,
                 )
                 self._count(verdict.sender, Channel.BULK, sent)
             else:
                 await self._receive(stream, verdict.sender, verdict.channel)
         except WireError as error:
             self.admission.refused[Refusal.MALFORMED] += 1
-            self._observer.peer_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
+            self._observer.stranger_refused(remote_peer, f"{Refusal.MALFORMED.value}: {error}")
+        except Crowded as error:
+            self._observer.stranger_refused(remote_peer, str(error))
         except (StreamClosed, TimeoutError):
             pass  # who opened it has gone or says nothing
         finally:
@@ -371,6 +397,13 @@ class Network:
                 streams.discard(stream)
                 if not streams:
                     del self._admitted[remote_peer]
+
+    async def _introduced(self, stream: Stream, remote_peer: str) -> Introduction | tuple[Refusal, str]:
+        """The verdict on the first words of a stream. Members' streams do not wait among those of strangers."""
+        if remote_peer in self._admitted:
+            return await self.admission.receive(stream, remote_peer)
+        with self._lobby.waits(stream, remote_peer):
+            return await self.admission.receive(stream, remote_peer)
 
     async def _answer(self, requester: Actor, request: bytes) -> Transfer:
         detour = Detour.decode(request)

@@ -29,6 +29,9 @@ class NetworkObserver:
     def peer_refused(self, peer: str, reason: str) -> None:
         """The handshake refused a connection."""
 
+    def stranger_refused(self, peer: str, reason: str) -> None:
+        """The handshake refused somebody who has shown no pass, or said nothing sound."""
+
     def stream_broken(self, actor: Actor, channel: Channel, reason: str) -> None: ...
 
     def dropped(self, actor: Actor, count: int, reason: str) -> None:

@@ -7,10 +7,11 @@ the ticket signs the peer id of a device, which makes an *enrolment*. A coordina
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 from cryptography.exceptions import InvalidSignature
@@ -25,14 +26,15 @@ MAX_BYTES = 1024
 """Of a pass, an enrolment or a certificate with their signatures."""
 MAX_DEVICES = 100_000
 SERIAL_BYTES = 16
+NEVER = 2**40
+"""Unix seconds: no time is later. What expires then never does."""
 _KEY_BYTES = 32
 _RUN_BYTES = 32
-_LATEST = 2**40
-"""Unix seconds: no time is later."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _PASS = b"swarm-peer pass v1\n"
 _ENROLMENT = b"swarm-peer enrolment v1\n"
 _CERTIFICATE = b"swarm-peer certificate v1\n"
+_OWN = b"swarm-peer own pass v1\n"
 
 P = TypeVar("P", bound=Proto)
 
@@ -52,6 +54,10 @@ class Pass:
     expires_at: int
     ticket: bytes
     """Ed25519 public key."""
+    observes: bool = False
+    """Whether its devices observe the run; else they take part. Never both."""
+    open: bool = False
+    """Whether everybody may have it: each device then gets a pass of its own (`of_device`)."""
 
     def sealed(self, organiser: Ed25519PrivateKey) -> bytes:
         """Under the organiser's signature. Raises PassError when a field is out of bounds."""
@@ -62,9 +68,18 @@ class Pass:
             devices=self.devices,
             expires_at=self.expires_at,
             ticket=self.ticket,
+            observes=self.observes,
+            open=self.open,
         ).SerializeToString()
         _pass_of(body)
         return pb.Sealed(body=body, signature=organiser.sign(_PASS + body)).SerializeToString()
+
+    def of_device(self, peer: str) -> Pass:
+        """The pass that counts for a device: this one, or, if it is open, one for this device alone."""
+        if not self.open:
+            return self
+        serial = hashlib.sha256(_OWN + self.serial + peer.encode()).digest()[:SERIAL_BYTES]
+        return replace(self, serial=serial, devices=1, open=False)
 
     @classmethod
     def read(cls, raw: bytes) -> Pass:
@@ -72,7 +87,7 @@ class Pass:
         return _pass_of(_decoded(pb.Sealed, raw).body)
 
     @classmethod
-    def open(cls, raw: bytes, organiser: bytes) -> Pass:
+    def verified(cls, raw: bytes, organiser: bytes) -> Pass:
         """A sealed pass that the organiser with this public key signed. Raises PassError."""
         sealed = _decoded(pb.Sealed, raw)
         if not _signed(organiser, sealed.signature, _PASS + sealed.body):
@@ -88,11 +103,21 @@ class Ticket:
     seed: bytes
 
     @classmethod
-    def issue(cls, organiser: Ed25519PrivateKey, run_hash: str, name: str, devices: int, expires_at: int) -> Self:
+    def issue(
+        cls,
+        organiser: Ed25519PrivateKey,
+        run_hash: str,
+        name: str,
+        devices: int,
+        expires_at: int,
+        *,
+        observes: bool = False,
+        open: bool = False,
+    ) -> Self:
         """A new pass. Raises PassError when a field is out of bounds."""
         key = Ed25519PrivateKey.generate()
         serial, public = secrets.token_bytes(SERIAL_BYTES), key.public_key().public_bytes_raw()
-        given = Pass(run_hash, serial, name, devices, expires_at, public)
+        given = Pass(run_hash, serial, name, devices, expires_at, public, observes, open)
         return cls(given.sealed(organiser), key.private_bytes_raw())
 
     @property
@@ -118,7 +143,7 @@ class Ticket:
 def open_enrolment(raw: bytes, peer: str, organiser: bytes) -> Pass:
     """The pass with which the device `peer` may enrol. `organiser`: public key. Raises PassError."""
     enrolment = _decoded(pb.Enrolment, raw)
-    given = Pass.open(enrolment.sealed_pass, organiser)
+    given = Pass.verified(enrolment.sealed_pass, organiser)
     if not _signed(given.ticket, enrolment.signature, _enrolled(given, peer)):
         raise PassError("that enrolment is of another device")
     return given
@@ -135,6 +160,8 @@ class Certificate:
     issuer: str
     issued_at: int
     expires_at: int
+    observes: bool = False
+    """As in the pass."""
 
     def sealed(self, coordinator: Identity) -> bytes:
         """Under the signature of `issuer`, who is `coordinator`. Raises PassError when a field is out of bounds."""
@@ -146,6 +173,7 @@ class Certificate:
             issuer=self.issuer,
             issued_at=self.issued_at,
             expires_at=self.expires_at,
+            observes=self.observes,
         ).SerializeToString()
         _certificate_of(body)
         return pb.Sealed(body=body, signature=coordinator.key.sign(_CERTIFICATE + body)).SerializeToString()
@@ -177,13 +205,22 @@ def _pass_of(body: bytes) -> Pass:
     _check(proto.run_hash, proto.serial, proto.name, proto.expires_at)
     if len(proto.ticket) != _KEY_BYTES:
         raise PassError(f"a ticket key of {len(proto.ticket)} bytes; it has {_KEY_BYTES}")
-    return Pass(proto.run_hash.hex(), proto.serial, proto.name, proto.devices, proto.expires_at, proto.ticket)
+    return Pass(
+        proto.run_hash.hex(),
+        proto.serial,
+        proto.name,
+        proto.devices,
+        proto.expires_at,
+        proto.ticket,
+        proto.observes,
+        proto.open,
+    )
 
 
 def _certificate_of(body: bytes) -> Certificate:
     proto = _decoded(pb.Certificate, body)
     _check(proto.run_hash, proto.serial, proto.name, proto.expires_at)
-    if proto.issued_at > _LATEST:
+    if proto.issued_at > NEVER:
         raise PassError(f"{proto.issued_at} is no time")
     try:
         peer_id_bytes(proto.peer)
@@ -198,6 +235,7 @@ def _certificate_of(body: bytes) -> Certificate:
         proto.issuer,
         proto.issued_at,
         proto.expires_at,
+        proto.observes,
     )
 
 
@@ -205,7 +243,7 @@ def _check(run_hash: bytes, serial: bytes, name: str, expires_at: int) -> None:
     if len(run_hash) != _RUN_BYTES or len(serial) != SERIAL_BYTES:
         raise PassError(f"a run hash of {len(run_hash)} bytes and a serial of {len(serial)}")
     check_name(name)
-    if expires_at > _LATEST:
+    if expires_at > NEVER:
         raise PassError(f"{expires_at} is no time")
 
 

@@ -22,6 +22,10 @@ CHUNK = MAX_PIECE
 _SCRATCH = 16 << 10
 _PREFIX = struct.Struct("<II")  # bytes of the header, bytes of the payload
 PREFIX_BYTES = _PREFIX.size
+FRAME_S = 60.0
+"""Seconds in which the rest of a small frame must come, once it has begun."""
+LEAST_RATE = 50.0
+"""Bytes a second of a large frame: the share of one stream of several, on the least uplink there is."""
 
 
 class StreamClosed(ConnectionError):
@@ -36,6 +40,8 @@ class Stream(asyncio.BufferedProtocol):
         """Bytes written so far."""
         self.blocked_s = 0.0
         """Total seconds for which writing has waited for the other side, or the link, to take the data."""
+        self.origin = ""
+        """Of one that was opened to us: the address block that it comes from (`block_of`)."""
         self.payload_s = 0.0
         """Seconds from the header of the last frame to the end of its payload."""
         self._transport: asyncio.Transport | None = None
@@ -77,14 +83,26 @@ class Stream(asyncio.BufferedProtocol):
                 self._target = self._reader = None
 
     async def read_frame(self, max_header: int, max_payload: int) -> tuple[bytes, bytearray]:
-        """(header, payload) of the next frame. Raises WireError, before allocating, for lengths over the limits."""
-        header_bytes, payload_bytes = _PREFIX.unpack(await self.read_exactly(_PREFIX.size))
-        check_lengths(header_bytes, payload_bytes, max_header, max_payload)
-        header = await self.read_exactly(header_bytes)
-        payload = bytearray(payload_bytes)
-        began = time.monotonic()
-        if payload_bytes:
-            await self.read_into(memoryview(payload))
+        """(header, payload) of the next frame. Raises WireError, before allocating, for lengths over the limits.
+
+        A frame may be long in coming. Once it has begun, the rest of it must follow, or the stream is aborted.
+        """
+        first = await self.read_exactly(1)
+        patience_s = FRAME_S
+        try:
+            async with asyncio.timeout(patience_s) as patience:
+                header_bytes, payload_bytes = _PREFIX.unpack(first + await self.read_exactly(_PREFIX.size - 1))
+                check_lengths(header_bytes, payload_bytes, max_header, max_payload)
+                patience_s += (header_bytes + payload_bytes) / LEAST_RATE
+                patience.reschedule(asyncio.get_running_loop().time() + patience_s)
+                header = await self.read_exactly(header_bytes)
+                payload = bytearray(payload_bytes)
+                began = time.monotonic()
+                if payload_bytes:
+                    await self.read_into(memoryview(payload))
+        except TimeoutError:
+            self.abort()
+            raise StreamClosed(f"the rest of a frame has not come in {patience_s:.0f} s") from None
         self.payload_s = time.monotonic() - began
         return header, payload
 

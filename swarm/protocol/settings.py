@@ -36,7 +36,9 @@ class Settings:
     leave_s: float = 8.0
     """Longest stay in seconds of a peer that was asked to leave. Its process needs up to two seconds more to end."""
     stage_memory: tuple[int, ...] = ()
-    """Bytes that a peer of each stage needs at least. Known to coordinators; empty: memory is not checked."""
+    """Bytes that a peer of each stage needs. Known to coordinators; empty: memory is not checked."""
+    stage_least: tuple[int, ...] = ()
+    """The same of a peer that computes layer by layer again. Empty: as `stage_memory`."""
     stage_sums: tuple[int, ...] = ()
     """Usual encoded bytes of the sums of a step, by stage; empty: no forecast."""
     stage_frames: tuple[float, ...] = ()

@@ -101,7 +101,8 @@ class Hosts:
 def invite(three: Sequence[str], run: RunManifest, key: Ed25519PrivateKey, first: int = 0) -> Invite:
     addresses = tuple(f"/ip4/10.0.0.{i}/tcp/4001/p2p/{peer}" for i, peer in enumerate(three))
     fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
-    return Invite(addresses, three[first], run.hash, fingerprint, Authority().ticket(run.hash))
+    ticket, run_key = Authority().ticket(run.hash), Authority().run_key(run.hash)
+    return Invite(addresses, three[first], run.hash, fingerprint, ticket, run_key)
 
 
 async def test_the_manifest_comes_from_whichever_machine_answers(
@@ -143,7 +144,7 @@ async def test_the_first_signs_and_the_others_take_what_it_signed(
         (home.path / "manifest.signed").write_text("{}")
         with pytest.raises(ManifestError, match="delete it and give --invite again"):
             await signed_manifest(run, home, host, given, mine)  # type: ignore[arg-type]
-        (home.path / "invite").write_text("swarm2-cut")
+        (home.path / "invite").write_text("swarm3-cut")
         with pytest.raises(InviteError):
             way_in(home, None)
         with pytest.raises(InviteError, match="an address is no invite"):

@@ -12,6 +12,7 @@ from authority import Authority
 
 from peers.coordinator.doorman import AGAIN_S, LAST_WORD_S, LOOK_S, Doorman
 from peers.coordinator.registrar import Registrar
+from peers.coordinator.turnstile import OF_A_BLOCK_AT_ONCE, Turnstile
 from peers.stage.bans import Bans
 from swarm.net.bulk import BulkError, Busy
 from swarm.net.passes import Certificate
@@ -116,7 +117,7 @@ async def test_a_certificate_is_signed_when_the_record_holds_the_device() -> Non
     registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, command)
     given = OURS.ticket(RUN, devices=1).given
     me = Authority(3).coordinator.peer_id
-    waiting = [asyncio.create_task(registrar.certificate(me, given)) for _ in range(2)]
+    waiting = [asyncio.create_task(registrar.certificate(me, given, "")) for _ in range(2)]
     request = await asked.get()
     assert (request.command, request.value, request.by) == ("admit", f"{given.serial.hex()} 1 {me}", "pass alice")
     assert not any(task.done() for task in waiting)
@@ -127,12 +128,41 @@ async def test_a_certificate_is_signed_when_the_record_holds_the_device() -> Non
         assert (shown.peer, shown.issuer, shown.serial) == (me, OURS.coordinator.peer_id, given.serial)
         assert shown.expires_at == given.expires_at
     assert asked.empty(), "who asks twice at once is written down once"
-    assert Certificate.open(await registrar.certificate(me, given)).peer == me and asked.empty()
+    assert Certificate.open(await registrar.certificate(me, given, "")).peer == me and asked.empty()
     with pytest.raises(BulkError, match="this pass is for 1 device,"):
-        await registrar.certificate(Authority(4).coordinator.peer_id, given)
+        await registrar.certificate(Authority(4).coordinator.peer_id, given, "")
     record.write("expel", me)
     with pytest.raises(BulkError, match="this device is expelled"):
-        await registrar.certificate(me, given)
+        await registrar.certificate(me, given, "")
+
+
+async def test_an_open_run_gives_each_device_a_pass_of_its_own_and_so_many_at_a_time() -> None:
+    record = Record()
+
+    async def command(request: ControlRequested) -> AnswerControl:
+        record.write(request.command, request.value)
+        return AnswerControl(request.request, len(record.controls.admitted))
+
+    shown = OURS.ticket(RUN, devices=100_000, open=True).given
+    peers = [Authority(n).coordinator.peer_id for n in range(10, 10 + OF_A_BLOCK_AT_ONCE + 2)]
+    closed = Registrar(RUN, OURS.coordinator, lambda: record.controls, command)
+    with pytest.raises(BulkError, match="is not open to everybody any more"):
+        await closed.certificate(peers[0], shown, "203.0.113.0/24")
+    registrar = Registrar(RUN, OURS.coordinator, lambda: record.controls, command, turnstile=Turnstile())
+    for peer in peers[:OF_A_BLOCK_AT_ONCE]:
+        found = Certificate.open(await registrar.certificate(peer, shown, "203.0.113.0/24"))
+        assert (found.peer, found.expires_at) == (peer, shown.expires_at)
+        assert found.serial == shown.of_device(peer).serial != shown.serial
+    assert {device.devices for device in record.controls.admitted} == {1}
+    assert len({device.serial for device in record.controls.admitted}) == OF_A_BLOCK_AT_ONCE, "each has its own"
+    with pytest.raises(BulkError, match="come back in 5 minutes"):
+        await registrar.certificate(peers[-1], shown, "203.0.113.0/24")
+    assert await registrar.certificate(peers[-1], shown, "198.51.100.0/24"), "others may come"
+    assert await registrar.certificate(peers[0], shown, "203.0.113.0/24"), "who is in already is not counted again"
+    assert await closed.certificate(peers[0], shown, ""), "and stays in"
+    record.write("expel", peers[0])
+    with pytest.raises(BulkError, match="this device is expelled"):
+        await registrar.certificate(peers[0], shown, "198.51.100.0/24")
 
 
 async def test_what_the_leader_refuses_is_told_and_what_nobody_answers_may_be_had_later() -> None:
@@ -147,4 +177,4 @@ async def test_what_the_leader_refuses_is_told_and_what_nobody_answers_may_be_ha
 
         registrar = Registrar(RUN, OURS.coordinator, Controls, command)
         with pytest.raises(kind, match=answer.error):
-            await registrar.certificate(me, given)
+            await registrar.certificate(me, given, "")

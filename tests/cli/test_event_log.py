@@ -75,3 +75,14 @@ def test_a_tally_of_many_names_forgets_the_oldest() -> None:
         tally.add(str(k))
     assert tally.add("first") == 1 and tally.add("4095") == 2
     assert [n for n in range(1, 2000) if worth_telling(n)] == [*range(1, 11), 100, 1000]
+
+
+def test_strangers_count_together_because_each_may_come_under_many_names(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", lambda: 0.0)
+    unused: Any = None
+    observer = RunObserver(unused, log)
+    for number in range(10_000):
+        observer.stranger_refused(f"stranger {number}", "no pass")
+    log.close()
+    events = [event for _, event in read_log(tmp_path / "events.jsonl")]
+    assert [e.count for e in events if isinstance(e, PeerRefused)] == [*range(1, 11), 100, 1000, 10_000]

@@ -10,37 +10,25 @@ from pathlib import Path
 
 import pytest
 from authority import Authority
+from coordinators_home import RUN, coordinators_home, record
 
 from peers import cli
 from peers.coordinator.invites import listed
 from peers.coordinator.organiser_key import organiser_key
 from peers.coordinator.pass_book import PRINTED, PassBook
-from peers.coordinator.record import DecisionRecord
 from peers.run.home import Home
 from peers.run.invite_text import read_invite
 from peers.runtime import control_client
 from peers.runtime.control_client import Reply
-from swarm.manifest import key_fingerprint
-from swarm.net.identity import Identity
 from swarm.net.invite import Invite, InviteError, parse
 from swarm.protocol.controls import Device
-from swarm.protocol.messages import Command
 
-RUN = "ab" * 32
 HOUR_S = 3600
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Of a coordinator that has printed its invite."""
-    with Home.open(tmp_path / "home") as opened:
-        me, key = Identity.load(opened.identity).peer_id, organiser_key(opened)
-        ticket = PassBook(opened, RUN).printed(key, 8)
-        address = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}"
-        fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
-        opened.join_token.write_text(Invite((address,), me, RUN, fingerprint, ticket).encode() + "\n")
-        DecisionRecord(opened.decisions, RUN).close()
-        return Home(opened.path)
+    return coordinators_home(tmp_path / "home")
 
 
 def run(capsys: pytest.CaptureFixture[str], home: Home, *words: str) -> tuple[int, str, str]:
@@ -50,18 +38,11 @@ def run(capsys: pytest.CaptureFixture[str], home: Home, *words: str) -> tuple[in
     return int(ended.value.code or 0), out.out, out.err
 
 
-def record(home: Home, *commands: tuple[str, str]) -> None:
-    written = DecisionRecord(home.decisions, RUN)
-    for number, (name, value) in enumerate(commands, 1):
-        written.write_command(Command(number, name, value, "Ann", "", f"r{number}"))
-    written.close()
-
-
 def test_an_invite_leads_where_the_printed_one_does_and_holds_a_pass_of_its_own(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run(capsys, home, "invite", "--name", "alice", "--devices", "2", "--expires", "12h")
-    assert code == 0 and out.startswith("swarm-peer join swarm2-")
+    assert code == 0 and out.startswith("swarm-peer join swarm3-")
     made, printed = parse(out.removeprefix("swarm-peer join ")), parse(home.join_token.read_text())
     assert (made.addresses, made.coordinator, made.fingerprint) == (
         printed.addresses,
@@ -166,7 +147,8 @@ def test_an_invite_comes_as_text_from_a_file_or_on_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = Authority().coordinator.peer_id
-    made = Invite((f"/ip4/203.0.113.5/tcp/4001/p2p/{me}",), me, RUN, "0123-4567-89ab-cdef", Authority().ticket(RUN))
+    address, ticket, key = f"/ip4/203.0.113.5/tcp/4001/p2p/{me}", Authority().ticket(RUN), Authority().run_key(RUN)
+    made = Invite((address,), me, RUN, "0123-4567-89ab-cdef", ticket, key)
     path = tmp_path / "invite"
     path.write_text(made.encode() + "\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(made.encode() + "\n"))

@@ -115,11 +115,14 @@ def test_cards_go_where_least_is_computed_and_no_stage_is_left_empty() -> None:
 
 
 def test_a_card_that_is_too_small_says_by_how_much_and_one_that_is_tight_computes_again() -> None:
-    run = manifest()
+    run = manifest(batch={"sequences": 4, "sequence_length": 512}, model={"context": 512})
     stages = run.model.stages
-    need = dry_run(run).stages[0].memory
-    kind = kinds(run, need.device - 1000, [Times(1.0, 2.0)] * stages)["quick"]
+    need, least = dry_run(run).stages[0].memory, dry_run(run).stages[0].least
+    kind = kinds(run, least.device - 1000, [Times(1.0, 2.0)] * stages)["quick"]
     assert kind.lacks(0) == 1000
+    short = kinds(run, need.device - 1, [Times(1.0, 2.0)] * stages)["quick"]
+    assert short.lacks(0) == 0 and short.recomputes_layers(0), "one layer after another it fits"
+    assert short.taken(0, 4).backward_s == 3.0, "each forward is computed again"
     tight, roomy = (kinds(run, need.device + more, [Times(1.0, 2.0)] * stages)["quick"] for more in (0, 1 << 40))
     assert (tight.graphs(0), tight.taken(0, 4).backward_s) == (1, 2.75), "three of four forwards are computed again"
     assert roomy.taken(0, 4).backward_s == 2.0

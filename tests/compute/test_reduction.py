@@ -49,7 +49,7 @@ def test_buckets_put_together_are_the_sum_of_the_replicas(mode):
     found = ra.assemble(attempt(0))
     assert found == rb.assemble(attempt(0))
     assert found.digest == reduced_digest(expected)
-    assert found.squared_norm == squared_norm(expected, LAYOUT, unit_of(expected, sums))
+    assert found.squared_norm == squared_norm(expected, LAYOUT, unit_of(expected.dtype, sums))
     assert (found.loss_sum, found.finite) == (4.0, True)
 
 

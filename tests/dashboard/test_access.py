@@ -49,7 +49,12 @@ def public(home: Path) -> Iterator[Dashboard]:
 
 
 def test_on_loopback_reading_is_free_and_steering_is_not(local: Dashboard) -> None:
-    assert local.get("/api/v1/session") == {"access": "read", "token_needed": False, "public": False}
+    assert local.get("/api/v1/session") == {
+        "access": "read",
+        "token_needed": False,
+        "public": False,
+        "observed": False,
+    }
     assert local.get("/api/v1/run")["control"] is False
     for method, path, body in STEERING:
         answer = local.ask(path, method, body, Origin=local.address.rstrip("/"), **OWN)
@@ -171,7 +176,12 @@ def test_whoever_gives_wrong_tokens_keeps_nobody_out(exposed: Dashboard) -> None
 
 
 def test_the_public_sees_no_address(public: Dashboard, home: Path) -> None:
-    assert public.get("/api/v1/session") == {"access": "public", "token_needed": False, "public": True}
+    assert public.get("/api/v1/session") == {
+        "access": "public",
+        "token_needed": False,
+        "public": True,
+        "observed": False,
+    }
     log = home / "events.jsonl"
     text = "dial /ip4/203.0.113.7/tcp/4001 and 198.51.100.9:80 or 2001:db8::7, kept in /home/alice/x at 12:34:56"
     with log.open("a") as file:

@@ -373,3 +373,55 @@ def test_what_a_peer_reports_is_counted_once(home: Path, tmp_path: Path, databas
     history = caught_up(History([home, tmp_path / "peer"], database))
     assert history.now.links.sent == folded(LINES).links.sent
     assert history.now.people.by_peer[actor.split(".")[0]] == folded(LINES).people.by_peer[actor.split(".")[0]]
+
+
+class Written:
+    """A log in parts: `LONG`, up to where it was written."""
+
+    def __init__(self, home: Path) -> None:
+        self.path, self.done, self.parts = home / "events.jsonl", 0, 0
+        self.path.write_bytes(b"")
+
+    def write(self, until: int) -> None:
+        with self.path.open("ab") as file:
+            file.write(encoded(LONG[self.done : until]))
+        self.done = until
+
+    def rotate(self) -> None:
+        self.parts += 1
+        self.path.rename(self.path.with_name(f"events-20261127-{self.parts:06d}.jsonl"))
+        first = {**LONG[0], "at": LONG[self.done]["at"], "kind": "LogContinued", "part": self.parts + 1}
+        self.path.write_bytes(encoded([first]))
+
+
+def test_a_log_that_goes_on_in_new_parts_is_not_read_twice(home: Path, database: Path) -> None:
+    log, history = Written(home), None
+    quarter = len(LONG) // 4
+    log.write(quarter)
+    history = caught_up(History([home], database))
+    for number in (2, 3):
+        log.rotate()
+        if number == 3:
+            caught_up(history)
+            log.rotate()
+        log.write(number * quarter)
+        caught_up(history)
+    assert history._life == 1, "nothing was read anew"
+    shown = history.lines(limit=200)["lines"]
+    assert len(shown) == 200 and all(line["text"] for line in shown), (
+        "lines of older parts are found where they are now"
+    )
+    early = history.lines(before=LONG[quarter // 2]["at"], limit=50)["lines"]
+    assert len(early) == 50 and early[0]["at"] < LONG[quarter // 2]["at"]
+    history.close()
+
+    log.rotate()
+    log.write(4 * quarter)
+    again = caught_up(History([home], database))
+    assert again._life == 1 and len(again.lines(before=LONG[quarter // 2]["at"], limit=50)["lines"]) == 50
+    whole = [line for line in LONG[: log.done]]
+    assert same(again.now, folded(whole)) or again.now.run.step == folded(whole).run.step
+    past = LONG[2 * quarter + 50]["at"]
+    assert again.at(past).run.step == folded([line for line in whole if line["at"] <= past]).run.step
+    fresh = caught_up(History([home], database.with_name("fresh.sqlite")))
+    assert rows(fresh)[0] == rows(again)[0] and same(fresh.now, again.now)

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from swarm.net.door import Door
 from swarm.net.identity import Identity
 from swarm.net.passes import SERIAL_BYTES, Certificate, Ticket
+from swarm.net.run_key import RunKey
 
 HOUR_S = 3600
 
@@ -25,15 +26,26 @@ class Authority:
         self.public_key = self.organiser.public_key().public_bytes_raw()
         self.coordinator = Identity(Ed25519PrivateKey.from_private_bytes((seed + 1000).to_bytes(32)), Path())
 
-    def ticket(self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S) -> Ticket:
-        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s)
+    def ticket(
+        self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S, *, open: bool = False
+    ) -> Ticket:
+        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s, open=open)
 
     def certificate(
-        self, run_hash: str, peer: str, serial: bytes = bytes(SERIAL_BYTES), lasts_s: int = HOUR_S
+        self,
+        run_hash: str,
+        peer: str,
+        serial: bytes = bytes(SERIAL_BYTES),
+        lasts_s: int = HOUR_S,
+        *,
+        observes: bool = False,
     ) -> bytes:
         now = int(time.time())
-        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s)
+        of = Certificate(run_hash, serial, "alice", peer, self.coordinator.peer_id, now, now + lasts_s, observes)
         return of.sealed(self.coordinator)
+
+    def run_key(self, run_hash: str) -> RunKey:
+        return RunKey.derive(self.organiser, run_hash)
 
     def door(self, run_hash: str, *coordinators: str) -> Door:
         """Of an actor that also takes these for coordinators."""

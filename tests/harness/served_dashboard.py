@@ -96,7 +96,7 @@ def dashboard(*words: str | Path, environment: dict[str, str] | None = None) -> 
         yield Dashboard(
             process,
             told["address"],
-            told["organiser"].partition("#token=")[2],
+            (told["organiser"] or "").partition("#token=")[2],
             None if read is None else read.partition("#token=")[2],
         )
     finally:

@@ -156,7 +156,7 @@ def _seat_given_up_at_once() -> list[Patch]:
 def _one_stage_believed() -> list[Patch]:
     """What one stage alone says of itself ends the run, or sends it back."""
 
-    def confirmed(stages: Any, peers: Any, of: int) -> bool:
+    def confirmed(stages: Any, *others: Any) -> bool:
         return bool(stages)
 
     return [(module, "is_confirmed", confirmed) for module in (divergence_module, open_pass_module)]

@@ -18,6 +18,7 @@ from swarm.net.host import Host
 from swarm.net.identity import peer_id_bytes
 from swarm.net.network import Network
 from swarm.net.observer import NetworkObserver
+from swarm.net.run_key import RunKey
 from swarm.protocol import messages as m
 from swarm.protocol.ids import Actor
 
@@ -110,9 +111,11 @@ MakeHost = Callable[..., Awaitable[Host]]
 async def make_host(tmp_path: Path) -> AsyncIterator[MakeHost]:
     hosts: list[Host] = []
 
-    async def make(initial_peers: Sequence[str] = (), listen: str = "/ip4/127.0.0.1/tcp/0") -> Host:
+    async def make(
+        initial_peers: Sequence[str] = (), listen: str = "/ip4/127.0.0.1/tcp/0", key: RunKey | None = None
+    ) -> Host:
         path = tmp_path / f"home{len(hosts)}" / "identity"
-        hosts.append(await Host.create(path, [listen], initial_peers))
+        hosts.append(await Host.create(path, [listen], initial_peers, key=key))
         return hosts[-1]
 
     yield make

@@ -318,7 +318,7 @@ async def test_a_guest_fetches_the_manifest_by_hash_and_nothing_else(
         with pytest.raises(BulkError, match="a guest may ask for the manifest and its own certificate only"):
             await bulk.request(stream, shown)
 
-    async def registrar(peer: str, given: Pass) -> bytes:
+    async def registrar(peer: str, given: Pass, block: str) -> bytes:
         return f"{peer} {given.name}".encode()
 
     network.register(registrar)

@@ -20,7 +20,7 @@ from hivemind.utils import MSGPackSerializer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarm.net import dht_bounds, records
+from swarm.net import dht_protocol, records
 from swarm.net.dht_bounds import BoundedSerializer, OutOfBounds, check
 from swarm.net.dht_clock import get_dht_time
 from swarm.net.host import Host
@@ -166,14 +166,14 @@ async def test_requests_for_too_many_keys_are_refused(make_host: Made) -> None:
     victim = await make_host()
     stranger = await make_host(await victim.addresses())
     stub = stranger.dht.protocol.get_stub(PeerID.from_base58(victim.peer_id))
-    many = [DHTID.generate(str(number)).to_bytes() for number in range(dht_bounds.MAX_FOUND + 1)]
+    many = [DHTID.generate(str(number)).to_bytes() for number in range(dht_protocol.MAX_FOUND + 1)]
     node = stranger.dht.protocol.node_info
     found = await stub.rpc_find(dht_pb2.FindRequest(keys=many[1:], peer=node), timeout=10)
-    assert len(found.results) == dht_bounds.MAX_FOUND, "as many as are allowed are answered"
+    assert len(found.results) == dht_protocol.MAX_FOUND, "as many as are allowed are answered"
     with pytest.raises(Exception, match="at most"):
         await stub.rpc_find(dht_pb2.FindRequest(keys=many, peer=stranger.dht.protocol.node_info), timeout=10)
     with pytest.raises(Exception, match="at most"):
-        await stub.rpc_store(store_request(b"\x00", keys=dht_bounds.MAX_STORED + 1), timeout=10)
+        await stub.rpc_store(store_request(b"\x00", keys=dht_protocol.MAX_STORED + 1), timeout=10)
     async with asyncio.timeout(10):
         await lives(victim, stranger)
 

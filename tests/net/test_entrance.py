@@ -41,7 +41,7 @@ async def test_a_first_timer_asks_again_where_somebody_is_reached_and_does_not_a
 
     with Home.open(tmp_path / "peer") as home:
         assert not home.returns
-        promotion = asyncio.create_task(enter(home, LOOPBACK, entries, [], 600.0, tell))
+        promotion = asyncio.create_task(enter(home, LOOPBACK, entries, [], None, 600.0, tell))
         async with asyncio.timeout(DEADLINE_S):
             await silent.wait()
             node = await DHTNode.create(p2p=daemon)  # now it answers
@@ -57,12 +57,12 @@ async def test_a_first_timer_does_not_wait_for_ever(daemon: DaemonP2P, tmp_path:
     entries = [str(address) for address in await daemon.get_visible_maddrs()]
     with Home.open(tmp_path / "peer") as home, pytest.raises(Unresponsive):
         async with asyncio.timeout(DEADLINE_S):
-            await enter(home, LOOPBACK, entries, [], 1.0, lambda _: None)
+            await enter(home, LOOPBACK, entries, [], None, 1.0, lambda _: None)
 
 
 async def test_a_first_timer_is_told_at_once_that_nobody_is_there(tmp_path: Path) -> None:
     said: list[Event] = []
     nobody = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWR3k1FFDm3WEBwGoazqLctm3NvXFrD37S1jyjJNQ19J4t"
     with Home.open(tmp_path / "peer") as home, pytest.raises(NobodyAnswers):
-        await enter(home, DEFAULT_LISTEN, [nobody], [], 600.0, said.append)
+        await enter(home, DEFAULT_LISTEN, [nobody], [], None, 600.0, said.append)
     assert said == []

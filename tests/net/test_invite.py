@@ -15,7 +15,8 @@ ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{PEER}"
 RUN = "ab" * 32
 PRINT = "0123-4567-89ab-cdef"
 TICKET = Authority().ticket(RUN)
-INVITE = Invite((ADDRESS, f"/dns4/swarm.example/udp/4001/quic-v1/p2p/{PEER}"), PEER, RUN, PRINT, TICKET)
+KEY = Authority().run_key(RUN)
+INVITE = Invite((ADDRESS, f"/dns4/swarm.example/udp/4001/quic-v1/p2p/{PEER}"), PEER, RUN, PRINT, TICKET, KEY)
 
 
 def test_a_token_round_trips_also_with_spaces_around() -> None:
@@ -36,9 +37,10 @@ def test_a_bare_address_names_the_coordinator_only() -> None:
         (INVITE.encode()[:-5], "cut off"),
         (INVITE.encode()[:20] + "A" + INVITE.encode()[21:], "cut off"),
         (INVITE.encode() + "!", "stray characters"),
-        ("swarm2-", "damaged or cut off"),
-        ("swarm2-" + "A" * 9000, "at most 8192"),
+        ("swarm3-", "damaged or cut off"),
+        ("swarm3-" + "A" * 9000, "at most 8192"),
         ("swarm1-AAAA", "an invite of an earlier release"),
+        ("swarm2-AAAA", "an invite of an earlier release (swarm2-…)"),
         ("/ip4/203.0.113.5/tcp/4001", "does not end in /p2p/"),
         (ADDRESS[:-4], "looks cut off or mistyped"),
         ("/ip4/203.0.113.500/tcp/4001/p2p/" + PEER, "203.0.113.500"),
@@ -53,6 +55,7 @@ def test_a_bare_address_names_the_coordinator_only() -> None:
         "head",
         "long",
         "earlier",
+        "earlier-with-a-pass",
         "bare",
         "typo",
         "host",
@@ -66,12 +69,14 @@ def test_what_is_no_invite_is_refused_by_name(text: str, reason: str) -> None:
 
 
 def test_a_token_needs_run_and_organiser() -> None:
-    with pytest.raises(InviteError, match="names the run and the organiser's key"):
+    with pytest.raises(InviteError, match="names the run and the organiser"):
         Invite((ADDRESS,), PEER).encode()
     with pytest.raises(InviteError, match="holds a pass"):
         Invite((ADDRESS,), PEER, RUN, PRINT).encode()
+    with pytest.raises(InviteError, match="and the run key"):
+        Invite((ADDRESS,), PEER, RUN, PRINT, TICKET).encode()
     with pytest.raises(InviteError, match="fingerprint"):
-        Invite((ADDRESS,), PEER, RUN, "short", TICKET).encode()
+        Invite((ADDRESS,), PEER, RUN, "short", TICKET, KEY).encode()
     with pytest.raises(InviteError, match="1 to 16 addresses"):
         Invite((), PEER, RUN, PRINT, TICKET).encode()
 
@@ -84,13 +89,13 @@ def test_a_pass_belongs_to_the_run_of_the_invite_and_its_key_to_the_pass() -> No
 
 
 def test_as_many_addresses_as_are_allowed_are_taken_and_one_more_is_not() -> None:
-    whole = Invite((ADDRESS,) * MAX_ADDRESSES, PEER, RUN, PRINT, TICKET)
+    whole = Invite((ADDRESS,) * MAX_ADDRESSES, PEER, RUN, PRINT, TICKET, KEY)
     assert parse(whole.encode()) == whole
     with pytest.raises(InviteError, match="1 to 16 addresses, this one 17"):
         Invite((ADDRESS,) * (MAX_ADDRESSES + 1), PEER, RUN, PRINT, TICKET).encode()
 
 
-@given(st.tuples(st.sampled_from(["", "swarm2-", "/", "/ip4/"]), st.text(max_size=100)).map("".join))
+@given(st.tuples(st.sampled_from(["", "swarm3-", "/", "/ip4/"]), st.text(max_size=100)).map("".join))
 def test_any_text_gives_an_invite_or_an_invite_error(text: str) -> None:
     try:
         parse(text)

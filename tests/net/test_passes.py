@@ -24,7 +24,8 @@ TICKET = OURS.ticket(RUN, devices=3)
 
 
 def certified(raw: bytes, door: Door, peer: str = ME) -> None:
-    assert door.check(peer, raw, b"") is None
+    shown = door.check(peer, raw, b"")
+    assert shown == (Certificate.open(raw) if raw else None)
 
 
 def test_a_certificate_lets_its_device_in_and_nobody_else() -> None:
@@ -132,6 +133,40 @@ def test_who_has_an_enrolment_only_is_a_guest_and_who_is_certified_a_peer() -> N
     assert isinstance(peer, Introduction) and peer.enrols is None
 
 
+OBSERVES = OURS.certificate(RUN, ME, observes=True)
+
+
+@pytest.mark.parametrize("channel", [link_pb2.CHANNEL_CONTROL, link_pb2.CHANNEL_BULK, link_pb2.CHANNEL_GRADIENT])
+@pytest.mark.parametrize("role", [link_pb2.ROLE_PEER, link_pb2.ROLE_COORDINATOR, link_pb2.ROLE_OBSERVER])
+@pytest.mark.parametrize("at", [Role.PEER, Role.COORDINATOR])
+def test_an_observer_may_ask_a_coordinator_and_nothing_else(at: Role, role: int, channel: int) -> None:
+    admission = Admission(Actor("me", 1), OURS.door(RUN), at)
+    verdict = admission.judge(hello(certificate=OBSERVES, role=role, channel=channel), ME)
+    if at is Role.COORDINATOR and role == link_pb2.ROLE_OBSERVER and channel == link_pb2.CHANNEL_BULK:
+        assert isinstance(verdict, Introduction) and verdict.role is Role.OBSERVER
+    else:
+        assert not isinstance(verdict, Introduction)
+        assert verdict[0] in (Refusal.OTHER_ROLE, Refusal.NO_COORDINATOR)
+
+
+def test_the_certificate_of_a_peer_does_not_observe() -> None:
+    admission = Admission(Actor("me", 1), OURS.door(RUN), Role.COORDINATOR)
+    as_observer = {"role": link_pb2.ROLE_OBSERVER, "channel": link_pb2.CHANNEL_BULK}
+    refusal, why = admission.judge(hello(certificate=CERTIFICATE, **as_observer), ME)  # type: ignore[misc]
+    assert refusal is Refusal.OTHER_ROLE and "--role observe" in why
+    refusal, _ = admission.judge(hello(enrolment=TICKET.enrol(ME), **as_observer), ME)  # type: ignore[misc]
+    assert refusal is Refusal.NOT_FOR_GUESTS
+
+
+def test_an_older_copy_of_an_observer_is_no_twin_of_a_peer() -> None:
+    """Observers have no incarnations: several commands of one home may ask at once."""
+    admission = Admission(Actor("me", 1), OURS.door(RUN), Role.COORDINATOR)
+    shown = {"certificate": OBSERVES, "role": link_pb2.ROLE_OBSERVER, "channel": link_pb2.CHANNEL_BULK}
+    for incarnation in (7, 0):
+        sender = messages_pb2.Actor(peer=ME, incarnation=incarnation)
+        assert isinstance(admission.judge(hello(sender=sender, **shown), ME), Introduction)
+
+
 @pytest.mark.parametrize("name", ["", "-a", "a b", "é", "x" * 33, "a/b"])
 def test_names_that_no_pass_has(name: str) -> None:
     with pytest.raises(PassError, match="cannot name a pass"):
@@ -144,9 +179,9 @@ def test_bounds_of_passes_hold_when_they_are_made_and_read() -> None:
             OURS.ticket(RUN, devices=devices)
     with pytest.raises(PassError, match="is no time"):
         OURS.ticket(RUN, lasts_s=2**50)
-    assert Pass.open(TICKET.sealed, OURS.public_key) == Pass.read(TICKET.sealed)
+    assert Pass.verified(TICKET.sealed, OURS.public_key) == Pass.read(TICKET.sealed)
     with pytest.raises(PassError, match="has not signed"):
-        Pass.open(TICKET.sealed, THEIRS.public_key)
+        Pass.verified(TICKET.sealed, THEIRS.public_key)
     with pytest.raises(PassError, match="do not belong together"):
         Ticket(TICKET.sealed, bytes(32)).check()
     with pytest.raises(PassError, match="has not signed that certificate"):

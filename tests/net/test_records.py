@@ -1,4 +1,4 @@
-"""Signed records in a real DHT of three nodes, and what its guard refuses."""
+"""Sealed records in a real DHT of three nodes, and what its guard refuses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from swarm.net.host import Host
 from swarm.net.identity import Identity
 from swarm.net.proto import records_pb2
 from swarm.net.records import PeerRecord, PublicRecordError, RecordGuard, open_record
+from swarm.net.run_key import RunKey
 from swarm.protocol.ids import Actor, StageIndex
 
 RUN = "ab" * 32
+KEY = RunKey(bytes(range(32)))
 WHERE = ("/ip4/127.0.0.1/tcp/4001",)
 
 
@@ -32,12 +34,12 @@ def record_of(peer: str, incarnation: int = 1, **changes: Any) -> PeerRecord:
     return dataclasses.replace(record, **changes)
 
 
-async def test_records_are_found_by_every_node_and_the_newest_counts(
+async def test_records_are_found_by_every_member_and_the_newest_counts(
     make_host: Callable[..., Awaitable[Host]],
 ) -> None:
-    first = await make_host()
+    first = await make_host(key=KEY)
     bootstrap = await first.addresses()
-    second, third = await make_host(bootstrap), await make_host(bootstrap)
+    second, third = await make_host(bootstrap, key=KEY), await make_host(bootstrap, key=KEY)
     mine, older = record_of(second.peer_id, 2), record_of(third.peer_id)
     newer = dataclasses.replace(older, actor=Actor(third.peer_id, 5), version=-1, stage=None)
     newer = dataclasses.replace(newer, expires_at=older.expires_at + 1)
@@ -57,36 +59,78 @@ async def test_records_are_found_by_every_node_and_the_newest_counts(
         await records.publish(first, mine)
 
 
-def signed_bytes(identity: Identity, record: PeerRecord) -> bytes:
-    return records.sign_peer(identity, record).SerializeToString()
+async def test_a_node_without_the_run_key_keeps_records_and_reads_none(
+    make_host: Callable[..., Awaitable[Host]],
+) -> None:
+    node = await make_host()
+    entry = await node.addresses()
+    one, two = await make_host(entry, key=KEY), await make_host(entry, key=KEY)
+    mine = record_of(one.peer_id)
+    assert await records.publish(one, mine)
+    assert await records.lookup(two, RUN, [one.peer_id]) == [mine], "the other member can read it"
+    assert len(node.dht.protocol.storage) == 1
+    for _, kept in node.dht.protocol.storage.items():
+        raw = MSGPackSerializer.dumps(kept.value)
+        assert bytes.fromhex(RUN) not in raw and WHERE[0].encode() not in raw
+    assert await records.lookup(node, RUN, [one.peer_id]) == []
+    with pytest.raises(PublicRecordError, match="without a run key"):
+        await records.publish(node, record_of(node.peer_id))
 
 
-def dht_record(raw: bytes, run: str, peer: str, expiration: float, subkey: str | None = "its peer") -> DHTRecord:
-    key = DHTID.generate(records._key(run, peer)).to_bytes()
+def dht_record(raw: bytes, peer: str, expiration: float, subkey: str | None = "its peer") -> DHTRecord:
+    key = DHTID.generate(KEY.place(peer)).to_bytes()
     subkey = peer if subkey == "its peer" else subkey
     return DHTRecord(key, MSGPackSerializer.dumps(subkey), MSGPackSerializer.dumps(raw), expiration)
 
 
-def test_the_guard_refuses_what_is_forged_misplaced_or_kept_alive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [KEY, None], ids=["member", "bare"])
+def test_the_guard_refuses_what_is_forged_misplaced_or_kept_alive(tmp_path: Path, key: RunKey | None) -> None:
     me, other = Identity.load(tmp_path / "me"), Identity.load(tmp_path / "other")
     record = record_of(me.peer_id)
-    raw, until = signed_bytes(me, record), record.expires_at
-    guard = RecordGuard()
-    assert guard.validate(dht_record(raw, RUN, me.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, other.peer_id, until))
+    raw, until = records.seal_record(me, record, KEY), record.expires_at
+    guard = RecordGuard(key)
+    assert guard.validate(dht_record(raw, me.peer_id, until))
+    assert not guard.validate(dht_record(raw, other.peer_id, until)), "moved"
     for subkey in (None, other.peer_id):
-        assert not guard.validate(dht_record(raw, RUN, me.peer_id, until, subkey))
-    assert not guard.validate(dht_record(raw, "cd" * 32, me.peer_id, until))
-    assert not guard.validate(dht_record(raw, RUN, me.peer_id, until + 1))
-    assert not guard.validate(dht_record(raw[:-1] + bytes([raw[-1] ^ 1]), RUN, me.peer_id, until))
-    mine = records_pb2.SignedRecord.FromString(raw)
-    mine.signature = other.key.sign(records._CONTEXT + mine.peer)
-    forged = mine.SerializeToString()
-    assert not guard.validate(dht_record(forged, RUN, me.peer_id, until))
+        assert not guard.validate(dht_record(raw, me.peer_id, until, subkey)), "under another name"
+    for later in (until + 1, until - 1):
+        assert not guard.validate(dht_record(raw, me.peer_id, later)), "replayed"
+    assert not guard.validate(dht_record(raw[:-1] + bytes([raw[-1] ^ 1]), me.peer_id, until))
+    forged = records_pb2.SealedRecord.FromString(raw)
+    forged.signature = other.key.sign(forged.sealed)
+    assert not guard.validate(dht_record(forged.SerializeToString(), me.peer_id, until))
     far = dataclasses.replace(record, expires_at=time.time() + records.MAX_LIFETIME_S + 3600)
     with pytest.raises(PublicRecordError, match="expires"):
-        signed_bytes(me, far)
+        records.seal_record(me, far, KEY)
+    guard.banned = frozenset({me.peer_id})
+    assert not guard.validate(dht_record(raw, me.peer_id, until)), "of one that is shut out"
     assert guard.merge_with(RecordGuard())
+
+
+def test_a_member_refuses_what_was_sealed_with_another_key(tmp_path: Path) -> None:
+    me = Identity.load(tmp_path / "me")
+    record, another = record_of(me.peer_id), RunKey(b"x" * 32)
+    raw = records.seal_record(me, record, another)
+    place = DHTID.generate(another.place(me.peer_id)).to_bytes()
+    placed = DHTRecord(place, MSGPackSerializer.dumps(me.peer_id), MSGPackSerializer.dumps(raw), record.expires_at)
+    assert RecordGuard(another).validate(placed) and RecordGuard().validate(placed)
+    assert not RecordGuard(KEY).validate(placed)
+
+
+def test_a_member_cannot_seal_anothers_record_as_its_own(tmp_path: Path) -> None:
+    me, other = Identity.load(tmp_path / "me"), Identity.load(tmp_path / "other")
+    record = record_of(other.peer_id)
+    signed = records.sign_peer(other, record).SerializeToString()
+    key_id = DHTID.generate(KEY.place(me.peer_id)).to_bytes()
+    bound = records._bound(key_id, me.peer_id, record.expires_at)
+    sealed = KEY.seal(me.peer_id, bound, signed)
+    raw = records_pb2.SealedRecord(sealed=sealed, signature=me.key.sign(records._SEALED + bound + sealed))
+    with pytest.raises(PublicRecordError, match="under the name of"):
+        records.open_sealed(raw.SerializeToString(), key_id, me.peer_id, record.expires_at, KEY)
+
+
+def signed_bytes(identity: Identity, record: PeerRecord) -> bytes:
+    return records.sign_peer(identity, record).SerializeToString()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarm.protocol.coordinator.membership.accusations import LASTING, MOST_FAILURES, Accusations, Failure
 from swarm.protocol.coordinator.membership.failure_history import FailureHistory
 from swarm.protocol.coordinator.membership.halves import Halves
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Actor, Microbatch
 
 
@@ -14,7 +15,7 @@ def failure(who: str, *senders: str, m: int | None = 0, nonfinite: bool = False,
 
 
 def test_who_is_common_to_all_failures_is_at_fault_and_the_others_are_forgiven() -> None:
-    accusations = Accusations()
+    accusations = Accusations(People())
     accusations.note(failure("x", "g", m=1))
     accusations.note(failure("y", "g", m=3))
     assert [accusations.against(peer) for peer in ("g", "x", "y", "other")] == [2, 1, 1, 0]
@@ -23,14 +24,14 @@ def test_who_is_common_to_all_failures_is_at_fault_and_the_others_are_forgiven()
 
 
 def test_who_fails_alone_is_at_fault_itself() -> None:
-    accusations = Accusations()
+    accusations = Accusations(People())
     accusations.note(failure("liar", "g"))
     assert accusations.settle(["sibling", "g"]) == ["liar"]
 
 
 def test_two_that_accuse_one_are_doubted_when_they_do_it_again() -> None:
     """The first time nobody can tell."""
-    accusations = Accusations()
+    accusations = Accusations(People())
     for who in ("one", "two"):
         accusations.note(failure(who, "framed"))
     assert accusations.settle(["sibling"]) == ["framed"]
@@ -40,7 +41,7 @@ def test_two_that_accuse_one_are_doubted_when_they_do_it_again() -> None:
 
 
 def test_a_peer_accuses_another_once_in_a_step_however_often_it_fails() -> None:
-    accusations = Accusations()
+    accusations = Accusations(People())
     for _ in range(5):
         accusations.note(failure("x", "g"))
     assert accusations.against("g") == accusations.against("x") == 1
@@ -50,7 +51,7 @@ def test_a_peer_accuses_another_once_in_a_step_however_often_it_fails() -> None:
 
 
 def test_doubts_are_forgotten_with_steps_in_which_nothing_is_said() -> None:
-    accusations = Accusations()
+    accusations = Accusations(People())
     accusations.note(failure("x", "g"))
     accusations.note(failure("y", "g"))
     assert accusations.settle(["x", "y"]) == ["g"]
@@ -61,14 +62,14 @@ def test_doubts_are_forgotten_with_steps_in_which_nothing_is_said() -> None:
 
 
 def test_what_is_over_no_microbatch_is_a_fault_only_when_it_lasts() -> None:
-    accusations = Accusations()
+    accusations = Accusations(People())
     for step in range(1, LASTING + 1):
         accusations.note(failure("x", m=None))
         assert accusations.settle([]) == (["x"] if step == LASTING else [])
 
 
 def test_what_is_not_finite_whoever_computes_it_is_nobodys_fault() -> None:
-    accusations = Accusations()
+    accusations = Accusations(People())
     accusations.note(failure("x", "g", nonfinite=True))
     accusations.note(failure("y", "h", nonfinite=True))
     accusations.note(failure("z", "g"))
@@ -81,7 +82,7 @@ def test_what_is_not_finite_whoever_computes_it_is_nobodys_fault() -> None:
 def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
     stages = [[Actor(f"{stage}{place}", 1) for place in range(count)] for stage, count in enumerate((1, 2, 5))]
     for step in range(8):
-        halves = Halves()
+        halves = Halves(People())
         assert not halves.begun and halves.split(stages, step)
         first = halves.left_out
         assert halves.next() and not first & halves.left_out
@@ -90,11 +91,11 @@ def test_each_half_is_left_out_once_and_never_all_of_a_stage() -> None:
         for roster in stages[1:]:
             assert 0 < sum(actor.peer in first for actor in roster) < len(roster)
         assert not halves.next() and not halves.left_out and halves.begun
-    assert not Halves().split([[Actor("alone", 1)]], 0)
+    assert not Halves(People()).split([[Actor("alone", 1)]], 0)
 
 
 def test_others_than_have_failed_try_at_once_and_who_has_failed_later_and_later() -> None:
-    failure_history, one, two = FailureHistory(), Actor("one", 1), Actor("two", 1)
+    failure_history, one, two = FailureHistory(People()), Actor("one", 1), Actor("two", 1)
     for now in (10.0, 20.0, 30.0, 40.0):
         failure_history.opened([one])
         failure_history.attempt_failed("no memory", now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ import pytest
 
 from swarm.protocol.coordinator.audit import audits
 from swarm.protocol.coordinator.audit.audits import Audits, Ruling
+from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.pass_state import Answer
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import StageTable
@@ -29,7 +32,9 @@ class Steps:
 
     def __init__(self, lies: Callable[[], bool] = lambda: False, settings: Settings = SETTINGS) -> None:
         """`lies`: whether ONE lies in the next attempt that it has a part in; always in the same way."""
-        members: Any = [SimpleNamespace(actor=actor) for actor in (ONE, TWO, LATE)]
+        members = Members()
+        for actor in (ONE, TWO, LATE):
+            members.add(actor, 0.0)
         self.audits = Audits(settings, members)
         self.last = Ruling()
         self.came_to = ""
@@ -102,14 +107,18 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
     one, two, three, four = (Actor(name, 1) for name in ("one", "two", "three", "four"))
     everybody = [[one, two], [three, four]]
 
-    class Everybody(list[Any]):
-        def of_stage(self, stage: int) -> list[Actor]:
-            return everybody[stage]
+    class Everybody(Members):
+        def of_stage(self, stage: int) -> list[Member]:
+            return [member for member in self if member.actor in everybody[stage]]
+
+    members = Everybody()
+    for actor in (one, two, three, four):
+        members.add(actor, 0.0)
 
     settings = dataclasses.replace(
         small_settings(stages=2, microbatches=4, steps=9, replicas=2), audit_every=1, audit_secret=b"%d" % secret
     )
-    watch = Audits(settings, Everybody(SimpleNamespace(actor=actor) for stage in everybody for actor in stage))  # type: ignore[arg-type]
+    watch = Audits(settings, members)
     for _ in range(200):
         rosters = watch.rosters(0, [list(roster) for roster in everybody])
         wired = tuple(StageTable(0, tuple(r), tuple(m % len(r) for m in range(4))) for r in rosters)
@@ -130,3 +139,11 @@ def test_of_two_replicas_each_a_lie_in_the_half_that_is_left_is_not_believed(sec
         if not ruling.again:
             break
     assert not ruling.again and (came_to == "digest" or not ruling.agreed)
+
+
+def test_who_is_alone_in_a_half_says_nothing_false_of_the_right_bytes() -> None:
+    right = Answer("digest", 4.0)
+    assert right.is_like(Answer("digest", 4.0), 0.01)
+    assert not right.is_like(Answer("digest", 1e40), 0.01), "the step would be scaled down to nothing"
+    assert not right.is_like(Answer("digest", math.inf), 0.01), "the step would be skipped"
+    assert Answer("digest", math.inf).is_like(Answer("other", math.inf), 0.0)

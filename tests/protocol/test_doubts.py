@@ -18,6 +18,7 @@ from swarm.protocol.coordinator.io import CommandWritten, TermWritten, WriteReco
 from swarm.protocol.coordinator.membership.doubts import REMEMBERED, Doubted, Doubts, is_confirmed
 from swarm.protocol.coordinator.membership.history import History
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.repair import GiveUp
 from swarm.protocol.ids import Actor, Attempt, PassId, StepNumber, Term
 from swarm.protocol.io import Emit
@@ -41,7 +42,7 @@ from swarm.protocol.soundness import Soundness
 def test_it_counts_from_how_many_places_something_is_said(
     stages: list[int], peers: list[str], of: int, expected: bool
 ) -> None:
-    assert is_confirmed(stages, peers, of) is expected
+    assert is_confirmed(stages, peers, of, People()) is expected
 
 
 def test_who_is_doubted_reloads_once_and_is_left_out_then_under_whatever_incarnation() -> None:

@@ -2,6 +2,7 @@
 
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.ids import Actor, Pair, PassId, StageIndex, StepNumber, Term
@@ -15,7 +16,7 @@ def in_step(step: int, index: int = 0) -> PassId:
 
 
 def test_a_black_hole_is_tried_less_and_less_often() -> None:
-    probation, tried = Probation(), []
+    probation, tried = Probation(People()), []
     for step in range(200):
         if not probation.is_benched("hole", step):
             tried.append(step)
@@ -24,7 +25,7 @@ def test_a_black_hole_is_tried_less_and_less_often() -> None:
 
 
 def test_it_is_tried_with_one_microbatch_until_all_is_forgiven() -> None:
-    probation = Probation()
+    probation = Probation(People())
     assert not probation.is_tried("peer")
     for step in (0, 1, 3):
         probation.strike("peer", in_step(step))
@@ -38,7 +39,7 @@ def test_it_is_tried_with_one_microbatch_until_all_is_forgiven() -> None:
 
 
 def test_one_pass_is_one_strike() -> None:
-    probation = Probation()
+    probation = Probation(People())
     probation.strike("peer", in_step(5))
     probation.strike("peer", in_step(5))
     assert probation.strikes("peer") == 1
@@ -46,7 +47,7 @@ def test_one_pass_is_one_strike() -> None:
 
 
 def test_what_went_wrong_in_a_step_is_not_forgiven_for_that_step() -> None:
-    probation = Probation()
+    probation = Probation(People())
     probation.strike("peer", in_step(5))
     probation.worked("peer", in_step(5))
     assert probation.strikes("peer") == 1
@@ -55,7 +56,7 @@ def test_what_went_wrong_in_a_step_is_not_forgiven_for_that_step() -> None:
 
 
 def test_who_is_accused_comes_back_later_than_who_accuses() -> None:
-    probation = Probation()
+    probation = Probation(People())
     probation.strike("victim", in_step(5))
     probation.strike("accused", in_step(5), 2)
     assert [probation.is_benched(peer, 6) for peer in ("victim", "accused")] == [False, True]

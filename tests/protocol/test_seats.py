@@ -9,6 +9,7 @@ from swarm.events import PeerLeaving, SeatAsked
 from swarm.protocol import messages as m
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.coordinator.io import TermWritten, WriteTerm
+from swarm.protocol.coordinator.membership.stage_costs import StageCosts
 from swarm.protocol.coordinator.placement.seats import IN_VAIN_BUDGETS
 from swarm.protocol.ids import Actor, StageIndex, Term
 from swarm.protocol.io import Emit, LeaveRequested, LinkLost, Received, Send, Tick
@@ -99,6 +100,20 @@ def two_of_three(settings: Any = SETTINGS, **fields: Any) -> Run:
 
 def speaking() -> list[tuple[str, int]]:
     return [("a", 0), ("b", 1)]
+
+
+def test_alone_on_its_machine_a_peer_may_compute_its_layers_again() -> None:
+    settings = replace(SETTINGS, stages=1, stage_memory=(200,), stage_least=(100,))
+    for memory, stage in ((99, None), (100, 0)):
+        run = Run(settings)
+        run.join("a", memory=memory)
+        assert run.stage_of("a") == stage
+    costs = StageCosts(2, (200, 200), stage_least=(100, 100))
+    beside = Run(replace(settings, stages=2, stage_memory=(200, 200), stage_least=(100, 100)))
+    beside.join("a", memory=399)
+    (other,) = [beside.core.members.get(actor("a"))]
+    assert costs.has_room(399, (), 1) and not costs.has_room(399, (other,), 1), "two seats need whole graphs"
+    assert costs.has_room(400, (other,), 1)
 
 
 def test_who_holds_the_stage_beside_the_empty_one_is_asked_when_nobody_has_come() -> None:

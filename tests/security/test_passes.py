@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from conftest import MakeGroup, MakeSwarm
-from swarm_processes import Process, Swarm
+from swarm_processes import Process
 
 from peers.coordinator.invites import book_of, invite_of, listed
 from peers.run.home import Home
@@ -20,7 +20,7 @@ from swarm.manifest import PROTOCOL_VERSION
 from swarm.net.bulk import PROTOCOL, fetch_manifest
 from swarm.net.door import STRANGER
 from swarm.net.handshake import Channel, Introduction, Refused, Role
-from swarm.net.host import Host
+from swarm.net.host import DialError, Host
 from swarm.net.identity import Identity
 from swarm.net.invite import parse
 from swarm.net.proto import link_pb2, messages_pb2
@@ -41,14 +41,6 @@ def peer_id(process: Process) -> str:
     return Identity.load(Home(process.home).identity).peer_id
 
 
-def refused(swarm: Swarm, name: str, invite: str, code: int, says: str) -> None:
-    """A device tries to join, and its process ends and says why."""
-    before = swarm.peers[name].output.read_text() if name in swarm.peers else ""
-    peer = swarm.join(name, PACE, invite=invite)
-    assert peer.wait_end() == code, peer.words()
-    assert says in peer.output.read_text().removeprefix(before), peer.words()
-
-
 def test_a_leaked_pass_lets_as_many_devices_in_as_it_is_for(make_swarm: MakeSwarm) -> None:
     swarm = make_swarm("none", *LONG, "swarm.replicas=1")
     swarm.coordinate()
@@ -59,7 +51,7 @@ def test_a_leaked_pass_lets_as_many_devices_in_as_it_is_for(make_swarm: MakeSwar
     swarm.coordinator.wait_for(StepDecided, step=1)
     says = "this pass is for 2 devices, and as many have joined"
     for name in ("a2", "a3"):
-        refused(swarm, name, alice, 2, says)
+        swarm.assert_refused(name, alice, 2, says, PACE)
     row = next(row for row in listed(home) if row.given.name == "alice")
     assert (row.joined, row.state(time.time())) == (2, "used up")
     swarm.coordinator.kill()
@@ -68,7 +60,7 @@ def test_a_leaked_pass_lets_as_many_devices_in_as_it_is_for(make_swarm: MakeSwar
     swarm.peers["a1"].wait_end()
     (swarm.peers["a1"].home / "certificate").unlink()
     swarm.coordinate()
-    refused(swarm, "a4", alice, 2, says)
+    swarm.assert_refused("a4", alice, 2, says, PACE)
     swarm.join("a1", PACE, invite=alice)
     swarm.coordinator.wait_for(StepDecided, step=swarm.coordinator.of(StepDecided)[-1].step + 2)
     assert next(row for row in listed(home) if row.given.name == "alice").joined == 2, "who comes again counts once"
@@ -103,8 +95,8 @@ def test_a_revoked_pass_is_gone_in_seconds_and_stays_out_after_a_restart_of_ever
     swarm.coordinate()
     for name in ("p0", "p1", "p2"):
         swarm.join(name, PACE)
-    refused(swarm, "a0", alice, 4, "its pass was revoked by the test")
-    refused(swarm, "a5", alice, 4, "its pass was revoked by the test")
+    swarm.assert_refused("a0", alice, 4, "its pass was revoked by the test", PACE)
+    swarm.assert_refused("a5", alice, 4, "its pass was revoked by the test", PACE)
     swarm.coordinator.wait_for(StepDecided, step=swarm.coordinator.of(StepDecided)[-1].step + 2)
 
 
@@ -127,10 +119,10 @@ def test_the_count_and_the_revocation_outlive_the_coordinator_that_led(make_grou
     follower.wait(lambda: group.coordinator is not first, "another that leads", alive=False)
     second = group.coordinator
     assert second.of(LeadershipTaken)
-    refused(group, "a1", alice, 2, "this pass is for 1 device, and as many have joined")
+    group.assert_refused("a1", alice, 2, "this pass is for 1 device, and as many have joined", PACE)
     send(second.home, "revoke", serial, by="the test", why="it leaked")
     assert mallory.wait_end() == 4
-    refused(group, "a0", alice, 4, "its pass was revoked by the test")
+    group.assert_refused("a0", alice, 4, "its pass was revoked by the test", PACE)
 
 
 def test_a_stranger_gets_one_refusal_and_learns_nothing(make_swarm: MakeSwarm, tmp_path: Path) -> None:
@@ -140,6 +132,9 @@ def test_a_stranger_gets_one_refusal_and_learns_nothing(make_swarm: MakeSwarm, t
         swarm.join(name, PACE)
     swarm.coordinator.wait_for(StepDecided, step=0)
     invite, run_hash = parse(swarm.invite), swarm.manifest.hash
+    notebook, member = Home(swarm.coordinator.home).notebook, peer_id(swarm.peers["p0"])
+    swarm.coordinator.wait(lambda: notebook.exists() and member in json.loads(notebook.read_text()), "its address")
+    where = json.loads(notebook.read_text())[member][1]  # nobody has told the stranger: it has guessed well
     mine, theirs = bytes.fromhex(run_hash), bytes(32)
 
     async def ask(host: Host, target: str, **fields: object) -> link_pb2.HelloReply:
@@ -155,8 +150,11 @@ def test_a_stranger_gets_one_refusal_and_learns_nothing(make_swarm: MakeSwarm, t
         host = await Host.create(tmp_path / "stranger", ["/ip4/127.0.0.1/tcp/0"], invite.addresses)
         coordinator = invite.coordinator
         await host.connect(coordinator, addresses_by_peer(invite.addresses)[coordinator])
+        with pytest.raises(DialError, match="no addresses"):
+            await host.open_stream(member, PROTOCOL)
+        await host.connect(member, where)
         said = []
-        for target in (coordinator, peer_id(swarm.peers["p0"])):
+        for target in (coordinator, member):
             for run in (mine, theirs, b""):
                 for role in (link_pb2.ROLE_PEER, link_pb2.ROLE_COORDINATOR, link_pb2.ROLE_GUEST, 77):
                     for channel in (link_pb2.CHANNEL_CONTROL, link_pb2.CHANNEL_BULK):

@@ -80,8 +80,13 @@ class Disturbed:
         return [later - at for (at, kind), (later, _) in itertools.pairwise(opened) if kind == "evaluate"]
 
 
-@pytest.mark.parametrize("about", [about for about in DISTURBANCES if about != "nan"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("about", "seed"),
+    [
+        *((about, seed) for about in ("huge", "failed", "mute") for seed in range(6)),
+        *((about, 0) for about in DISTURBANCES if about not in ("huge", "failed", "mute", "nan")),
+    ],
+)
 def test_two_of_six_identities_stop_nothing_and_nobody_is_sent_away(about: Disturbance, seed: int) -> None:
     disturbed = Disturbed(about, {seed % 6, (seed + 1 + seed // 3) % 6}, 2, 3, seed)
     disturbed.run.finish()
@@ -172,12 +177,13 @@ def test_an_evaluation_that_nobody_else_can_do_is_dropped_and_training_goes_on()
 
 
 def test_a_scenario_draws_such_runs() -> None:
-    kinds = {lie.about for seed in range(4) for lie in plan_of("insiders", seed).lies if lie is not None}
+    seeds = range(len(DISTURBANCES))
+    kinds = {lie.about for seed in seeds for lie in plan_of("insiders", seed).lies if lie is not None}
     assert kinds == set(DISTURBANCES)
-    for seed in range(4):
+    for seed in seeds:
         plan = plan_of("insiders", seed)
         assert plan == dataclasses.replace(plan_of("insiders", seed))
-        assert sum(lie is not None for lie in plan.lies) == (1 if seed % 4 == 3 else 2)
+        assert sum(lie is not None for lie in plan.lies) == (1 if DISTURBANCES[seed] == "nan" else 2)
 
 
 @pytest.mark.parametrize("about", ["spoilt", "nan"])

@@ -206,6 +206,13 @@ class Swarm:
         peer.start(["join", invite or self.invite, "--threads=1", "--max-memory=1GB", "--device=cpu", *given, *more])
         return peer
 
+    def assert_refused(self, name: str, invite: str, code: int, says: str, *more: str) -> None:
+        """A device that tries to join ends with that code and says why."""
+        before = self.peers[name].output.read_text() if name in self.peers else ""
+        peer = self.join(name, *more, invite=invite)
+        assert peer.wait_end() == code, peer.words()
+        assert says in peer.output.read_text().removeprefix(before), peer.words()
+
     def join_stages(self, names: Sequence[str], options: dict[str, Sequence[str]] | None = None) -> None:
         """Start peers so that the first gets stage 0, the next stage 1, and so on in turn.
 

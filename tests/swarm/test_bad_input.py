@@ -23,6 +23,7 @@ from swarm.net.invite import Invite
 from swarm.net.network import Network
 from swarm.net.observer import NetworkObserver
 from swarm.net.passes import Ticket
+from swarm.net.run_key import RunKey
 from swarm.protocol.ids import Actor
 
 
@@ -105,8 +106,10 @@ def test_join_refuses_a_manifest(
     key = Ed25519PrivateKey.generate()
     peer = Process("peer", tmp_path / "home", tmp_path / "out", nursery)
 
+    run_key = RunKey.derive(key, manifest.hash)
+
     async def offer() -> None:
-        host = await Host.create(tmp_path / "organiser" / "identity", ["/ip4/127.0.0.1/tcp/0"])
+        host = await Host.create(tmp_path / "organiser" / "identity", ["/ip4/127.0.0.1/tcp/0"], key=run_key)
         me = Actor(host.peer_id, 0)
         network = Network(
             host,
@@ -121,7 +124,7 @@ def test_join_refuses_a_manifest(
         await network.start()
         fingerprint = key_fingerprint(key.public_key().public_bytes_raw())
         ticket = Ticket.issue(key, manifest.hash, "alice", 1, int(time.time()) + 600)
-        invite = Invite(tuple(await host.addresses()), host.peer_id, manifest.hash, fingerprint, ticket)
+        invite = Invite(tuple(await host.addresses()), host.peer_id, manifest.hash, fingerprint, ticket, run_key)
         peer.start(["join", invite.encode()])
         await asyncio.to_thread(peer.wait_end)
         await network.close()

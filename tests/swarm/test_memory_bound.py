@@ -10,7 +10,7 @@ from swarm_processes import Process, Swarm
 
 from peers.run.stage_sizes import stage_sizes
 from peers.runtime.device import BARE
-from swarm.events import CheckpointWritten, MicrobatchAccumulated, StateFetched, StepApplied
+from swarm.events import CheckpointWritten, LayersRecomputed, MicrobatchAccumulated, StateFetched, StepApplied
 
 SHAPE = (
     *("model.dim=768", "model.layers=6", "model.cuts=[3]", "model.heads=12", "model.kv_heads=12", "model.ffn_dim=2048"),
@@ -59,3 +59,25 @@ def test_it_takes_what_it_may_and_what_a_bare_process_takes(make_swarm: MakeSwar
     third.wait_for(StepApplied, len(third.of(StepApplied)) + 2)
     third.wait_for(CheckpointWritten)
     check(swarm, needed)
+
+
+LONG = (
+    *("model.dim=256", "model.layers=8", "model.cuts=[4]", "model.heads=8", "model.kv_heads=8", "model.ffn_dim=704"),
+    *("batch.sequences=4", "batch.sequence_length=512", "batch.microbatches=4", "model.context=512"),
+)
+
+
+def test_a_peer_without_room_for_a_graph_computes_its_layers_again(make_swarm: MakeSwarm) -> None:
+    """Each peer may take little more than half of what a stage usually takes. The answer is the same."""
+    swarm = make_swarm("int8", *LONG, "run.steps=3", "swarm.replicas=1")
+    sizes = stage_sizes(swarm.manifest)
+    needed = max(sizes["stage_least"])
+    assert needed < 0.6 * min(sizes["stage_memory"])
+    swarm.coordinate()
+    for name in ("p0", "p1"):
+        join(swarm, name, needed)
+    for peer in swarm.peers.values():
+        peer.wait_for(LayersRecomputed)
+        peer.wait_for(StepApplied)
+    swarm.finish()
+    swarm.assert_command_says_equal()

@@ -40,7 +40,9 @@ BUDGET_S = 0.2
 MOST_WAITING = 20_000
 """Number of rows that are written at once."""
 MOST_LINES = 200
-QUIET = frozenset(("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered"))
+QUIET = frozenset(
+    ("PeerWorked", "PassProgress", "TrafficMeasured", "ResourcesMeasured", "FrameRecovered", "LogContinued")
+)
 """Kinds that are not on the log page, since they are too frequent."""
 MARKS = {
     "Evaluated": "evaluation",
@@ -79,7 +81,9 @@ class History:
     def follow(self, budget_s: float = BUDGET_S) -> bool:
         """Read new lines, for about `budget_s` seconds. True: there are more."""
         until = time.monotonic() + budget_s
-        if self._logs.look() or self._is_gone():
+        replaced = self._logs.look()
+        self._rename()
+        if replaced or self._is_gone():
             self._forget()
         more = False
         before = self._taken
@@ -333,6 +337,7 @@ class History:
         if {str(home) for home in self._homes} != self._homes_of(logs) or self._logs.look():
             self._make_anew()
             return
+        self._rename()
         try:
             self._store.cut_lines(line)
         except sqlite3.Error:
@@ -340,6 +345,12 @@ class History:
             return
         self._last_step = self._state.run.step
         self._snapshot_events = self._state.events
+
+    def _rename(self) -> None:
+        """Parts of logs have got their dated names: the rows that name them stay good."""
+        for old, new in self._logs.take_renamed():
+            with contextlib.suppress(sqlite3.Error):
+                self._store.rename(old, new)
 
     def _homes_of(self, logs: dict[str, Any]) -> set[str]:
         return {str(home) for home in self._homes if any(Path(path).is_relative_to(home) for path in logs["tails"])}
@@ -453,6 +464,7 @@ class History:
             found = self._store.snapshot(moment)
             if found is not None:
                 logs.restore(found[1])
+                logs.look()
                 return _Past(moment, RunState.from_lines(found[2]), logs)
         logs = Logs(self._homes)
         logs.look()

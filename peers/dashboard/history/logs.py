@@ -1,7 +1,7 @@
 """Logs: all event logs of some homes as one stream, ordered by time.
 
 In a group of coordinators each may hold copies of the others' logs (`mirrors/`): a line of one log that is in several
-files is taken once.
+files is taken once. A log may be in several parts, of which the newest has the log's name (swarm/events/parts.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from typing import Any
 from peers.dashboard.history.tail import Line, Tail, line_at
 from peers.fold.apply import NOISE
 from peers.fold.reading import MOST_NAME
+from swarm.events import parts_of
 
-MOST_LOGS = 256
+MOST_LOGS = 4096
+"""Parts of logs included."""
 COORDINATOR = "coordinator"
+_OLD_PART = re.compile(r"events-[0-9]{8}-[0-9]{6,12}\.jsonl")
+_NAMES_WRITER = ("ProcessStarted", "LogContinued")
 
 
 class Logs:
@@ -28,20 +33,47 @@ class Logs:
         self._homes = list(homes)
         self.tails: dict[str, Tail] = {}
         """By path."""
+        self._renamed: list[tuple[str, str]] = []
         self._heard: dict[str, tuple[float, int, str]] = {}
         """By the name of a coordinator's log: time of the last taken line, its number within that time, its file."""
 
     def look(self) -> bool:
-        """Find new logs. True: a known log was replaced, so all must be read anew."""
+        """Find new logs and parts. True: a known log was replaced, so all must be read anew."""
         for home in self._homes:
-            for path in self._files(home):
-                if str(path) not in self.tails and len(self.tails) < MOST_LOGS:
-                    self.tails[str(path)] = Tail(path, _speaker(path))
-        return any(tail.is_replaced() for tail in self.tails.values())
+            for log in _logs_of(home):
+                older = parts_of(log)
+                self._follow(log, older)
+                for path in (*older, log):
+                    if str(path) not in self.tails and len(self.tails) < MOST_LOGS and path.exists():
+                        self.tails[str(path)] = Tail(path, _speaker(path))
+        return any(tail.is_replaced() for tail in self.tails.values() if not tail.is_finished)
+
+    def take_renamed(self) -> list[tuple[str, str]]:
+        """Paths of logs that have become parts since this was asked last: (what it was called, what it is)."""
+        renamed, self._renamed = self._renamed, []
+        return renamed
+
+    def _follow(self, log: Path, older: Sequence[Path]) -> None:
+        """If what was read as the newest part has got its dated name, read on there."""
+        tail = self.tails.get(str(log))
+        if tail is None or not tail.is_replaced():
+            return
+        for part in reversed(older):
+            if str(part) not in self.tails and tail.moves_to(part):
+                del self.tails[str(log)]
+                self.tails[str(part)] = tail
+                self._renamed.append((str(log), str(part)))
+                self._heard = {
+                    name: (at, nth, str(part) if path == str(log) else path)
+                    for name, (at, nth, path) in self._heard.items()
+                }
+                return
 
     def take(self, until: float = math.inf) -> Iterator[Line]:
         """New lines of all logs by time, without the noise, up to `until`."""
-        tails = list(self.tails.values())
+        for tail in self.tails.values():
+            tail.is_finished = _is_old_part(tail.path) and tail.offset >= tail.size
+        tails = [tail for tail in self.tails.values() if not tail.is_finished]
         merged = tails[0].lines() if len(tails) == 1 else heapq.merge(*(tail.lines() for tail in tails), key=_time)
         for line in merged:
             if line.at > until:
@@ -52,7 +84,7 @@ class Logs:
             tail.at = line.at
             if line.kind in NOISE:
                 continue
-            if line.kind == "ProcessStarted":
+            if line.kind in _NAMES_WRITER:
                 tail.source = _source(line.raw) or tail.source
             if self._is_new(tail):
                 yield line
@@ -89,12 +121,19 @@ class Logs:
         self.tails = tails
         self._heard = {name: (float(at), int(nth), str(path)) for name, (at, nth, path) in raw["heard"].items()}
 
-    def _files(self, home: Path) -> list[Path]:
-        """The own log, dated parts of it, those of the process's other seats, and copies of other coordinators'."""
-        parts = sorted(home.glob("events-*.jsonl"))
-        own = home / "events.jsonl"
-        others = [*home.glob("seats/*/events.jsonl"), *home.glob("mirrors/*.jsonl")]
-        return parts + ([own] if own.exists() else []) + sorted(others)
+
+def _logs_of(home: Path) -> list[Path]:
+    """The own log, those of the process's other seats, and copies of other coordinators'."""
+    seats = (home / "seats").glob("*")
+    return [
+        home / "events.jsonl",
+        *sorted(seat / "events.jsonl" for seat in seats),
+        *sorted(home.glob("mirrors/*.jsonl")),
+    ]
+
+
+def _is_old_part(path: Path) -> bool:
+    return _OLD_PART.fullmatch(path.name) is not None
 
 
 def _time(line: Line) -> float:
@@ -112,10 +151,10 @@ def _speaker(path: Path) -> str:
 
 
 def _source(raw: bytes) -> str | None:
-    """Of a ProcessStarted: `coordinator/ACTOR`, or the actor of a peer."""
+    """Of a first line: `coordinator/ACTOR`, or the actor of a peer. None: it does not say who writes."""
     try:
         record = json.loads(raw)
-        if record["kind"] != "ProcessStarted":
+        if record["kind"] not in _NAMES_WRITER:
             return None
         role, actor = str(record["role"])[:MOST_NAME], str(record["actor"])[:MOST_NAME]
     except (ValueError, TypeError, KeyError, RecursionError):

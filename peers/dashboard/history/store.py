@@ -100,6 +100,15 @@ class Store:
         prefix = f"{peer}."
         return [number for name, number in self._names.items() if name == peer or name.startswith(prefix)]
 
+    def rename(self, old: str, new: str) -> None:
+        """A name stands for something that is called `new` now; `old` may come to stand for something else."""
+        number = self._names.get(old)
+        if number is None or new in self._names:
+            return  # rows of it name it rightly, or there are none
+        self.execute("UPDATE names SET name = ? WHERE id = ?", (new, number))
+        del self._names[old]
+        self._names[new] = number
+
     # ------------------------------------------------------------ writing
 
     def add_line(self, at: float, source: str, log: str, offset: int, kind: str, actor: str) -> None:

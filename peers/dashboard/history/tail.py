@@ -41,6 +41,8 @@ class Tail:
         self.at = -1e18
         self.nth = 0
         """For the last taken line: its time, and how many lines of that time came before it."""
+        self.is_finished = False
+        """Whether it is an older part of a log, and all of it is taken."""
 
     @property
     def size(self) -> int:
@@ -62,6 +64,17 @@ class Tail:
             return False
         return _head(self.path) != self.head
 
+    def moves_to(self, path: Path) -> bool:
+        """Whether the file that was read is at `path` now: then it is read on there."""
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return False
+        if not self.head or size < self.offset or _head(path) != self.head:
+            return False
+        self.path = path
+        return True
+
     def lines(self) -> Iterator[Line]:
         """The lines from `offset` to the current end."""
         try:
@@ -69,6 +82,8 @@ class Tail:
         except OSError:
             return
         with file:
+            if self.head and _hash_of(file.read(HEAD_BYTES)) != self.head:
+                return  # the next part has its name since: `look` finds where it is now
             position, rest = self.offset, b""
             file.seek(position)
             while True:
@@ -165,4 +180,9 @@ def _head(path: Path) -> str:
             first = file.read(HEAD_BYTES)
     except OSError:
         return ""
+    return _hash_of(first)
+
+
+def _hash_of(first: bytes) -> str:
+    """Empty as long as a log is shorter."""
     return hashlib.sha256(first).hexdigest()[:16] if len(first) == HEAD_BYTES else ""

@@ -4,7 +4,7 @@ import { address, href, moment } from "./address.js";
 import { refusal, useAnswer } from "./answers.js";
 import { connection } from "./stream.js";
 import { embedded } from "./embedded.js";
-import { access, beginFromAddress, TokenForm, wrongToken } from "./session.js";
+import { access, beginFromAddress, observed, TokenForm, wrongToken } from "./session.js";
 import { clock, tame } from "./format.js";
 import { ThemeSwitch } from "./theme_choice.js";
 import { TimeBar } from "./time_bar.js";
@@ -61,13 +61,14 @@ function App() {
 }
 
 function Header({ run, page }) {
+  const watching = useValue(observed);
   const look = STATES[run?.state.word] ?? { symbol: "○", kind: "idle" };
   // The page that is shown is brought into view where the row of pages is too narrow for all.
   useEffect(() => document.querySelector("nav.pages-nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [page]);
   return html`<header class="top">
     <div class="brand"><span class="logo" aria-hidden="true">⣿</span> <b><${Foreign} text=${run?.run ?? "swarm-peer"} most=${40} /></b>
       ${run && html`<a class=${"state chip " + look.kind} href=${href("run")} title=${tame(run.state.reason, 200)}><span aria-hidden="true">${look.symbol}</span> ${run.state.word}</a>`}</div>
-    <nav class="pages-nav" aria-label="Pages"><ul>${PAGES.map(
+    <nav class="pages-nav" aria-label="Pages"><ul>${PAGES.filter(([name]) => !watching || name !== "controls").map(
       ([name, label]) => html`<li key=${name}><a href=${href(name)} aria-current=${name === page ? "page" : null}>${label}${name === "faults" && run?.faults ? html` <span class="badge num">${run.faults}</span>` : ""}</a></li>`,
     )}</ul></nav>
     <${ThemeSwitch} />

@@ -10,6 +10,8 @@ const { html, signal, useState } = tools;
 export const wrongToken = signal("");
 /** What this reader may: none, public, read or organiser. */
 export const access = signal("none");
+/** Whether this is an observer's dashboard, which has no organiser. */
+export const observed = signal(false);
 
 /** Exchange a token for the session's cookie. Raises the server's Error when it is not the right one. */
 export async function begin(token) {
@@ -23,7 +25,9 @@ export async function begin(token) {
 /** Ask what the cookie that this browser holds allows. */
 export async function learnAccess() {
   if (embedded !== null) return;
-  access.value = await ask("/api/v1/session").then((reply) => reply.access ?? "none", () => "none");
+  const reply = await ask("/api/v1/session").catch(() => ({}));
+  observed.value = reply.observed === true;
+  access.value = reply.access ?? "none";
 }
 
 const TOKEN = /^#token=([^&]+)/;

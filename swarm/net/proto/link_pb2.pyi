@@ -13,6 +13,7 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_PEER: _ClassVar[Role]
     ROLE_COORDINATOR: _ClassVar[Role]
     ROLE_GUEST: _ClassVar[Role]
+    ROLE_OBSERVER: _ClassVar[Role]
 
 class Channel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -39,10 +40,12 @@ class Refusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NO_PASS: _ClassVar[Refusal]
     PASS_VOID: _ClassVar[Refusal]
     SHUT_OUT: _ClassVar[Refusal]
+    OTHER_ROLE: _ClassVar[Refusal]
 ROLE_UNKNOWN: Role
 ROLE_PEER: Role
 ROLE_COORDINATOR: Role
 ROLE_GUEST: Role
+ROLE_OBSERVER: Role
 CHANNEL_UNKNOWN: Channel
 CHANNEL_CONTROL: Channel
 CHANNEL_GRADIENT: Channel
@@ -63,6 +66,7 @@ NO_COORDINATOR: Refusal
 NO_PASS: Refusal
 PASS_VOID: Refusal
 SHUT_OUT: Refusal
+OTHER_ROLE: Refusal
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_hash", "sender", "target_incarnation", "role", "stage", "channel", "certificate", "enrolment")

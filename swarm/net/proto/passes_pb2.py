@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15swarm/v1/passes.proto\x12\x08swarm.v1\"k\n\x04Pass\x12\x10\n\x08run_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06serial\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x04 \x01(\r\x12\x12\n\nexpires_at\x18\x05 \x01(\x04\x12\x0e\n\x06ticket\x18\x06 \x01(\x0c\"\x82\x01\n\x0b\x43\x65rtificate\x12\x10\n\x08run_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06serial\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12\x0e\n\x06issuer\x18\x05 \x01(\t\x12\x11\n\tissued_at\x18\x06 \x01(\x04\x12\x12\n\nexpires_at\x18\x07 \x01(\x04\")\n\x06Sealed\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"3\n\tEnrolment\x12\x13\n\x0bsealed_pass\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15swarm/v1/passes.proto\x12\x08swarm.v1\"\x8b\x01\n\x04Pass\x12\x10\n\x08run_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06serial\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x04 \x01(\r\x12\x12\n\nexpires_at\x18\x05 \x01(\x04\x12\x0e\n\x06ticket\x18\x06 \x01(\x0c\x12\x10\n\x08observes\x18\x07 \x01(\x08\x12\x0c\n\x04open\x18\x08 \x01(\x08\"\x94\x01\n\x0b\x43\x65rtificate\x12\x10\n\x08run_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06serial\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0c\n\x04peer\x18\x04 \x01(\t\x12\x0e\n\x06issuer\x18\x05 \x01(\t\x12\x11\n\tissued_at\x18\x06 \x01(\x04\x12\x12\n\nexpires_at\x18\x07 \x01(\x04\x12\x10\n\x08observes\x18\x08 \x01(\x08\")\n\x06Sealed\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"3\n\tEnrolment\x12\x13\n\x0bsealed_pass\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'swarm.v1.passes_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PASS']._serialized_start=35
-  _globals['_PASS']._serialized_end=142
-  _globals['_CERTIFICATE']._serialized_start=145
-  _globals['_CERTIFICATE']._serialized_end=275
-  _globals['_SEALED']._serialized_start=277
-  _globals['_SEALED']._serialized_end=318
-  _globals['_ENROLMENT']._serialized_start=320
-  _globals['_ENROLMENT']._serialized_end=371
+  _globals['_PASS']._serialized_start=36
+  _globals['_PASS']._serialized_end=175
+  _globals['_CERTIFICATE']._serialized_start=178
+  _globals['_CERTIFICATE']._serialized_end=326
+  _globals['_SEALED']._serialized_start=328
+  _globals['_SEALED']._serialized_end=369
+  _globals['_ENROLMENT']._serialized_start=371
+  _globals['_ENROLMENT']._serialized_end=422
 # @@protoc_insertion_point(module_scope)

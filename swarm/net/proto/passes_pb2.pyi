@@ -5,23 +5,27 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Pass(_message.Message):
-    __slots__ = ("run_hash", "serial", "name", "devices", "expires_at", "ticket")
+    __slots__ = ("run_hash", "serial", "name", "devices", "expires_at", "ticket", "observes", "open")
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     run_hash: bytes
     serial: bytes
     name: str
     devices: int
     expires_at: int
     ticket: bytes
-    def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., devices: _Optional[int] = ..., expires_at: _Optional[int] = ..., ticket: _Optional[bytes] = ...) -> None: ...
+    observes: bool
+    open: bool
+    def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., devices: _Optional[int] = ..., expires_at: _Optional[int] = ..., ticket: _Optional[bytes] = ..., observes: _Optional[bool] = ..., open: _Optional[bool] = ...) -> None: ...
 
 class Certificate(_message.Message):
-    __slots__ = ("run_hash", "serial", "name", "peer", "issuer", "issued_at", "expires_at")
+    __slots__ = ("run_hash", "serial", "name", "peer", "issuer", "issued_at", "expires_at", "observes")
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +33,7 @@ class Certificate(_message.Message):
     ISSUER_FIELD_NUMBER: _ClassVar[int]
     ISSUED_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
     run_hash: bytes
     serial: bytes
     name: str
@@ -36,7 +41,8 @@ class Certificate(_message.Message):
     issuer: str
     issued_at: int
     expires_at: int
-    def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., peer: _Optional[str] = ..., issuer: _Optional[str] = ..., issued_at: _Optional[int] = ..., expires_at: _Optional[int] = ...) -> None: ...
+    observes: bool
+    def __init__(self, run_hash: _Optional[bytes] = ..., serial: _Optional[bytes] = ..., name: _Optional[str] = ..., peer: _Optional[str] = ..., issuer: _Optional[str] = ..., issued_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class Sealed(_message.Message):
     __slots__ = ("body", "signature")

@@ -37,18 +37,42 @@ class SignedRecord(_message.Message):
     signature: bytes
     def __init__(self, peer: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
+class SealedRecord(_message.Message):
+    __slots__ = ("sealed", "signature")
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    sealed: bytes
+    signature: bytes
+    def __init__(self, sealed: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class AddressQuery(_message.Message):
+    __slots__ = ("record", "peers")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, record: _Optional[bytes] = ..., peers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AddressAnswer(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, records: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class Invite(_message.Message):
-    __slots__ = ("addresses", "coordinator", "run_hash", "fingerprint", "sealed_pass", "seed")
+    __slots__ = ("addresses", "coordinator", "run_hash", "fingerprint", "sealed_pass", "seed", "key")
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SEALED_PASS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     addresses: _containers.RepeatedScalarFieldContainer[str]
     coordinator: str
     run_hash: bytes
     fingerprint: str
     sealed_pass: bytes
     seed: bytes
-    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., run_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., sealed_pass: _Optional[bytes] = ..., seed: _Optional[bytes] = ...) -> None: ...
+    key: bytes
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., coordinator: _Optional[str] = ..., run_hash: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., sealed_pass: _Optional[bytes] = ..., seed: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...

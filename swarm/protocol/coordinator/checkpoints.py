@@ -2,15 +2,16 @@
 
 For each stage, only the reports of the roster that decided the version count. If that roster is unknown (this process
 has decided nothing yet), or none of its peers is left, the reports of the current holders of the version count. A
-majority must report the same digest. The coordinator waits up to a step budget for peers that have not saved the
-version yet, so that the quickest peer alone decides nothing.
+majority of people (`People`) must report the same digest. The coordinator waits up to a step budget for peers that have
+not saved the version yet, so that the quickest peer alone decides nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from swarm.events import CheckpointRefused, CheckpointsDiffer
 from swarm.protocol.coordinator.io import CollectCheckpoint
@@ -37,6 +38,8 @@ class _Copies:
     by_stage: dict[int, dict[str, tuple[Actor, str]]] = field(default_factory=dict)
     """{stage: {peer: (its last incarnation, digest)}}"""
     refused: set[Actor] = field(default_factory=set)
+    orders: int = 0
+    """How often this version was ordered."""
     differing: set[int] = field(default_factory=set)
     """Stages whose differing copies have been reported as an event."""
 
@@ -44,8 +47,10 @@ class _Copies:
 @dataclass(frozen=True, slots=True)
 class _Believed:
     peers: frozenset[str]
-    awaited: int
-    """Number of these peers that may still report."""
+    here: frozenset[str]
+    """Those of these peers that may still report."""
+    lacking: int
+    """Number of further peers that may come and report."""
 
 
 class Checkpoints:
@@ -151,29 +156,38 @@ class Checkpoints:
         """The peers whose reports about a stage count."""
         crew = [m for m in self._members.of_stage(stage) if m.actor.peer not in self._doubts.left_out]
         makers = self._rosters[version][stage] if version in self._rosters else frozenset[str]()
-        here = sum(peer in makers for peer in {member.actor.peer for member in crew})
+        here = makers & {member.actor.peer for member in crew}
         if here:
-            return _Believed(makers, here)
+            return _Believed(makers, here, 0)
         if version != self._history.version:
-            return _Believed(frozenset(), 0)
+            return _Believed(frozenset(), frozenset(), 0)
         holders = frozenset(member.actor.peer for member in crew if member.version == version)
-        return _Believed(holders, max(len(holders), self._settings.replicas))
+        return _Believed(holders, holders, max(0, self._settings.replicas - len(holders)))
 
     def _agreed(self, version: int, stage: int, copies: _Copies, now: float) -> str | None:
-        """The digest that a majority of the counted peers reports: of all of them, until a step budget has passed."""
+        """The digest that most of the counted people report: of all of them, until a step budget has passed."""
         believed = self._believed(version, stage)
-        votes = Counter(digest for peer, (_, digest) in copies.by_stage[stage].items() if peer in believed.peers)
-        if not votes:
+        said = {peer: copy for peer, copy in copies.by_stage[stage].items() if peer in believed.peers}
+        if not said:
             return None
-        digest, agreeing = votes.most_common(1)[0]
-        voters = votes.total()
-        if now - copies.since < self._settings.step_budget_s:
-            voters = max(voters, believed.awaited)
-        elif len(votes) == voters == 2:  # it is unknown which is right
-            said = copies.by_stage[stage]
-            first = min((p for p in said if p in believed.peers), key=lambda p: self._members.standing(said[p][0]))
-            return said[first][1]
-        return digest if 2 * agreeing > voters else None
+        people, waits = self._members.people, now - copies.since < self._settings.step_budget_s
+        shares = people.votes([*said, *believed.here] if waits else said)
+        votes: defaultdict[str, Fraction] = defaultdict(Fraction)
+        for peer, (_, digest) in said.items():
+            votes[digest] += shares[peer]
+        common = max(votes, key=lambda digest: votes[digest])
+        voters = sum(votes.values(), Fraction(0))
+        if waits:
+            voters = max(voters, sum((shares[peer] for peer in believed.here), Fraction(believed.lacking)))
+        if 2 * votes[common] > voters:
+            return common
+        if waits or not len(votes) == people.count(said) == 2:
+            return None
+        # It is unknown which is right. If nothing can be fetched that has the first one's digest, try the other.
+        in_turn = sorted(
+            votes, key=lambda digest: min(self._members.standing(a) for a, d in said.values() if d == digest)
+        )
+        return in_turn[copies.orders % 2]
 
     def _compare(self, version: int, stage: int, copies: _Copies) -> None:
         """Report the copies of a stage as soon as they differ."""
@@ -204,6 +218,7 @@ class Checkpoints:
             first = self._orders % len(agreeing)
             holders.append((*agreeing[first:], *agreeing[:first]))
         self._orders += 1
+        copies.orders += 1
         proven = self._history.last_sound  # a newer one in some archive does not count yet
         self._out.add(CollectCheckpoint(version, self._history.term, tuple(holders), tuple(agreed), proven=proven))
 

@@ -105,6 +105,9 @@ LOOK_S = 1e-4
 TOLD_AT_ONCE = 16
 """Decisions that a listener is told again at a heartbeat."""
 
+SENT_AWAY = "it is sent away"
+"""Why somebody is expelled by a command: the beginning of the reason."""
+
 
 class Phase(enum.Enum):
     STARTING = "starting"
@@ -146,15 +149,16 @@ class CoordinatorCore:
             kept=tuple(sorted(kept)),
         )
         self.members = Members()
+        self.members.people.learn(self.history.controls.admitted)
         self.open_pass: OpenPass | None = None
         """Set while OPEN and DECIDING."""
         self._out = Outbox(actor)
-        self._failure_history = FailureHistory()
+        self._failure_history = FailureHistory(self.members.people)
         self._islands: tuple[tuple[Actor, ...], ...] = ()
         """Groups that do not reach each other, as last found; one group is all right."""
         self._rosters = Rosters()
         choice = CodecChoice(ladders, settings.stages, last_decision, self.members, self._out)
-        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames)
+        stage_costs = StageCosts(settings.stages, settings.stage_memory, settings.stage_frames, settings.stage_least)
         weights = Weights(stage_costs, self.members, self._out)
         self._audits = Audits(settings, self.members)
         self._scheduler = Scheduler(
@@ -502,6 +506,7 @@ class CoordinatorCore:
             self._expel(command, now)
         elif command.name == "admit":
             self._expelled.pop(Device.read(command.value).peer, None)  # of a revoked pass, it may come with another
+            self.members.people.learn(self.history.controls.admitted)
         elif command.name == "rate":
             self._divergence.lowered()
         elif command.name == "dismiss":
@@ -513,7 +518,7 @@ class CoordinatorCore:
         self._expelled.update(dict.fromkeys(peers, why))
         for member in [member for member in self.members if member.actor.peer in peers]:
             if member.stage is not None:
-                reason = signed("it is sent away", command)
+                reason = signed(SENT_AWAY, command)
                 self._out.emit(PeerExpelled(str(member.actor), member.stage, self.history.version, reason))
             self._out.send(member.actor, Halt(why, self.history.term, expelled=True))
             self._lose(member, "expelled", now)

@@ -5,8 +5,9 @@ that are not finite, are a divergence. The run then goes back to the newest soun
 rate, as often as the manifest allows. Otherwise it stops there and says why.
 
 A divergence must be seen in more than one place: two stages hold parameters that give non-finite results. A report that
-one stage alone makes about itself is doubted (`Doubts`). If the gradients of several stages are not finite, one peer
-may be the cause: the run goes back as often as the manifest allows, and then waits and says why.
+one stage alone, or one person's devices alone, make about themselves is doubted (`Doubts`). If the gradients of several
+stages are not finite, one peer may be the cause: the run goes back as often as the manifest allows, and then waits and
+says why.
 """
 
 from __future__ import annotations
@@ -88,17 +89,18 @@ class Divergence:
         self._confirmed = bool(self._suspected)
 
     def doubted(self) -> Doubted | None:
-        """The only stage that reports a non-finite state after saving it, when all others have saved theirs."""
+        """The first stage that reports a non-finite state, if nobody confirms it when all others have saved theirs."""
         claims = self._claims()
-        if len(claims) != 1 or self._is_confirmed(claims):
+        if not claims or self._is_confirmed(claims):
             return None
         version = self._history.version
         for stage in range(self._settings.stages):
             saved = (m.status is not None and m.status.checkpoint_version >= version for m in self._holders(stage))
             if stage not in claims and not any(saved):
                 return None
-        ((stage, holders),) = claims.items()
-        return Doubted(stage, tuple(m.actor for m in holders), f"no other stage confirms that {self._what(claims)}")
+        stage = min(claims)
+        nobody = "no other stage confirms" if len(claims) == 1 else "nobody else confirms"
+        return Doubted(stage, tuple(m.actor for m in claims[stage]), f"{nobody} that {self._what(claims)}")
 
     def objection(self, pass_state: PassState, without: frozenset[Actor]) -> Doubted | GiveUp | None:
         """Why a non-finite step is not skipped: skipping it would count as a divergence. None: skip it."""
@@ -108,7 +110,7 @@ class Divergence:
         found = pass_state.not_finite(without)
         proof = pass_state.unusable(without) if settings.stages > 1 else found
         who = {actor.peer for stage in proof for actor in self._doubts.who_said(stage)}
-        if is_confirmed(proof, who, settings.stages):
+        if is_confirmed(proof, who, settings.stages, self._members.people):
             return None
         if len(found) == 1:
             (stage,) = found
@@ -185,7 +187,7 @@ class Divergence:
 
     def _is_confirmed(self, claims: dict[int, list[Member]]) -> bool:
         peers = (member.actor.peer for holders in claims.values() for member in holders)
-        return is_confirmed(claims, peers, self._settings.stages)
+        return is_confirmed(claims, peers, self._settings.stages, self._members.people)
 
     def _what(self, claims: dict[int, list[Member]]) -> str:
         return what_is_spoilt(list(claims), self._history.version)

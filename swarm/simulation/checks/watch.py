@@ -71,11 +71,13 @@ INVARIANTS = (
     "one record",
     "orderly leave",
     "commands",
+    "honest stay",
     "contract",
 )
 """`commands`: the organiser's commands are recorded once each, and later openings and decisions obey them. `orderly
-leave`: in an otherwise calm run, a peer that is asked to leave costs no work and no state. `contract`: a core orders
-what no driver could carry out (backward without forward, apply without a buffer).
+leave`: in an otherwise calm run, a peer that is asked to leave costs no work and no state. `honest stay`: audits expel
+nobody who does not lie. `contract`: a core orders what no driver could carry out (backward without forward, apply
+without a buffer).
 """
 
 
@@ -278,7 +280,7 @@ class Watch:
 
     def _holds(self, peer: PeerView, states: tuple[int, ...]) -> None:
         assert peer.stage is not None
-        if peer.state != states[peer.stage]:
+        if peer.state != states[peer.stage] and not peer.deceived:
             raise Violation("replicas agree", f"{peer.label} holds a wrong state of version {peer.version}")
 
     # ------------------------------------------------------------ leaving

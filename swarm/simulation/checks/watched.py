@@ -23,6 +23,7 @@ class PeerView(Protocol):
     held_stage: int | None
     """The version after the applies that are queued."""
     state: int
+    deceived: bool
     disturbed_at: float
 
     @property

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from swarm.protocol.controls import Controls
+from swarm.protocol.controls import ADMIT, Controls, Device
 from swarm.protocol.coordinator.core import CoordinatorCore
 from swarm.protocol.ids import Actor
-from swarm.protocol.messages import Means
+from swarm.protocol.messages import Command, Means
 from swarm.protocol.peer.core import PeerCore
 from swarm.protocol.raft.member import GroupMember
 from swarm.simulation.faults.faults import Cell, Injector
-from swarm.simulation.faults.lie import Lie
+from swarm.simulation.faults.lie import SLOW, Lie
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
@@ -110,7 +110,9 @@ class Run:
         self.world.network.weather = plan.weather
         self.world.watch.disturbed = any(lie is not None for lie in plan.lies)
         self.injector = Injector(self.world, plan.faults, self.respawn)
-        record = Record()
+        record = Record(commands=_admissions(plan))
+        for command in record.commands:
+            self.world.watch.commanded(command)
         if plan.settings.imported:
             record.archived = 0
             self.world.archive |= {(stage, 0): initial_state(stage) for stage in range(plan.settings.stages)}
@@ -146,6 +148,18 @@ class Run:
             self.world.at(at, None, (self._start_member, (process.actor, process.disk)))
         elif isinstance(process, SimCoordinator):
             self.world.at(at, None, (self._start_coordinator, process.record))
+
+    def _flap(self, process: SimPeer) -> None:
+        """An insider's process restarts, or loses a link, and soon does so again."""
+        world, rng = self.world, self.world.random
+        if not process.alive or world.finished_at <= world.now or process.leaving:
+            return
+        others = [p for p in world.network.connected(process) if p.alive]
+        if rng.random() < 0.3 or not others:
+            self.injector.kill(process, rng.choice((0.05, 0.3, 1.0)))
+            return  # the next one goes on
+        world.network.flap(process, rng.choice(others), rng.choice((0.02, 0.1, 0.5)))
+        world.at(world.now + rng.random(), None, (self._flap, process))
 
     def crash_at(self, point: CrashPoint) -> None:
         """Kill a process at an exact place of the run. An empty victim means the one that acts there."""
@@ -239,6 +253,10 @@ class Run:
         process.spare = spare
         process.lie = lie
         process.uplink = uplink
+        if lie is not None and lie.about == "slow":
+            process.slowness *= SLOW
+        if lie is not None and lie.about == "flapping":
+            world.at(world.now + 0.2 + world.random.random(), None, (self._flap, process))
         core.offers(Means(uplink=uplink))
         if self.plan.grows:
             process.house = host.house if host is not None and host.house is not None else ProcessGroup(self._open_seat)
@@ -263,6 +281,15 @@ class Run:
 
     def _over(self) -> bool:
         return self.world.finished_at <= self.world.now
+
+
+def _admissions(plan: Plan) -> list[Command]:
+    """With which pass each peer came, as the record tells."""
+    found = []
+    for index, person in enumerate(plan.people):
+        device = Device(f"{person:032x}", len(plan.people), f"peer{index + 1}")
+        found.append(Command(index + 1, ADMIT, device.value, "simulated", "", f"admission {index + 1}"))
+    return found
 
 
 def run_plan(

@@ -16,14 +16,14 @@ from swarm.protocol.settings import Settings
 from swarm.simulation.checks.watch import ENOUGH_TO_LEAVE_S
 from swarm.simulation.faults.diverging import Diverging
 from swarm.simulation.faults.faults import CELLS, GROUP_CELLS, GROUP_KINDS, KINDS, Cell, SimFault
-from swarm.simulation.faults.lie import DISTURBANCES, Claim, Disturbance, Lie
+from swarm.simulation.faults.lie import DISTURBANCES, INSIDERS, WRONG, Claim, Disturbance, Lie
 from swarm.simulation.kernel.network import Weather
 from swarm.simulation.toy.organiser import Wish
 from swarm.simulation.toy.toy_model import SHARED_BUCKETS, VOCABULARY, buckets_of
 
 SCENARIOS = (
     *("mixed", "calm", "storm", "imported", "delta", "averaging", "auto", "tied", "group", "election", "joining"),
-    *("moves", "audited", "seats", "controls", "unlike", "insiders", "alone", "diverging"),
+    *("moves", "audited", "seats", "controls", "unlike", "insiders", "passes", "alone", "diverging"),
     *(kind.replace(" ", "-") for kind in KINDS),
 )
 """The scenarios:
@@ -48,6 +48,8 @@ SCENARIOS = (
 * `controls`: as mixed, in runs whose organiser gives commands, every other one with three coordinators.
 * `unlike`: as mixed, in runs whose gradients depend on the kind of machine that computes them.
 * `insiders`: no faults, but one or two of the peers disturb the others (`lie.py`).
+* `passes`: no faults, but one person, who has one device or several, disturbs the others, or lies, in one of all ways.
+  In some stages it has more devices than all others.
 * `alone`: no faults, but all replicas of one stage report non-finite results of their stage, and others come to take
   their place.
 * `diverging`: every other one as mixed, in runs whose results are not finite from some version on, for good or until
@@ -114,6 +116,8 @@ class Plan:
     """Whether processes take further peers when they are asked to."""
     lies: tuple[Lie | None, ...] = ()
     """By peer in order of arrival, its misbehaviour; peers beyond the list behave."""
+    people: tuple[int, ...] = ()
+    """By peer in order of arrival, the number of the pass that it came with; empty: passes are not known."""
     wishes: tuple[Wish, ...] = ()
     """The organiser's commands, one after the other."""
     unlike: bool = False
@@ -126,6 +130,8 @@ def plan_of(scenario: str, seed: int) -> Plan:
     cells = _cells(scenario)
     if scenario == "insiders":
         return _insiders(seed)
+    if scenario == "passes":
+        return _passes(seed)
     if scenario == "alone":
         return _alone(seed)
     rng = Random(f"{scenario}/{seed}")
@@ -292,6 +298,37 @@ def _insiders(seed: int) -> Plan:
     return Plan("insiders", seed, settings, 0, speeds, (), lies=lies)
 
 
+def _passes(seed: int) -> Plan:
+    """One person disturbs a run, or lies, with all of its devices; all others are of different people.
+
+    Whatever stage they are given, each has at least two of the others. A few peers come later.
+    """
+    rng = Random(f"passes/{seed}")
+    about = INSIDERS[seed % len(INSIDERS)]
+    stages = rng.choice((1, 1, 2))
+    replicas, many = rng.choice(((3, 1), (4, 2), (5, 3)))
+    settings = small_settings(
+        stages=stages,
+        microbatches=rng.choice((3, 5)),
+        steps=6 if about == "gift" else rng.choice((2, 4)),
+        replicas=replicas,
+        max_replicas=replicas + 1,
+        evaluate_every=1 if about == "mute" else rng.choice((0, 0, 2)),
+        checkpoint_every=rng.choice((1, 2)),
+        slots=rng.choice((1, 2, 16)),
+    )
+    if about in WRONG or rng.random() < 0.3:
+        settings = replace(settings, audit_every=rng.choice((1, 2)), audit_secret=str(seed).encode(), screened=True)
+    peers, spares = stages * replicas, rng.choice((0, 1, 2)) if about != "gift" else 2
+    those = set(rng.sample(range(peers), many))
+    lie = Lie(about, rng.choice((1.0, 1.0, 0.5)))
+    lies = tuple(lie if peer in those else None for peer in range(peers + spares))
+    people = tuple(0 if peer in those else 1 + peer for peer in range(peers + spares))
+    arrivals = tuple(0.2 + 0.8 * rng.random() for _ in range(spares))
+    speeds = tuple(rng.choice((0.7, 1.0, 1.0, 1.6)) for _ in lies)
+    return Plan("passes", seed, settings, spares, speeds, (), lies=lies, people=people, arrivals=arrivals)
+
+
 def _alone(seed: int) -> Plan:
     """All replicas of one stage report non-finite results of their stage; the run would stop if they were believed.
 
@@ -371,7 +408,7 @@ def small_settings(
 
 @lru_cache(maxsize=32)
 def _cells(scenario: str) -> tuple[Cell, ...]:
-    if scenario in ("calm", "insiders", "alone"):
+    if scenario in ("calm", "insiders", "passes", "alone"):
         return ()
     if scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}: choose one of {', '.join(SCENARIOS)}")

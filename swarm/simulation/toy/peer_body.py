@@ -30,6 +30,8 @@ class PeerBody(Process):
         self.queue = ComputeQueue(self)
         self.lie: Lie | None = None
         """Its misbehaviour."""
+        self.deceived = False
+        """Whether the state that it has loaded is false: nobody can blame it for what follows."""
         self._swallows: tuple[str, float] = ("", 0.0)
         """The kind of input that it swallows (work, frames), and until when."""
 
@@ -52,6 +54,11 @@ class PeerBody(Process):
     def label(self) -> str:
         where = "standby" if self.stage is None else f"s{self.stage} v{self.version}"
         return f"{self.name} ({where})"
+
+    @property
+    def pace(self) -> float:
+        """As `slowness`, as it reports it."""
+        return self.speed if self.lies("slow") else self.slowness
 
     def swallow(self, what: str, until: float) -> None:
         """A black hole: it keeps reporting that it is there, and does nothing with its input.
@@ -77,6 +84,10 @@ class PeerBody(Process):
         if lie.shy and len(self.core.pass_run.microbatches.table.roster) < self.world.settings.replicas:
             return False
         return self.world.random.random() < lie.how_often
+
+    def given(self) -> int:
+        """Its state, as it gives it to others."""
+        return self.state ^ 1 if self.lies("gift") else self.state
 
     def number(self, payload: object) -> int:
         """The toy model's tensor of a payload. Raises Violation."""

@@ -6,6 +6,7 @@ A version is downloaded piece by piece, so it takes longer than a step, and a do
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ class Loans:
         if version in action.versions and version not in self.copies:
             if peer.version != version:
                 raise Violation("contract", f"{peer.label} is to copy version {version}")
-            self.copies[version] = peer.state
+            self.copies[version] = peer.given()
 
     def applied(self, attempt: Attempt, sums: dict[int, int]) -> None:
         lent = self._lent
@@ -140,7 +141,8 @@ class Loans:
         if not here:
             self._loaded(order, None)
             return
-        download.state = here[0].loans.copies[order.version]
+        copies = Counter(donor.loans.copies[order.version] for donor in here)
+        download.state = copies.most_common(1)[0][0]
         download.left -= 1
         if not download.left:
             self._loaded(order, download.state)

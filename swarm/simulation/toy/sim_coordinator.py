@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarm.events import Event, PeerMoved, ProcessStarted, ProcessStopped
+from swarm.events import Event, PeerExpelled, PeerMoved, ProcessStarted, ProcessStopped
 from swarm.protocol import io
 from swarm.protocol.coordinator import io as coordinator_io
-from swarm.protocol.coordinator.core import CoordinatorCore
+from swarm.protocol.coordinator.core import SENT_AWAY, CoordinatorCore
 from swarm.protocol.ids import Actor, PassKind
 from swarm.protocol.messages import Command, Decision, Frame
 from swarm.protocol.soundness import Soundness, to_keep
 from swarm.simulation.checks.watch import GOODBYE
 from swarm.simulation.kernel.timeline import Process
+from swarm.simulation.kernel.violation import Violation
 from swarm.simulation.runs.world import World
+from swarm.simulation.toy.peer_body import PeerBody
 from swarm.simulation.toy.toy_model import state_digest, tokens_payload
 
 WRITE_S = 0.004
@@ -100,9 +102,17 @@ class SimCoordinator(Process):
 
     def _emit(self, action: io.Emit) -> None:
         self.tell(action.event)
+        if isinstance(action.event, PeerExpelled):
+            self._check_expelled(action.event)
         if isinstance(action.event, PeerMoved):
             self.world.watch.moves_peer(action.event, self.directing)
         self.world.watch.emitted(action.event)
+
+    def _check_expelled(self, event: PeerExpelled) -> None:
+        """Audits expel those alone that lie."""
+        those = [p for p in self.world.processes if isinstance(p, PeerBody) and str(p.actor) == event.actor]
+        if not event.reason.startswith(SENT_AWAY) and any(p.lie is None for p in those):
+            raise Violation("honest stay", f"{event.actor} is expelled, since {event.reason}")
 
     def _stop(self, action: io.Stop) -> None:
         self.tell(ProcessStopped(action.reason))
@@ -173,6 +183,8 @@ class SimCoordinator(Process):
             self.world.watch.rolled_back(write.rollback_to)
 
     def _pass_closed(self, action: coordinator_io.PassClosed) -> None:
+        if any(isinstance(p, PeerBody) and p.deceived for p in self.world.alive()):
+            return  # what it evaluates is wrong, and nothing follows from it
         self.world.watch.closed(action.pass_id, action.kind, action.loss_sum, action.token)
 
     def _collect(self, action: coordinator_io.CollectCheckpoint) -> None:

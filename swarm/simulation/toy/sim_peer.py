@@ -11,7 +11,8 @@ from swarm.protocol import io
 from swarm.protocol.ids import Actor, Microbatch, PassId, PassKind
 from swarm.protocol.messages import CodecPair, LinkRate, WithPayload
 from swarm.protocol.peer import io as peer_io
-from swarm.simulation.faults.lie import HUGE, LIE, LIES
+from swarm.simulation.faults.false_words import said
+from swarm.simulation.faults.lie import FACTORS, HUGE, LIE
 from swarm.simulation.kernel.compute_queue import Priority
 from swarm.simulation.kernel.timeline import Process
 from swarm.simulation.kernel.violation import Violation
@@ -119,14 +120,16 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ plain orders
 
     def _send(self, action: io.Send) -> None:
-        self.world.network.send(self, action.to, action.message)
+        message = action.message if self.lie is None else said(self, action.to, action.message)
+        if message is not None:
+            self.world.network.send(self, action.to, message)
 
     def _emit(self, action: io.Emit) -> None:
         pass
 
     def _stop(self, action: io.Stop) -> None:
         expelled = self.world.watch.is_expelled(self.actor)
-        if action.failed and (self.lie is None or self.lie.about not in LIES) and not expelled:
+        if action.failed and self.lie is None and not expelled:
             self.world.watch.gives_up(self.label, action.reason)
         self.alive = False
         self.finished = self.core.finished or not (self.core.leaving or expelled)
@@ -172,7 +175,7 @@ class SimPeer(Lender):
     # ------------------------------------------------------------ computing
 
     def _forward(self, action: peer_io.Forward) -> None:
-        if self.swallowed("work") or (action.kind is not PassKind.TRAIN and self.lies("mute")):
+        if self.swallowed("work") or self.lies("lazy" if action.kind is PassKind.TRAIN else "mute"):
             return
         self.world.watch.works_on(self, action.pass_id, "a forward")
         seconds = _FORWARD_S
@@ -199,12 +202,14 @@ class SimPeer(Lender):
         output = forward_payload(self.stage, self.state, payload)
         if self.stage < len(self._codecs):
             output = coded(output, self._codecs[self.stage].forward)
-        seconds = _FORWARD_S * self.slowness
+        seconds = _FORWARD_S * self.pace
         m = action.microbatch
         if action.kind is PassKind.TRAIN:
             output = on_kind(output, self.kind)
         if action.kind is PassKind.TRAIN and self.lies("activations"):
             output = mix(output)
+        if action.kind is PassKind.TRAIN and self.lies("constant"):
+            output = mix(0)
         if self.stage < stages - 1:
             self._inputs[m] = payload
             self.feed(self._bases.sent(action, output, seconds))
@@ -214,7 +219,7 @@ class SimPeer(Lender):
             self.feed(peer_io.ResultDone(action.pass_id, m, loss_of(output), token_of(output)))
 
     def _backward(self, action: peer_io.Backward) -> None:
-        if self.swallowed("work"):
+        if self.swallowed("work") or self.lies("lazy"):
             return
         self.world.watch.works_on(self, action.pass_id, "a backward")
         self.world.on_phase("backward", self)
@@ -263,11 +268,11 @@ class SimPeer(Lender):
             back = HUGE
         received = self._bases.received(pass_id, m)
         last = self.stage == self.world.settings.stages - 1
-        seconds = ((_FORWARD_S if last else 0.0) + self._backward_s(m)) * self.slowness
+        seconds = ((_FORWARD_S if last else 0.0) + self._backward_s(m)) * self.pace
         return peer_io.BackwardDone(pass_id, m, back, seconds, received, weights_due=m in self._due)
 
     def _weights(self, action: peer_io.Weights) -> None:
-        if self.swallowed("work"):
+        if self.swallowed("work") or self.lies("lazy"):
             return
         self.world.watch.works_on(self, action.pass_id, "weights' gradients")
         self.world.on_phase("weights", self)
@@ -281,15 +286,18 @@ class SimPeer(Lender):
         if m not in self._due:
             raise Violation("contract", f"{self.label}: no weights' gradients of m{m} are due here")
         self._accumulate(action.pass_id, m, *self._due.pop(m))
-        self.feed(peer_io.WeightsDone(action.pass_id, m, _WEIGHTS_S * self.slowness))
+        self.feed(peer_io.WeightsDone(action.pass_id, m, _WEIGHTS_S * self.pace))
 
     def _accumulate(self, pass_id: PassId, m: Microbatch, payload: int, gradient: int) -> None:
         assert self.stage is not None
         self.world.watch.accumulates(self, pass_id, m)
         count = self.world.settings.microbatches
-        self.accumulator += weight_gradient(self.stage, self.state, payload, gradient, m, count)
+        added = weight_gradient(self.stage, self.state, payload, gradient, m, count)
         if self.lies("sums"):
-            self.accumulator += LIE
+            added += LIE
+        if self.lie is not None and (factor := FACTORS.get(self.lie.about)) and self.lies(self.lie.about):
+            added = added * factor[0] // factor[1]
+        self.accumulator += added
 
     # ------------------------------------------------------------ misbehaviour
 
@@ -363,12 +371,20 @@ class SimPeer(Lender):
             return
         self.version, self.held_stage, self.state = action.version, action.version, state
         self.reduce.clear()
+        self.deceived = self._is_deceived(action.stage)
         self.world.watch.holds(self)
         shared = self.reduce.shared(action.stage)
         buckets = buckets_of(action.stage, shared)
         self.feed(peer_io.StateLoaded(action.stage, action.version, buckets, self.world.first_round, shared))
         if self.alive:
             self.world.on_phase("before open", self)
+
+    def _is_deceived(self, stage: int) -> bool:
+        """Whether an insider has given it a false state."""
+        assert self.version is not None
+        if self.state == self.world.watch.ideal.states[self.version][stage]:
+            return False
+        return any(isinstance(p, SimPeer) and p.lie is not None and p.lie.about == "gift" for p in self.world.processes)
 
     def snapshot(self, stage: int, version: int) -> int | None:
         return self.storage.snapshot(stage, version)

@@ -64,7 +64,7 @@ class SimReduce:
     def _begins(self, attempt: Attempt) -> bool:
         """Whether the attempt is still valid."""
         peer = self._peer
-        if peer.swallowed("work"):
+        if peer.swallowed("work") or peer.lies("unreduced"):
             return False
         peer.world.watch.reduces(peer, attempt)
         peer.world.on_phase("reduce", peer)

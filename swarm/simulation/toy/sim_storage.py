@@ -94,7 +94,7 @@ class SimStorage:
         if not peer.alive:
             return None
         if peer.stage == stage and peer.version == version:
-            return peer.state
+            return peer.given()
         return self.disk.checkpoints.get((stage, version))
 
     def save(self, action: peer_io.SaveCheckpoint) -> None:

@@ -5,7 +5,8 @@ import { ask, post, useAnswer } from "../answers.js";
 import { copied } from "../copied.js";
 import { tame } from "../format.js";
 import { Foreign, Status } from "../words.js";
-import { access, TokenForm } from "../session.js";
+import { access, observed, TokenForm } from "../session.js";
+import { Passes } from "./passes.js";
 
 const { html, useEffect, useRef, useState } = tools;
 
@@ -24,17 +25,19 @@ const COMMANDS = [
 export function ControlsPage() {
   const answer = useAnswer("run", {}, { topic: "run" });
   const may = useValue(access);
+  const watching = useValue(observed);
   const run = answer.data;
   if (run === null) return html`<${Status} answer=${answer} />`;
   if (embedded !== null) return html`<p class="quiet">A report cannot steer a run.</p>`;
+  if (watching) return html`<p class="lead">You observe this run. Its organiser steers it.</p>`;
   if (may !== "organiser") {
     return html`<p class="lead">Controls are for the organiser. Everything here can also be done from the command line: <code>swarm-peer control --help</code>.</p>
       <${TokenForm} why="Are you the organiser?" />`;
   }
   if (!run.control) {
-    return html`<${Invite} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
+    return html`<${Invite} /><${Passes} /><p class="lead">${run.finished ? "The run is finished: there is nothing to steer." : run.live ? "This coordinator takes no commands: its control socket is missing." : "No coordinator is running on this home: there is nobody to take a command."}</p>`;
   }
-  return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div>`;
+  return html`<${Invite} /><div class="commands">${COMMANDS.map((command) => html`<${Command} key=${command.name} command=${command} run=${run} />`)}</div><${Passes} />`;
 }
 
 function Command({ command, run }) {

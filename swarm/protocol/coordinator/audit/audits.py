@@ -20,6 +20,7 @@ from statistics import median
 from swarm.protocol.coordinator.audit.culprit_search import Accused, CulpritSearch, Search, Tables, same, search
 from swarm.protocol.coordinator.audit.screen import Screen
 from swarm.protocol.coordinator.membership.members import Members
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.pass_state import Answers, OwnSums, PassState
 from swarm.protocol.ids import Actor
 from swarm.protocol.messages import Decision
@@ -124,30 +125,32 @@ class _Inquiry:
             self.begin_anew()
         return not gone
 
-    def came_to(self, found: CulpritSearch, tolerance: float) -> bool:
-        """Whether it came to the same without each one of its peers: that is right, whoever else may lie at times."""
+    def came_to(self, found: CulpritSearch, people: People, tolerance: float) -> bool:
+        """Whether it came to the same without each person's peers: that is right, whoever else may lie at times."""
         self.workers |= {table.roster[place].peer for table in found.tables for place in table.assignment}
         without = next((w for answers, w in self.outcomes if same(answers, found.answers, tolerance)), None)
         if without is None:
             without = set()
             self.outcomes.append((found.answers, without))
-        without |= self.workers - found.served
+        for group in people.together(sorted(self.workers & self.spare)):
+            if found.served.isdisjoint(group):
+                without.update(group)
         left_out = self.workers & self.spare
         self.due = left_out - without
-        self.likely = all(len(self.due) <= len(left_out - w) for _, w in self.outcomes)
+        self.likely = all(people.count(self.due) <= people.count(left_out - w) for _, w in self.outcomes)
         return not self.due
 
-    def suspect(self, tolerance: float) -> str | None:
-        """The one peer that can have told all lies, if no other can: without the only liar it comes to the same always.
+    def suspects_alone(self, people: People, tolerance: float) -> list[str]:
+        """The peers of the one person who can have told all lies, if no other can; else none.
 
-        It need not be one if several lie.
+        Without the only liar, it comes to the same always. It need not be one if several lie.
         """
         possible = []
-        for peer in self.spare:
-            without = [answers for answers, served in self.attempts if peer not in served]
+        for group in people.together(sorted(self.spare)):
+            without = [answers for answers, served in self.attempts if served.isdisjoint(group)]
             if all(same(without[0], answers, tolerance) for answers in without):
-                possible.append((peer, len(without)))
-        return possible[0][0] if len(possible) == 1 and possible[0][1] > 1 else None
+                possible.append((group, len(without)))
+        return possible[0][0] if len(possible) == 1 and possible[0][1] > 1 else []
 
     def begin_anew(self) -> None:
         self.first = self.truth = self.search = None
@@ -235,13 +238,15 @@ class Audits:
         inquiry.attempts.append((found.answers, found.served))
         if inquiry.search is not None:
             return self._go_on(found)
-        if inquiry.doubted and inquiry.came_to(found, tolerance):
+        people = self._members.people
+        if inquiry.doubted and inquiry.came_to(found, people, tolerance):
             self._noted(decision)
             return Ruling(agreed=True)
-        if inquiry.doubted and (suspect := inquiry.suspect(tolerance)) is not None:
-            inquiry.away.add(suspect)
+        if inquiry.doubted and (suspects := inquiry.suspects_alone(people, tolerance)):
+            inquiry.away.update(suspects)
             inquiry.begin_anew()
-            return Ruling(again=f"audited: without {suspect} alone it always came to the same: it is done without it")
+            who = " and ".join(suspects)
+            return Ruling(again=f"audited: without {who} alone it always came to the same: it is done without it")
         if inquiry.truth is not None:
             return self._check(found, inquiry.truth, decision)
         if inquiry.first is not None:
@@ -307,7 +312,10 @@ class Audits:
         return f"{len(new)} of its peers never were" if new else drawn
 
     def _without_half(self, roster: list[Actor]) -> list[Actor]:
-        """Nobody can tell who is left out; but those who never were are, for newcomers and after a doubt."""
+        """Nobody can tell who is left out; but those who never were are, for newcomers and after a doubt.
+
+        The devices of one person are left out together, as far as the others are enough: they may lie together.
+        """
         inquiry, due = self._inquiry, set[str]()
         if inquiry.doubted:
             due = inquiry.due
@@ -316,9 +324,18 @@ class Audits:
                 inquiry.first.workers - self._vouched if inquiry.for_new else inquiry.suspects or inquiry.first.workers
             )
         salt = f"{inquiry.first is None} {inquiry.failed} {len(inquiry.attempts)} "
-        order = sorted(roster, key=lambda actor: (actor.peer not in due, self._draw(inquiry.step, salt + actor.peer)))
-        out = order[: len(roster) // 2]
-        return [actor for actor in roster if actor not in out]
+        people, out = self._members.people, list[str]()
+
+        def turn(group: list[str]) -> tuple[bool, int]:
+            """The same in every stage."""
+            return due.isdisjoint(group), self._draw(inquiry.step, salt + people.of(group[0]))
+
+        for group in sorted(people.together(actor.peer for actor in roster), key=turn):
+            if len(out) >= len(roster) // 2:
+                break
+            few = len(out) + len(group) < len(roster)  # somebody else is left
+            out += group if few else group[: len(roster) // 2 - len(out)]
+        return [actor for actor in roster if actor.peer not in out]
 
     def _draw(self, step: int, what: str = "") -> int:
         drawn = hashlib.blake2b(f"{step} {what}".encode(), key=self._settings.audit_secret, digest_size=8)
@@ -370,7 +387,7 @@ class Audits:
     def _search_for(self, first: CulpritSearch, again: Answers) -> Ruling:
         inquiry = self._inquiry
         arrivals = {member.actor: place for place, member in enumerate(self._members)}
-        inquiry.search = search(first, again, arrivals, self._settings.audit_tolerance)
+        inquiry.search = search(first, again, arrivals, self._members.people, self._settings.audit_tolerance)
         inquiry.searches += 1
         inquiry.doubted = True
         inquiry.heard.clear()

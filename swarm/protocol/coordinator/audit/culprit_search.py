@@ -2,15 +2,17 @@
 
 A search computes the step again and again, each time with one thing changed: first one stage goes without one half of
 its replicas, then without the other, which tells the stages at fault; then each replica of such a stage has all of it
-alone. Most of them agree. Whoever does not is tried once more with one half of the other stages' replicas, and with the
-other half, so that nobody is accused for what somebody else did at that moment.
+alone. Most people's agree (`People`). Whoever does not is tried once more with one half of the other stages' replicas,
+and with the other half, so that nobody is accused for what somebody else did at that moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.passes.assignment import wire
 from swarm.protocol.coordinator.passes.pass_state import Answer, Answers
 from swarm.protocol.ids import Actor, StageIndex
@@ -64,7 +66,9 @@ def same(one: Answers, two: Answers, tolerance: float) -> bool:
     return all(a.is_like(b, tolerance) for a, b in zip(one, two, strict=True))
 
 
-def search(first: CulpritSearch, again: Answers, arrivals: Mapping[Actor, int], tolerance: float) -> Search:
+def search(
+    first: CulpritSearch, again: Answers, arrivals: Mapping[Actor, int], people: People, tolerance: float
+) -> Search:
     """`first`: what the step came to, `again`: without some. `arrivals`: in which order peers came.
 
     Where both are the same it is looked for who alone makes it not finite, or tells what does not add up.
@@ -85,14 +89,14 @@ def search(first: CulpritSearch, again: Answers, arrivals: Mapping[Actor, int], 
                     break
     accused: list[Accused] = []
     for stage in suspected:
-        accused += yield from _among(first, stage, arrivals, tolerance)
+        accused += yield from _among(first, stage, arrivals, people, tolerance)
     return tuple(accused)
 
 
 def _among(
-    first: CulpritSearch, stage: int, arrivals: Mapping[Actor, int], tolerance: float
+    first: CulpritSearch, stage: int, arrivals: Mapping[Actor, int], people: People, tolerance: float
 ) -> Generator[Tables, Answers, list[Accused]]:
-    """Whose numbers differ from those of most replicas of `stage`."""
+    """Whose numbers differ from those of most people with replicas of `stage`."""
     tables = first.tables
     groups: list[tuple[Answers, list[Actor]]] = []
     roster = sorted(tables[stage].roster, key=lambda actor: arrivals.get(actor, len(arrivals)))
@@ -104,10 +108,15 @@ def _among(
                 break
         else:
             groups.append((answers, [actor]))
+    votes = people.votes(actor.peer for actor in roster)
+
+    def count(group: tuple[Answers, list[Actor]]) -> Fraction:
+        return sum((votes[actor.peer] for actor in group[1]), Fraction(0))
+
     groups.sort(
-        key=lambda group: (-len(group[1]), not all(map(_sound, group[0])))
+        key=lambda group: (-count(group), not all(map(_sound, group[0])))
     )  # of equal ones, that of who came first
-    if len(groups) == 1 or (len(groups[0][1]) == len(groups[1][1]) and len(roster) > 2):
+    if len(groups) == 1 or (count(groups[0]) == count(groups[1]) and len(roster) > 2):
         return []
     believed = groups[0][1]
     if len(roster) == 2:

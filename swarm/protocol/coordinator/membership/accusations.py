@@ -3,7 +3,7 @@
 A failure is reported by one peer alone, so the report accuses that peer too. The step continues without it, or is done
 again without the peers that are accused more often than a sibling. A peer that is common to several failures stays
 accused and gets a strike when the step is decided; the peers that failed on its data are cleared. A peer that reports
-false failures is common to all of its own reports.
+false failures is common to all of its own reports. The devices of one person are one accuser (`People`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Microbatch
 
 MOST_FAILURES = 256
@@ -51,17 +52,19 @@ class Failure:
 class Accusations:
     """The failures are those of the undecided step; the doubts outlive it."""
 
-    def __init__(self) -> None:
+    def __init__(self, people: People) -> None:
+        self._people = people
         self.failures: list[Failure] = []
         self._accusers: defaultdict[str, set[str]] = defaultdict(set)
         """By accused peer: the peers that accuse it in this step."""
         self._doubts: Counter[str] = Counter()
-        """How often a peer was accused lately, counting different accusers in each step."""
+        """How often a peer was accused lately, counting different people in each step."""
 
     def note(self, failure: Failure) -> None:
         self.failures.append(failure)
         del self.failures[:-MOST_FAILURES]
-        new = {peer for peer in failure.accused if failure.who not in self._accusers[peer]}
+        before = {peer: self._people.count([*self._accusers[peer]]) for peer in failure.accused}
+        new = {p for p, times in before.items() if self._people.count([*self._accusers[p], failure.who]) > times}
         self._count()
         for peer in sorted(new):
             doubts = self._doubts.pop(peer, 0)
@@ -70,8 +73,8 @@ class Accusations:
             del self._doubts[next(iter(self._doubts))]
 
     def against(self, peer: str) -> int:
-        """How many peers accuse `peer` in this step: those that failed on its data, and itself if it failed."""
-        return len(self._accusers.get(peer, ()))
+        """How many people accuse `peer` in this step: those that failed on its data, and itself if it failed."""
+        return self._people.count(self._accusers.get(peer, ()))
 
     def common(self, stage: int, m: Microbatch) -> frozenset[str]:
         """The peers that are accused in every failure of `stage` on microbatch `m`."""
@@ -84,7 +87,7 @@ class Accusations:
 
     def nobodys_fault(self) -> None:
         """The result is not finite whichever peer computes it: withdraw all accusations about non-finite results."""
-        before = {peer: len(accusers) for peer, accusers in self._accusers.items()}
+        before = {peer: self.against(peer) for peer in self._accusers}
         self.failures = [failure for failure in self.failures if not failure.nonfinite]
         self._count()
         self._doubts.subtract({peer: times - self.against(peer) for peer, times in before.items()})

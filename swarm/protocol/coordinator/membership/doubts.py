@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Actor
 
 IF_DIVERGED = "If the run has diverged, a lower `swarm-peer control rate` sends it back to its last good checkpoint"
@@ -26,13 +27,13 @@ class Doubted:
     reason: str
 
 
-def is_confirmed(stages: Collection[int], peers: Iterable[str], of: int) -> bool:
-    """Whether reports about `stages` come from more than one place. Peers of one stage may all lie.
+def is_confirmed(stages: Collection[int], peers: Iterable[str], of: int, people: People) -> bool:
+    """Whether reports about `stages` come from more than one place: from two stages, and from two people.
 
-    `peers`: ids of the reporting peers. `of`: number of stages in the run. If there is only one stage, two peers must
-    report.
+    Peers of one stage may all lie, and so may all devices of a person. `peers`: ids of the reporting peers. `of`:
+    number of stages in the run. If there is only one stage, two people of it must report.
     """
-    return len(stages) > 1 or (of == 1 and bool(stages) and len(set(peers)) > 1)
+    return (len(stages) > 1 or (of == 1 and bool(stages))) and people.count(peers) > 1
 
 
 def what_is_spoilt(stages: Collection[int], version: int) -> str:

@@ -1,6 +1,7 @@
 """Detects members that are silent for too long, compared with measured quantiles and the step budget (`timeouts`).
 
-If many members fall silent together, the coordinator itself may be cut off, so it waits for them longer. Once some of
+If many members fall silent together, the coordinator itself may be cut off, so it waits for them longer. Many are those
+of two people, and of a quarter of all (`People`): the devices of one may lose their connection together. Once some of
 them are heard again, the others have their usual deadline from that moment on, as if they had been heard too.
 """
 
@@ -37,7 +38,7 @@ class FailureDetector:
         everyone = list(members)
         quiet = [(m, self._usual(m)) for m in everyone if now - m.heard_at > self._shortest]
         quiet = [(m, usual) for m, usual in quiet if now - m.heard_at > usual]
-        many = len(quiet) > 1 and 4 * len(quiet) >= len(everyone)
+        many = len(quiet) > 1 and self._are_many(members, quiet)
         self._follow(members)
         if many:
             self._many_at = now
@@ -51,6 +52,10 @@ class FailureDetector:
             if silent_s > allowed:
                 lost.append((member, f"silent for {silent_s:.1f} s (deadline {allowed:.1f} s)"))
         return lost
+
+    def _are_many(self, members: Members, quiet: list[tuple[Member, float]]) -> bool:
+        silent = members.people.count(member.actor.peer for member, _ in quiet)
+        return silent > 1 and 4 * silent >= members.people.count(member.actor.peer for member in members)
 
     def _follow(self, members: Members) -> None:
         """Update the group of members that fell silent together: remove those that are heard again or gone."""

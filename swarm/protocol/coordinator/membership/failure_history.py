@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from swarm.protocol.coordinator.membership.accusations import Accusations
 from swarm.protocol.coordinator.membership.doubts import Doubts
 from swarm.protocol.coordinator.membership.halves import Halves
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.probation import Probation
 from swarm.protocol.ids import Actor, Pair, PassId, StepNumber, Term
 
@@ -28,14 +29,14 @@ Cast = frozenset[str]
 class FailureHistory:
     """`aborts`, `nonfinite` and all failures belong to the undecided step; the rest outlives it."""
 
-    def __init__(self) -> None:
+    def __init__(self, people: People) -> None:
         self.aborts = 0
         """Number of passes aborted since the last decision."""
         self.nonfinite = 0
         """1 if an attempt at this step was not finite: the next attempt may skip the step."""
-        self.probation = Probation()
-        self.accusations = Accusations()
-        self.halves = Halves()
+        self.probation = Probation(people)
+        self.accusations = Accusations(people)
+        self.halves = Halves(people)
         self.doubts = Doubts()
         self._cast: Cast = frozenset()
         """The peers of the newest attempt at a step."""
@@ -45,7 +46,7 @@ class FailureHistory:
         """Time of the last of these attempts."""
         self._why = ""
         """Why the last of these attempts was aborted."""
-        self._idlers = Probation()
+        self._idlers = Probation(people)
         """Probation of the peers that held up a forward-only pass. One evaluation counts as one step here."""
         self._evaluations = 0
         self._blocked: dict[Pair, int] = {}

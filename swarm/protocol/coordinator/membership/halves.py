@@ -1,20 +1,23 @@
 """Finds out whether a single peer makes a step non-finite by its contribution to the sums of its stage.
 
 Before such a step is skipped, one half of the replicas of each stage does it again, then the other half. If one half
-gets a finite result, that result is decided, and one of the peers left out is at fault.
+gets a finite result, that result is decided, and one of the peers left out is at fault. The devices of one person are
+in one half (`People`), in all stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.ids import Actor
 
 
 class Halves:
     """The halves of the undecided step."""
 
-    def __init__(self) -> None:
+    def __init__(self, people: People) -> None:
+        self._people = people
         self._left: list[frozenset[str]] | None = None
         """The halves that are yet to be left out, in order. None: not begun."""
         self.left_out: frozenset[str] = frozenset()
@@ -30,9 +33,16 @@ class Halves:
         The halves change from step to step, so that no two peers are in the same half for long.
         """
         sides: tuple[set[str], set[str]] = (set(), set())
+        side_of: dict[str, int] = {}
         for stage, roster in enumerate(rosters):
+            here: set[int] = set()
             for place, actor in enumerate(roster if len(roster) > 1 else ()):
-                sides[(place + place // 2 * step + (step >> stage)) % 2].add(actor.peer)
+                side = (place + place // 2 * step + (step >> stage)) % 2
+                if here == {side}:
+                    side = 1 - side  # somebody of this stage is to be left
+                side = side_of.setdefault(self._people.of(actor.peer), side)
+                sides[side].add(actor.peer)
+                here.add(side)
         self._left = [frozenset(side) for side in sides if side]
         return self.next()
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from swarm.protocol.coordinator.membership.member import Member
+from swarm.protocol.coordinator.membership.people import People
 from swarm.protocol.coordinator.membership.stage_rosters import StageRosters
 from swarm.protocol.ids import Actor, Term
 
@@ -20,6 +21,7 @@ class Members:
         self.first_heard_at: float | None = None
         """When the first member was heard in this life of the coordinator."""
         self._members: dict[Actor, Member] = {}
+        self.people = People()
         self._newest: dict[str, int] = {}
         self._rosters = StageRosters()
 
@@ -48,6 +50,14 @@ class Members:
         those = (Actor(peer, self._newest.get(peer, -1)) for peer in peers if peer != member.actor.peer)
         return [self._members[actor] for actor in those if actor in self._members]
 
+    def stages_of_people(self) -> dict[str, set[int]]:
+        """By person, the stages of its members. Empty where devices count."""
+        found: dict[str, set[int]] = {}
+        for member in self._members.values() if self.people.are_several else ():
+            if member.stage is not None:
+                found.setdefault(self.people.of(member.actor.peer), set()).add(member.stage)
+        return found
+
     def is_stale(self, actor: Actor) -> bool:
         return actor.incarnation < self._newest.get(actor.peer, actor.incarnation)
 
@@ -67,11 +77,13 @@ class Members:
         member = Member(actor, now, listing=self._rosters)
         self._members[actor] = member
         self._rosters.came(member)
+        self.people.came(actor.peer)
         return member
 
     def remove(self, actor: Actor) -> None:
         if (member := self._members.pop(actor, None)) is not None:
             self._rosters.left(member)
+            self.people.left(actor.peer)
             member.listing = None
 
     def next_term(self, term: Term) -> Term:
@@ -83,9 +95,12 @@ class Members:
         return Term(max(term, min(heard, term + MOST_TERMS_MISSED)) + 1)
 
     def are_beyond(self, term: Term) -> bool:
-        """Whether most members that have reported ignore messages of `term`, because they have heard of a newer one."""
+        """Whether most people whose members have reported ignore messages of `term`, having heard of a newer one."""
         spoken = [member for member in self._members.values() if member.status is not None]
-        return 2 * sum(member.term > term for member in spoken) > len(spoken)
+        if not any(member.term > term for member in spoken):
+            return False  # this is asked in every survey
+        votes = self.people.votes(member.actor.peer for member in spoken)
+        return 2 * sum(votes[member.actor.peer] for member in spoken if member.term > term) > sum(votes.values())
 
     @property
     def lost(self) -> list[Member]:

@@ -39,7 +39,7 @@ class Worker:
     uplink: float = math.inf
     """Bytes/s that it can send."""
     barred: frozenset[int] = frozenset()
-    """Stages that it never gets: those that need more memory than it has, and those of other peers in its process."""
+    """Stages that it is not moved to: those that it never gets (`StageCosts.barred`), and its owner's others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,18 @@ class Lineup:
 class StageCosts:
     """Call `learn` after every decided step; the other methods are queries."""
 
-    def __init__(self, stages: int, stage_memory: tuple[int, ...] = (), stage_frames: tuple[float, ...] = ()) -> None:
-        """For a peer of each stage, if known: `stage_memory`, bytes that it needs; `stage_frames`, bytes that it sends
-        per microbatch of the stage.
+    def __init__(
+        self,
+        stages: int,
+        stage_memory: tuple[int, ...] = (),
+        stage_frames: tuple[float, ...] = (),
+        stage_least: tuple[int, ...] = (),
+    ) -> None:
+        """For a peer of each stage, if known: `stage_memory`, bytes that it needs; `stage_least`, those that do when
+        it computes layer by layer again; `stage_frames`, bytes that it sends per microbatch of the stage.
         """
         self._stage_memory = stage_memory
+        self._stage_least = stage_least or stage_memory
         self._stage_frames = stage_frames
         self._seen: list[dict[str, float]] = [{} for _ in range(stages)]
         """By stage: {peer: seconds per microbatch × capacity}"""
@@ -158,7 +165,10 @@ class StageCosts:
         needs = self._stage_memory
         if memory is None or not needs:
             return True
-        return needs[stage] <= memory - sum(needs[m.stage] for m in beside if m.stage is not None)
+        others = [needs[m.stage] for m in beside if m.stage is not None]
+        if not others:  # it computes its layers again if that is what it takes
+            needs = self._stage_least
+        return needs[stage] <= memory - sum(others)
 
     def lineup(
         self,
@@ -169,13 +179,13 @@ class StageCosts:
         movable: Callable[[Member], bool] = lambda member: False,
     ) -> Lineup:
         """The lineup for the planner. `ready` and `movable`: as in Worker."""
-        crews = []
+        crews, taken = [], members.stages_of_people()
         for stage in range(len(self._seen)):
-            crew = [m for m in members.crew(stage) if m.lost_at is None]
-            workers = (
-                Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), self.barred(members, m))
-                for m in crew
-            )
+            workers = []
+            for m in members.crew(stage):
+                if m.lost_at is None:
+                    barred = self.barred(members, m) | taken.get(members.people.of(m.actor.peer), _NONE)
+                    workers.append(Worker(m.actor, self.speed(m), movable(m), ready(m), self.uplink(m), barred))
             crews.append(tuple(workers))
         return Lineup(tuple(crews), self.costs(), replicas, most, self._stage_frames)
 

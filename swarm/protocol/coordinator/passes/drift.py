@@ -8,9 +8,10 @@ gradients count.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.ids import Actor
 
 
@@ -24,18 +25,20 @@ class Drift:
     reason: str
 
 
-def drift_of(stage: int, states: Mapping[Actor, Hashable], rank: Callable[[Actor], tuple[float, ...]]) -> Drift | None:
-    """None if all are the same. `rank`: of two that are as many, the lower one is believed."""
+def drift_of(stage: int, states: Mapping[Actor, Hashable], members: Members) -> Drift | None:
+    """None if all are the same. Most people are believed (`People`); of as many, those of the lower standing."""
     groups: dict[Hashable, list[Actor]] = defaultdict(list)
     for actor, state in states.items():
         groups[state].append(actor)
     if len(groups) < 2:
         return None
-    most = max(map(len, groups.values()))
-    candidates = [group for group in groups.values() if len(group) == most]
+    votes, rank = members.people.votes(actor.peer for actor in states), members.standing
+    counts = [sum(votes[actor.peer] for actor in group) for group in groups.values()]
+    candidates = [group for group, count in zip(groups.values(), counts, strict=True) if count == max(counts)]
     believed = min(candidates, key=lambda group: min((rank(actor), actor) for actor in group))
     if len(candidates) == 1:
-        reason = f"{most} of {len(states)} replicas hold the same"
+        whose = f", those of most of {sum(counts)} people" if 1 < sum(counts) < len(states) else ""
+        reason = f"{len(believed)} of {len(states)} replicas hold the same{whose}"
     else:
         first = min(believed, key=lambda actor: (rank(actor), actor))
         reason = f"nobody can tell who is right: {first}, which is in the stage for longest, is believed"

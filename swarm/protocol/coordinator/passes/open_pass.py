@@ -257,7 +257,7 @@ class OpenPass:
         decision = self.pass_state.decide(targets, self._settings.optimizer.clip_norm, update, without)
         if decision is None:
             return
-        if drifts := self.pass_state.drifts(without, self._members.standing):
+        if drifts := self.pass_state.drifts(without, self._members):
             self.outcome = Drifted(drifts)
             return
         if (boundary := self.pass_state.mixed_copies(without)) is not None:
@@ -271,7 +271,7 @@ class OpenPass:
         if stages and self._failure_history.nonfinite:
             what = what_is_spoilt(stages, self.pass_state.pass_id.version)
             who = tuple(actor for stage in stages for actor in doubts.who_said(stage))
-            if is_confirmed(stages, (actor.peer for actor in who), len(rosters)):
+            if is_confirmed(stages, (actor.peer for actor in who), len(rosters), self._members.people):
                 self.outcome = Spoilt(what)
             else:
                 self.outcome = Doubted(stages[0], who, f"no other stage confirms that {what}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from swarm.protocol import sketch
 from swarm.protocol.clipping import step_scale
+from swarm.protocol.coordinator.membership.members import Members
 from swarm.protocol.coordinator.passes.drift import Drift, drift_of
 from swarm.protocol.coordinator.passes.idle_time import IdleTime, excused
 from swarm.protocol.ids import (
@@ -63,10 +65,10 @@ class Answer:
         """Whether both may be the same gradient. `tolerance`: by which part of it its length may differ."""
         if self.adds_up != other.adds_up:
             return False
-        if self.digest == other.digest:
-            return True
         if not (self.finite and other.finite):
             return self.finite == other.finite
+        if self.digest == other.digest:
+            return self.squared_norm == other.squared_norm  # who is alone in a half may say anything of the same bytes
         one, two = math.sqrt(max(0.0, self.squared_norm)), math.sqrt(max(0.0, other.squared_norm))
         return abs(one - two) <= tolerance * max(one, two) and self._is_near(other, tolerance)
 
@@ -156,6 +158,8 @@ class PassState:
         self.fences = 0
         self.disturbers: dict[Actor, str] = {}
         """Who was lost, fenced or too slow in this pass, and why."""
+        self.kept_waiting: dict[Actor, set[str]] = {}
+        """By actor, the peers that were excluded from a reduce and had waited for it, and for few others."""
         self.done_again = 0
         """Microbatches that such had accumulated, and others do again."""
         self.prepared: dict[int, dict[Actor, Prepared]] = {s: {} for s in range(len(tables))}
@@ -176,8 +180,8 @@ class PassState:
         self.released: list[set[Microbatch]] = [set() for _ in tables]
         """By stage, what a slow peer gave up. It is not asked for again in this pass, however slow its new owner is."""
         self.digest_retries: dict[int, int] = {}
-        self.digest_votes: Counter[tuple[int, Hashable]] = Counter()
-        """(stage, answer) → how often prepared in attempts that disagreed. Exact sums are the same in all of them."""
+        self.digest_votes: defaultdict[tuple[int, Hashable], Fraction] = defaultdict(Fraction)
+        """(stage, answer) → votes in attempts that disagreed (`People`). Exact sums are the same in all of them."""
         self.sealed_at: dict[int, float] = {}
         self._reduced: dict[Actor, tuple[tuple[int, ...], int]] = {}
         """How far its reduce was seen to get, under the tables that it knew then: under new ones it begins anew."""
@@ -496,7 +500,7 @@ class PassState:
             update=update,
         )
 
-    def drifts(self, without: frozenset[Actor], rank: Callable[[Actor], tuple[float, ...]]) -> tuple[Drift, ...]:
+    def drifts(self, without: frozenset[Actor], members: Members) -> tuple[Drift, ...]:
         """By stage, replicas that computed with unlike states. Once there is a decision."""
         found = []
         for stage, prepared in self.prepared.items():
@@ -505,7 +509,7 @@ class PassState:
                 for actor, said in prepared.items()
                 if actor not in without
             }
-            if (drift := drift_of(stage, states, rank)) is not None:
+            if (drift := drift_of(stage, states, members)) is not None:
                 found.append(drift)
         return tuple(found)
 

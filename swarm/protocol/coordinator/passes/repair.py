@@ -217,10 +217,14 @@ class Repair:
     # ------------------------------------------------------------ replicas that disagree
 
     def digests_differ(self, stage: int) -> Suspect | None:
-        """Reduce once more. If digests differ again, exclude the replica with the rarest answer (or the later one)."""
+        """Reduce once more. If digests differ again, exclude the replica whose answer fewest people have (`People`); of
+        several, the last.
+        """
         pass_state, table = self._pass_state, self._pass_state.tables[stage]
         held = pass_state.prepared[stage]
-        pass_state.digest_votes.update((stage, held[actor].answer) for actor in table.roster)
+        votes = self._members.people.votes(actor.peer for actor in table.roster)
+        for actor in table.roster:
+            pass_state.digest_votes[stage, held[actor].answer] += votes[actor.peer]
         if self._try_again(stage, "the replicas' reduced bytes differ: one new attempt"):
             return None
         rarest = min(reversed(table.roster), key=lambda a: pass_state.digest_votes[stage, held[a].answer])
@@ -232,10 +236,18 @@ class Repair:
         return self._without_who_holds_up(stage, "the reduce does not finish with it")
 
     def _without_who_holds_up(self, stage: int, reason: str) -> Suspect | None:
-        actor = self._stragglers.holds_up(self._members, self._pass_state, stage)
+        """Who is excluded may have been kept waiting by another. When a second person is, that other one goes."""
+        pass_state, people = self._pass_state, self._members.people
+        actor = self._stragglers.holds_up(self._members, pass_state, stage)
         if actor is None:
             return None
-        return Suspect(actor, reason, accused=self._stragglers.kept_waiting_by(self._members, self._pass_state, actor))
+        accused = self._stragglers.kept_waiting_by(self._members, pass_state, actor)
+        for each in accused:
+            waited = pass_state.kept_waiting.setdefault(each, set())
+            if people.count({*waited, actor.peer}) > people.count(waited) > 0:
+                return Suspect(each, "the reduces of several siblings wait for it, and hardly for others")
+            waited.add(actor.peer)
+        return Suspect(actor, reason, accused=accused)
 
     def _try_again(self, stage: int, reason: str) -> bool:
         """Have a stage reduce once more, under another number. False if it has done so already."""

@@ -230,17 +230,18 @@ class Stragglers:
     def holds_up(self, members: Members, pass_state: PassState, stage: int) -> Actor | None:
         """The actor that most members of a stage's reduction wait for; None if no actor can be spared, or not that one.
 
-        Each member has one vote, shared among the actors that it names. So one that lies, or whose own link is slow, is
-        outvoted by two. A prepared member waits for all that are not prepared. If no member reports anything, or two
-        wait for each other, the order is: not prepared, slower reported uplink, last in the roster.
+        Each person has one vote (`People`), shared among the actors that its members name. So one that lies, or whose
+        own link is slow, is outvoted by two. A prepared member waits for all that are not prepared. If nobody reports
+        anything, or two wait for each other, the order is: not prepared, slower reported uplink, last in the roster.
         """
         rosters = {s: pass_state.tables[s].roster for s in pass_state.reduces_with(stage)}
         everybody = {actor: s for s, roster in rosters.items() for actor in roster}
         votes: defaultdict[Actor, Fraction] = defaultdict(Fraction)
+        shares = members.people.votes(actor.peer for actor in everybody)
         for voter in everybody:
             named = _named(members, pass_state, voter, everybody)
             for actor in named:
-                votes[actor] += Fraction(1, len(named))
+                votes[actor] += shares[voter.peer] / len(named)
 
         def guilt(actor: Actor) -> tuple[Fraction, bool, bool, float, int]:
             s, member = everybody[actor], members.get(actor)
@@ -255,7 +256,7 @@ class Stragglers:
         return max(spare, key=guilt, default=None)
 
     def kept_waiting_by(self, members: Members, pass_state: PassState, actor: Actor) -> tuple[Actor, ...]:
-        """The actors that an actor's reduction waits for, as it reports, if they are at most half of its siblings.
+        """The actors that an actor's reduction waits for, as it reports, if they are one person or few.
 
         If a peer sends its part to all siblings but one, that one waits for it, and all others wait for that one.
         """
@@ -264,7 +265,9 @@ class Stragglers:
             return ()
         everybody = {each: s for s in pass_state.reduces_with(stage) for each in pass_state.tables[s].roster}
         named = _named(members, pass_state, actor, everybody) - {actor}
-        few = len(named) == 1 or 2 * len(named) <= len(everybody) - 1
+        shares = members.people.votes(each.peer for each in everybody if each != actor)
+        few = members.people.count(each.peer for each in named) == 1
+        few = few or 2 * sum(shares[each.peer] for each in named) <= sum(shares.values())
         return tuple(each for each in everybody if each in named) if few else ()
 
 

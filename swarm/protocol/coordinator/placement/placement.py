@@ -153,8 +153,9 @@ class Placement:
         After an aborted attempt at this step, probation does not count: the member found guilty may have waited for the
         one that is left, and an undecided step would never bring it back. Then the members are left out that more
         failures of this step accuse than a sibling; when the sibling has failed as often, they are back. If the step
-        was not finite, one half of the members is left out (`halves`). Doubted members are left out even if their stage
-        has no other member (`Doubts`).
+        was not finite, one half of the members is left out (`halves`). Of several devices of one person, all but one
+        make room for other people (`_doubles`). Doubted members are left out even if their stage has no other member
+        (`Doubts`).
         """
         history = self._history
         probation, in_vain = self._failure_history.probation, self._failure_history.aborts > 0
@@ -165,11 +166,39 @@ class Placement:
             against = {m.actor: self._failure_history.accusations.against(m.actor.peer) for m in crew}
             late.update(a for a, times in against.items() if times > min((against[m.actor] for m in there), default=0))
             late.update(m.actor for m in crew if m.actor.peer in self._failure_history.halves.left_out)
+            late.update(self._doubles(stage, there))
             doubted = {m.actor for m in crew if m.actor.peer in self._failure_history.doubts.left_out}
             late |= doubted
             spared = history.version < history.end(self._settings) and any(m.actor not in late for m in there)
             for member in crew:
                 member.bench(member.actor in doubted or (spared and member.actor in late))
+
+    def _doubles(self, stage: int, there: list[Member]) -> list[Actor]:
+        """The members of a stage, besides another device of the same person, whose places other people can take.
+
+        `there`: those that hold the version. A place is wanted by each member of another person that stands by. When it
+        holds the version too, and the stage has more than its largest number of members, a double is left out for it.
+        """
+        people, left_out = self._members.people, self._failure_history.doubts.left_out
+        if not people.are_several:
+            return []
+        firsts: set[str] = set()
+        doubles: list[Actor] = []
+        for member in sorted(there, key=lambda member: (member.placed_at, member.actor)):
+            person = people.of(member.actor.peer)
+            if person in firsts:
+                doubles.append(member.actor)
+            firsts.add(person)
+        if not doubles:
+            return []
+        wanted = {
+            person
+            for m in self._members.unplaced
+            if m.standing_by and m.lost_at is None and m.leaving_since is None and m.actor.peer not in left_out
+            if (person := people.of(m.actor.peer)) not in firsts and self.rebalancing.may_hold(m, stage)
+        }
+        places = len(wanted) + max(0, len(there) - self.rebalancing.most)
+        return doubles[max(0, len(doubles) - places) :] if places else []
 
     # ------------------------------------------------------------ catching up
 

@@ -50,25 +50,31 @@ class Stay:
 # ---------------------------------------------------------------- a newcomer
 
 
-def claim(lineup: Lineup, speed: float, uplink: float = math.inf, barred: frozenset[int] = frozenset()) -> Claim | None:
+def claim(
+    lineup: Lineup,
+    speed: float,
+    uplink: float = math.inf,
+    barred: frozenset[int] = frozenset(),
+    shunned: Collection[int] = (),
+) -> Claim | None:
     """The stage for a newcomer of this speed and uplink. None: every stage that it could hold is full.
 
-    First comes a stage that lacks planned replicas; then the stage where the swarm's rate rises most; then the one that
-    helps the slowest, the second slowest, … stage; then the lower one.
+    First comes a stage that lacks planned replicas; then one that is not `shunned`; then the stage where the swarm's
+    rate rises most; then the one that helps the slowest, the second slowest, … stage; then the lower one.
     """
     newcomer = Worker(Actor("", 0), speed, uplink=uplink)
     rates = lineup.rates()
-    best: tuple[tuple[bool, list[float]], int] | None = None
+    best: tuple[_Worth, int] | None = None
     for stage, crew in enumerate(lineup.crews):
         if len(crew) >= lineup.most or stage in barred:
             continue
         after = sorted(rates[:stage] + rates[stage + 1 :] + [rates[stage] + lineup.rate(newcomer, stage)])
-        worth = (len(crew) < lineup.replicas, after)
+        worth = ((len(crew) < lineup.replicas, stage not in shunned), after)
         if best is None or _better(worth, best[0]):
             best = worth, stage
     if best is None:
         return None
-    (lacking, after), stage = best
+    ((lacking, _), after), stage = best
     held = len(lineup.crews[stage])
     if lacking:
         return Claim(StageIndex(stage), f"stage {stage} had {held} of {lineup.replicas} replicas")
@@ -78,10 +84,13 @@ def claim(lineup: Lineup, speed: float, uplink: float = math.inf, barred: frozen
     return Claim(StageIndex(stage), f"stage {stage}, with {held} peers, {reason}")
 
 
-def _better(one: tuple[bool, list[float]], other: tuple[bool, list[float]]) -> bool:
+_Worth = tuple[tuple[bool, bool], list[float]]
+
+
+def _better(one: _Worth, other: _Worth) -> bool:
     """Whether `one` is better: compare rates from the slowest on; nearly equal rates count as equal."""
     if one[0] != other[0]:
-        return one[0]
+        return one[0] > other[0]
     for mine, theirs in zip(one[1], other[1], strict=True):
         if not math.isclose(mine, theirs, rel_tol=_EQUAL):
             return mine > theirs

@@ -149,11 +149,12 @@ class Rebalancing:
         """The stage for a member without one. None: it stands by.
 
         First choice is the stage of its checkpoint, if that stage lacks replicas. Then comes the stage that it was
-        loading when it was lost. Otherwise the planner chooses.
+        loading when it was lost. Otherwise the planner chooses, rather a stage without another of its owner's devices.
         """
         settings, barred = self._settings, self._stage_costs.barred(self._members, member)
-        wanted = member.preferred
-        if wanted is not None and 0 <= wanted < settings.stages and wanted not in barred:
+        wanted, people = member.preferred, self._members.people
+        shunned = self._members.stages_of_people().get(people.of(member.actor.peer), frozenset[int]())
+        if wanted is not None and 0 <= wanted < settings.stages and wanted not in barred | shunned:
             held = len(self._members.crew(wanted))
             if held < settings.replicas:
                 return Claim(wanted, f"stage {wanted} had {held} of {settings.replicas} replicas")
@@ -161,14 +162,19 @@ class Rebalancing:
         if begun is not None and begun not in barred and len(self._members.crew(begun)) < self.most:
             return Claim(begun, f"it has some of the state of stage {begun} already")
         lineup = self._stage_costs.newcomers_lineup(self._members, settings.replicas, self.most)
-        return claim(lineup, self._stage_costs.speed(member), self._stage_costs.uplink(member), barred)
+        return claim(lineup, self._stage_costs.speed(member), self._stage_costs.uplink(member), barred, shunned)
+
+    def may_hold(self, member: Member, stage: int) -> bool:
+        """Whether a member without a stage could be given this one."""
+        return stage not in self._stage_costs.barred(self._members, member)
 
     def why_not(self, member: Member) -> str:
         """Why there is no stage for a member that is to stand by."""
         needs, barred = self._settings.stage_memory, self._stage_costs.barred(self._members, member)
         free = [s for s in range(self._settings.stages) if len(self._members.crew(s)) < self.most]
         others = {m.stage: needs[m.stage] for m in self._members.companions(member) if needs and m.stage is not None}
-        lacking = [needs[s] for s in free if s in barred and s not in others and needs]
+        alone = needs if others else self._settings.stage_least or needs
+        lacking = [alone[s] for s in free if s in barred and s not in others and needs]
         if lacking and barred.issuperset(free) and member.memory is not None:
             beside = f", {sum(others.values()) / 1e9:.3g} GB of it for others in its process" if others else ""
             return (

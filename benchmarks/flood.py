@@ -1,0 +1,159 @@
+"""What a stranger's flood costs the coordinator that it attacks, and the swarm that trains beside it.
+
+    python -m benchmarks.flood [--seconds 600] [--after 120] [--out benchmarks/results/flood.json]
+
+Two peers train, paced. At first nobody attacks, for a fifth of the time. Then `benchmarks.stranger` attacks the
+coordinator, and a newcomer joins meanwhile. Then it is quiet again. CPU and memory are those of the coordinator's
+process and of its libp2p daemon. The stranger runs on the same machine and takes part of it, so steps become slower
+even where nothing else does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.local_swarm import PEERS, LocalSwarm
+from benchmarks.results import write_results
+from peers.chaos.small_run import write_run
+from swarm.events import MicrobatchAccumulated, StepDecided, read_log
+from swarm.net.invite import parse
+
+PACE = "--pace=0.05,0.1"
+PEER = [*PEERS, "join", "--threads=1", "--max-memory=1GB", "--device=cpu", "--capacity=1", PACE]
+SETTLE_S = 20.0
+"""Seconds that a swarm gets to start before anything is measured."""
+
+
+class Watched:
+    """The coordinator's process and its libp2p daemon."""
+
+    def __init__(self, pid: int) -> None:
+        process = psutil.Process(pid)
+        self._processes = [process, *process.children(recursive=True)]
+
+    def cpu_s(self) -> list[float]:
+        return [sum(process.cpu_times()[:2]) for process in self._processes]
+
+    def memory_mb(self) -> list[float]:
+        return [process.memory_info().rss / 1e6 for process in self._processes]
+
+
+class Newcomer:
+    """A peer that joins in the middle of the attack."""
+
+    def __init__(self, home: Path, invite: str) -> None:
+        self._home = home
+        self._command = [*PEER, invite, "--home", str(home)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Once."""
+        if self._process is None:
+            self._began = time.time()
+            with self._home.with_suffix(".out").open("wb") as out:
+                self._process = subprocess.Popen(self._command, stdout=out, stderr=subprocess.STDOUT)
+
+    def trained_s(self) -> float | None:
+        """Seconds from its process's start until its first microbatch counted; None: it has not trained."""
+        log = self._home / "events.jsonl"
+        if not log.exists():
+            print(self._home.with_suffix(".out").read_text(errors="replace")[-2000:], file=sys.stderr)
+            return None
+        events = read_log(log)
+        return next((round(at - self._began, 1) for at, e in events if isinstance(e, MicrobatchAccumulated)), None)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def phase(
+    swarm: LocalSwarm, watched: Watched, seconds: float, look: Callable[[float], None] = lambda now: None
+) -> dict[str, Any]:
+    """What the two processes take for so many seconds, and how many steps are decided meanwhile."""
+    began, cpu = time.time(), watched.cpu_s()
+    memory = []
+    while (now := time.time()) < began + seconds:
+        memory.append(watched.memory_mb())
+        look(now - began)
+        time.sleep(0.5)
+    wall = time.time() - began
+    used = [100 * (after - before) / wall for after, before in zip(watched.cpu_s(), cpu, strict=True)]
+    steps = [at for at, event in swarm.events() if isinstance(event, StepDecided) and at >= began]
+    gaps = [b - a for a, b in itertools.pairwise(steps)]
+    whole = [sum(each) for each in memory]
+    return {
+        "seconds": round(wall),
+        "cpu_percent_of_a_core": {"process": round(used[0], 1), "daemon": round(sum(used[1:]), 1)},
+        "memory_mb": {"least": round(min(whole)), "most": round(max(whole)), "last": round(whole[-1])},
+        "steps_a_second": round(len(steps) / wall, 3),
+        "median_step_s": round(statistics.median(gaps), 3) if gaps else None,
+    }
+
+
+def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="flood-") as made:
+        folder = Path(made)
+        run_file, prepare = write_run(folder)
+        text = run_file.read_text().replace("steps = 12", "steps = 1000000").replace("every = 4", "every = 1000")
+        run_file.write_text(text)
+        subprocess.run([*PEERS, *prepare], check=True, stdout=subprocess.DEVNULL)
+        with LocalSwarm(folder / "swarm", run_file, [PEER, PEER]) as swarm:
+            assert swarm.coordinator is not None
+            time.sleep(SETTLE_S)
+            watched = Watched(swarm.coordinator.pid)
+            before = phase(swarm, watched, seconds / 5)
+            invite = (folder / "swarm" / "invite").read_text().strip()
+            newcomer = Newcomer(folder / "swarm" / "newcomer", invite)
+            command = [sys.executable, "-m", "benchmarks.stranger", parse(invite).addresses[0], str(seconds), *words]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as stranger:
+                during = phase(
+                    swarm, watched, seconds, lambda passed: newcomer.start() if passed > seconds / 3 else None
+                )
+                told = json.loads(stranger.communicate()[0])
+            after = phase(swarm, watched, after_s)
+            newcomer.end()
+            log = folder / "swarm" / "coordinator" / "events.jsonl"
+            refusals = sum('"kind":"PeerRefused"' in line for line in log.read_text().splitlines())
+            joined_s = newcomer.trained_s()
+    return {
+        "before": before,
+        "during": during,
+        "after": after,
+        "newcomer_trains_after_s": joined_s,
+        "refusals_in_the_log": refusals,
+        "stranger": {"done": told["done"], "different_answers": len(told["told"]), "met": told["met"]},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0, help="How long the stranger attacks.")
+    parser.add_argument("--after", type=float, default=120.0, help="How long it is quiet afterwards.")
+    parser.add_argument("--rate", type=float, default=1e6, help="Bytes a second of the stranger.")
+    parser.add_argument("--connections", type=float, default=50.0, help="Its connections a second.")
+    parser.add_argument("--records", type=int, default=20_000, help="Its records in all.")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    words = [f"--rate={given.rate}", f"--connections={given.connections}", f"--records={given.records}"]
+    found = measure(given.seconds, given.after, words)
+    print(json.dumps(found, indent=2))
+    write_results(given.out, "flood", **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Turnstile: how many new devices an open run takes in, from one address block and in all.
+
+Nobody is known before, so this is all that limits how fast somebody brings in devices. It counts in memory: a restart
+begins anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+IN_ALL_AT_ONCE, IN_ALL_EVERY_S = 64, 10.0
+OF_A_BLOCK_AT_ONCE, OF_A_BLOCK_EVERY_S = 8, 300.0
+MOST_BLOCKS = 4096
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """`left` devices may come at `at`; one more each `every_s`, up to `most`."""
+
+    most: int
+    every_s: float
+    left: float
+    at: float
+
+    def refill(self, now: float) -> None:
+        self.left = min(self.most, self.left + (now - self.at) / self.every_s)
+        self.at = now
+
+    @property
+    def wait_s(self) -> float:
+        return max(0.0, (1 - self.left) * self.every_s)
+
+
+class Turnstile:
+    """Of one coordinator. `now` is in seconds of any clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._all = _Bucket(IN_ALL_AT_ONCE, IN_ALL_EVERY_S, IN_ALL_AT_ONCE, 0.0)
+        self._blocks: dict[str, _Bucket] = {}
+
+    def wait_s(self, block: str, now: float) -> float:
+        """Seconds until a new device of this block may come. 0: it may come now, and is counted."""
+        own = self._blocks.pop(block, None) or _Bucket(OF_A_BLOCK_AT_ONCE, OF_A_BLOCK_EVERY_S, OF_A_BLOCK_AT_ONCE, now)
+        self._blocks[block] = own  # at the end: it has asked last
+        while len(self._blocks) > MOST_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        for bucket in (own, self._all):
+            bucket.refill(now)
+        wait = max(own.wait_s, self._all.wait_s)
+        if wait == 0.0:
+            own.left -= 1
+            self._all.left -= 1
+        return wait

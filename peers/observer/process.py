@@ -1,0 +1,91 @@
+"""`swarm-peer dashboard INVITE`: keeps copies of the coordinators' event logs in a home, which a dashboard then shows.
+
+The copies stay: the dashboard of the home shows the run after its end, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from peers.coordinator.mirror import Copy
+from peers.observer.visit import Visit, visiting
+from peers.run.archived_run import describe_archive
+from peers.run.home import Home, OpenHome
+from peers.runtime.core_loop import INTERRUPTED, ProcessFailed
+from peers.runtime.observer_request import MAX_ANSWER_BYTES, ObserverRequest, ObserverRequestError, decode_part
+from peers.runtime.signals import leaving_signals
+from swarm.net.invite import Invite
+
+POLL_S = 1.0
+"""Between two looks for what is new."""
+
+
+async def observe(invite: Invite, home: OpenHome) -> str:
+    """Until a signal comes; returns why it ended.
+
+    Raises RunFailed when the pass is not good any more; what `visiting` raises at the start; ProcessFailed when the
+    libp2p daemon dies.
+    """
+    leave = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in leaving_signals():
+        loop.add_signal_handler(number, leave.set)
+    home.observing.unlink(missing_ok=True)
+    async with visiting(invite, home) as visit:
+        tokenizer = await visit.tokenizer()
+        await asyncio.to_thread(describe_archive, home.archive, visit.manifest, tokenizer)
+        following = asyncio.create_task(Follower(visit, home).run())
+        left = asyncio.create_task(leave.wait())
+        try:
+            await asyncio.wait((following, left, visit.host.died), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+            if visit.host.died.done() and not left.done():
+                raise ProcessFailed(visit.host.died.result())
+            return INTERRUPTED
+        finally:
+            for task in (following, left):
+                task.cancel()
+            await asyncio.gather(following, left, return_exceptions=True)
+
+
+class Follower:
+    """Copies all that the coordinators' logs hold, and then what is added to them."""
+
+    def __init__(self, visit: Visit, home: Home) -> None:
+        self._visit = visit
+        self._observing = home.observing
+        self._copies = {peer: Copy(home.mirrors / f"{peer}.jsonl") for peer in visit.coordinators}
+        self._told = ""
+
+    async def run(self) -> None:
+        """Until cancelled. Raises RunFailed when this observer is refused for good; OSError."""
+        while True:
+            try:
+                await self._visit.with_any(self.copy_from)
+            except (ConnectionError, TimeoutError, ObserverRequestError) as error:
+                clock = time.strftime("%Y-%m-%d %H:%M:%S")
+                self._tell(self._told or f"no coordinator has answered since {clock} ({error or 'no answer'})")
+            else:
+                self._tell("")
+            await asyncio.sleep(POLL_S)
+
+    async def copy_from(self, peer: str) -> None:
+        """All that is new in every log, as one coordinator has it. Raises ConnectionError, TimeoutError, OSError."""
+        for of, copy in self._copies.items():
+            while not copy.full:
+                request = ObserverRequest.part(of, copy.want()).encode()
+                part = decode_part(await self._visit.ask_one(peer, request, MAX_ANSWER_BYTES))
+                before = copy.want()
+                if part is None:
+                    break
+                copy.take(part)
+                if copy.want() == before:
+                    break  # it does not fit: it is asked for again later
+
+    def _tell(self, text: str) -> None:
+        """Have the dashboard say it on every page."""
+        if text != self._told:
+            self._told = text
+            self._observing.write_text(text, encoding="utf-8")

@@ -1,0 +1,120 @@
+"""The address book: coordinators tell members where other members are, over authenticated streams.
+
+A member sends a coordinator its signed record with all its addresses, those of its local network too, and asks for the
+records of the peers that it needs. So two peers in one home reach each other directly, and no private address lies in
+the DHT. The DHT is asked for those that no coordinator knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from swarm.net.bulk import ADDRESSES, BulkError, Transfer
+from swarm.net.daemon import DialError
+from swarm.net.dht_clock import get_dht_time
+from swarm.net.handshake import Refused
+from swarm.net.proto import records_pb2
+from swarm.net.records import MAX_RECORD, PeerRecord, PublicRecordError, open_record
+from swarm.net.stream import StreamClosed
+from swarm.net.wire import WireError
+from swarm.protocol.ids import Actor
+
+MAX_ASKED = 32
+"""Peers in one question."""
+MAX_KEPT = 1 << 14
+"""Records that a coordinator keeps: more than members may come."""
+_ANSWER_S = 5.0
+"""Seconds for which a coordinator may take to answer."""
+_MAX_ANSWER = MAX_ASKED * (MAX_RECORD + 8)
+_FAILURES = (BulkError, DialError, Refused, StreamClosed, WireError, TimeoutError)
+
+
+class Fetcher(Protocol):
+    async def fetch(self, who: Actor | str, request: bytes, max_bytes: int) -> Transfer: ...
+
+
+class AddressBook:
+    """Of one coordinator: the newest record of each member. `clock` gives Unix seconds."""
+
+    def __init__(self, run_hash: str, clock: Callable[[], float] = get_dht_time) -> None:
+        self._run_hash = run_hash
+        self._clock = clock
+        self._records: dict[str, tuple[PeerRecord, bytes]] = {}
+        """By peer id; who has told something last comes last."""
+
+    def note(self, sender: str, raw: bytes) -> None:
+        """A member says where it is. Raises PublicRecordError."""
+        record = open_record(raw)
+        if record.actor.peer != sender or record.run_hash != self._run_hash:
+            raise PublicRecordError("a record of another peer or run")
+        known = self._records.get(sender)
+        if known is not None and (known[0].actor, known[0].expires_at) > (record.actor, record.expires_at):
+            return  # it has crossed a newer one
+        self._records.pop(sender, None)
+        while len(self._records) >= MAX_KEPT:
+            del self._records[next(iter(self._records))]
+        self._records[sender] = record, raw
+
+    def find(self, peers: Collection[str]) -> list[PeerRecord]:
+        """What is known of these peers, and has not expired."""
+        return [record for record, _ in self._valid(peers)]
+
+    def answer(self, requester: Actor, request: bytes) -> Transfer:
+        """The answer to a member's question. Raises BulkError."""
+        try:
+            query = records_pb2.AddressQuery.FromString(request.removeprefix(ADDRESSES))
+            if len(query.peers) > MAX_ASKED:
+                raise BulkError(f"{len(query.peers)} peers are asked for; at most {MAX_ASKED} are at once")
+            if query.record:
+                self.note(requester.peer, query.record)
+        except (DecodeError, PublicRecordError) as error:
+            raise BulkError(f"not a question for addresses: {error}") from None
+        found = records_pb2.AddressAnswer(records=[raw for _, raw in self._valid(set(query.peers))])
+        return Transfer.of(found.SerializeToString())
+
+    def _valid(self, peers: Collection[str]) -> list[tuple[PeerRecord, bytes]]:
+        now = self._clock()
+        known = [self._records[peer] for peer in peers if peer in self._records]
+        return [(record, raw) for record, raw in known if record.expires_at > now]
+
+
+async def ask(
+    network: Fetcher, coordinators: Sequence[Actor], run_hash: str, own: bytes, peers: Sequence[str]
+) -> tuple[frozenset[Actor], list[PeerRecord]]:
+    """Tell coordinators our record, and ask where these peers are. Returns who has answered, and what is known.
+
+    `own`: a serialized SignedRecord; empty: nothing is new. `peers`: at most MAX_ASKED.
+    """
+    query = ADDRESSES + records_pb2.AddressQuery(record=own, peers=peers).SerializeToString()
+    answers = await asyncio.gather(*(_asked(network, coordinator, query) for coordinator in coordinators))
+    newest: dict[str, PeerRecord] = {}
+    for raw in (raw for answer in answers if answer is not None for raw in answer):
+        try:
+            record = open_record(raw)
+        except PublicRecordError:
+            continue
+        known = newest.get(record.actor.peer)
+        wanted = record.run_hash == run_hash and record.actor.peer in peers
+        if wanted and (known is None or _age(known) < _age(record)):
+            newest[record.actor.peer] = record
+    answered = frozenset(actor for actor, answer in zip(coordinators, answers, strict=True) if answer is not None)
+    return answered, sorted(newest.values(), key=lambda record: record.actor)
+
+
+def _age(record: PeerRecord) -> tuple[int, float]:
+    return record.actor.incarnation, record.expires_at if math.isfinite(record.expires_at) else 0.0
+
+
+async def _asked(network: Fetcher, coordinator: Actor, query: bytes) -> Sequence[bytes] | None:
+    """None: no answer."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            transfer = await network.fetch(coordinator, query, _MAX_ANSWER)
+            return records_pb2.AddressAnswer.FromString(bytes(await transfer.read())).records[:MAX_ASKED]
+    except (*_FAILURES, DecodeError):
+        return None

@@ -1,0 +1,248 @@
+"""What a node of the DHT answers, and to whom.
+
+A node with the run key answers members of its run alone: each request shows the token of its sender, and is refused
+before anything of it is decoded if it does not. A node without one, such as a bare bootstrap node, answers everybody,
+names nobody, and keeps what it stores within bounds.
+
+A node stores a record only from the peer that the record is about. It never passes records on, as hivemind's nodes do
+to each node that they meet: their peers publish them again every few seconds. The id of a node follows from its peer
+id, so nobody chooses its place.
+
+Importing this module makes hivemind's DHT use this protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import hivemind.dht.node
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import dht_pb2
+
+from swarm.net.dht_bounds import BoundedSerializer, OutOfBounds
+from swarm.net.dht_clock import get_dht_time
+from swarm.net.records import RecordGuard
+
+MAX_STORED = 4
+"""Keys in one request to store: a peer has one record."""
+MAX_FOUND = 64
+"""Keys in one request to find: each is answered with at most twenty nodes."""
+MAX_NEAREST = 64
+"""Nodes that one answer names for a key."""
+MAX_KEPT = 4096
+"""Records of a node in all."""
+KEPT_OF_ONE = 2
+"""Records of one sender: of the run it takes part in, and of one before that has not expired."""
+OWNERS_OF_ONE = 4
+"""Senders with a record under one key."""
+MAX_NODES = 4096
+"""Nodes that a node knows."""
+RATE = 20.0
+"""Requests of one sender a second, on average."""
+BURST = 200.0
+MAX_SENDERS = 4096
+"""Senders whose requests are counted; the one that asked longest ago is forgotten."""
+NOT_FOR_YOU = "this node answers the members of its run only"
+
+
+class NotAdmitted(Exception):
+    """The sender shows no token of this run."""
+
+    def __init__(self) -> None:
+        super().__init__(NOT_FOR_YOU)
+
+
+class TooMany(Exception):
+    """The sender asks too often."""
+
+
+def node_id_of(peer: PeerID) -> bytes:
+    """The 20 bytes of the node that runs under a peer id."""
+    return hashlib.sha1(b"swarm-peer node v1\n" + peer.to_bytes(), usedforsecurity=False).digest()
+
+
+class Allowance:
+    """Counts requests by sender: at most RATE a second on average, BURST at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        """By sender: what is left, and when that was."""
+
+    def take(self, sender: str) -> None:
+        """Raises TooMany."""
+        now = self._clock()
+        left, at = self._left.pop(sender, (BURST, now))
+        left = min(BURST, left + (now - at) * RATE)
+        while len(self._left) >= MAX_SENDERS:
+            del self._left[next(iter(self._left))]
+        self._left[sender] = max(0.0, left - 1), now
+        if left < 1:
+            raise TooMany("too many requests: ask again later")
+
+
+class SwarmProtocol(DHTProtocol):
+    """The requests and answers of a node of the DHT."""
+
+    serializer = BoundedSerializer
+    record_validator: RecordGuard
+
+    def __init__(self, *, _initialized_with_create: bool = False) -> None:
+        super().__init__(_initialized_with_create=_initialized_with_create)
+        self._allowance = Allowance()
+        self._kept: dict[str, dict[DHTID, float]] = {}
+        """By sender, its records and when they expire."""
+
+    def get_stub(self, peer: PeerID) -> Any:
+        return _Stub(super().get_stub(peer), peer, self.record_validator, self.p2p.peer_id)
+
+    async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+        await self._admit(request, context.remote_id)
+        return dht_pb2.PingResponse(peer=self.node_info, dht_time=get_dht_time(), available=False)
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        sender = await self._admit(request, context.remote_id)
+        _count(request.keys, MAX_STORED)
+        for each in (request.subkeys, request.values, request.expiration_time, request.in_cache):
+            if len(each) != len(request.keys):
+                raise OutOfBounds("a request to store whose parts do not belong together")
+        records = zip(
+            request.keys, request.subkeys, request.values, request.expiration_time, request.in_cache, strict=True
+        )
+        stored = [not in_cache and self._keep(sender, *record) for *record, in_cache in records]
+        return dht_pb2.StoreResponse(store_ok=stored, peer=self.node_info)
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        await self._admit(request, context.remote_id)
+        _count(request.keys, MAX_FOUND)
+        asking = DHTID.from_bytes(node_id_of(context.remote_id))
+        return dht_pb2.FindResponse(
+            results=[self._found(DHTID.from_bytes(key), asking) for key in request.keys], peer=self.node_info
+        )
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """A node was met, or has not answered. Nothing is sent to it, unlike in hivemind."""
+        table = self.routing_table
+        if not responded:
+            known = node_id if node_id is not None else table.get(peer_id=peer_id)
+            if known is not None and known in table:
+                del table[known]
+            return
+        if node_id is None or node_id.to_bytes() != node_id_of(peer_id):
+            return
+        if node_id not in table and len(table.uid_to_peer_id) >= MAX_NODES:
+            return
+        silent = table.add_or_update_node(node_id, peer_id)
+        if silent is not None:
+            self._ping_soon(silent[1])
+
+    def _ping_soon(self, peer: PeerID) -> None:
+        asyncio.get_running_loop().create_task(self.call_ping(peer))
+
+    async def _admit(self, request: Any, remote: PeerID) -> str:
+        """The sender's peer id, if it may ask. Raises NotAdmitted, TooMany, OutOfBounds."""
+        sender: str = remote.to_base58()
+        guard = self.record_validator
+        if guard.key is not None and not guard.key.admits(sender, request.auth.signature):
+            raise NotAdmitted
+        if sender in guard.banned:
+            raise NotAdmitted
+        self._allowance.take(sender)
+        node_id = request.peer.node_id
+        if node_id:
+            if node_id != node_id_of(remote):
+                raise OutOfBounds("the id of this node does not belong to its peer id")
+            await self.update_routing_table(DHTID.from_bytes(node_id), remote)
+        return sender
+
+    def _keep(self, sender: str, key: bytes, tag: bytes, value: bytes, expires_at: float) -> bool:
+        """Store a record that is about its sender."""
+        if BoundedSerializer.loads(tag) != sender or not self._validate_record(key, tag, value, expires_at):
+            return False
+        key_id, now = DHTID.from_bytes(key), get_dht_time()
+        mine = {kept: until for kept, until in self._kept.pop(sender, {}).items() if until > now}
+        room = key_id in mine or (
+            len(mine) < KEPT_OF_ONE and len(self.storage) < MAX_KEPT and self._owners(key_id) < OWNERS_OF_ONE
+        )
+        stored = room and self.storage.store_subkey(key_id, sender, value, expires_at)
+        if stored:
+            mine[key_id] = expires_at
+        if mine:
+            self._kept[sender] = mine
+        if len(self._kept) > 2 * MAX_KEPT:
+            self._kept = {peer: kept for peer, kept in self._kept.items() if max(kept.values()) > now}
+        return bool(stored)
+
+    def _owners(self, key: DHTID) -> int:
+        """Peers that have a record under this key: more than one only at a node that cannot check whose place it is."""
+        item = self.storage.get(key)
+        return len(item.value) if item is not None and isinstance(item.value, DictionaryDHTValue) else 0
+
+    def _found(self, key: DHTID, asking: DHTID) -> dht_pb2.FindResult:
+        item = self.storage.get(key)
+        if item is not None and isinstance(item.value, DictionaryDHTValue):
+            result = dht_pb2.FindResult(
+                type=dht_pb2.FOUND_DICTIONARY,
+                value=self.serializer.dumps(item.value),
+                expiration_time=item.expiration_time,
+            )
+        else:
+            result = dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
+        if self.record_validator.key is not None:
+            for node_id, peer in self.routing_table.get_nearest_neighbors(key, k=self.bucket_size, exclude=asking):
+                result.nearest_node_ids.append(node_id.to_bytes())
+                result.nearest_peer_ids.append(peer.to_bytes())
+        return result
+
+
+class _Stub:
+    """Calls another node with our token, and accepts no more in its answers than was requested."""
+
+    def __init__(self, stub: Any, peer: PeerID, guard: RecordGuard, me: PeerID) -> None:
+        self._stub = stub
+        self._node_id = node_id_of(peer)
+        self._token = b"" if guard.key is None else guard.key.token(me.to_base58())
+
+    async def rpc_ping(self, request: dht_pb2.PingRequest, timeout: float | None = None) -> dht_pb2.PingResponse:
+        return self._checked(await self._stub.rpc_ping(self._signed(request), timeout=timeout))
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, timeout: float | None = None) -> dht_pb2.StoreResponse:
+        response = self._checked(await self._stub.rpc_store(self._signed(request), timeout=timeout))
+        _count(response.store_ok, len(request.keys))
+        return response
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, timeout: float | None = None) -> dht_pb2.FindResponse:
+        response = self._checked(await self._stub.rpc_find(self._signed(request), timeout=timeout))
+        _count(response.results, len(request.keys))
+        for result in response.results:
+            named = list(zip(result.nearest_node_ids, result.nearest_peer_ids, strict=False))[:MAX_NEAREST]
+            true = [(node, peer) for node, peer in named if node == node_id_of(PeerID(peer))]
+            del result.nearest_node_ids[:], result.nearest_peer_ids[:]
+            result.nearest_node_ids.extend(node for node, _ in true)
+            result.nearest_peer_ids.extend(peer for _, peer in true)
+        return response
+
+    def _signed(self, request: Any) -> Any:
+        request.auth.signature = self._token
+        return request
+
+    def _checked(self, response: Any) -> Any:
+        if response.peer.node_id and response.peer.node_id != self._node_id:
+            raise OutOfBounds("a node answers under an id that does not belong to its peer id")
+        return response
+
+
+def _count(things: Sequence[object], most: int) -> None:
+    if len(things) > most:
+        raise OutOfBounds(f"{len(things)} entries; at most {most} are accepted")
+
+
+SwarmProtocol.__name__ = DHTProtocol.__name__  # the name by which other nodes call it
+hivemind.dht.node.DHTProtocol = SwarmProtocol

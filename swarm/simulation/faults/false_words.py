@@ -1,0 +1,86 @@
+"""What an insider says in place of what its core wants to say: nothing, or something false within the bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from swarm.protocol.ids import Actor
+from swarm.protocol.messages import Message, Prepared, ReducedPart, ReducePart, Relay, Status
+from swarm.simulation.toy.peer_body import PeerBody
+
+_MANY = 10**6
+
+
+def said(peer: PeerBody, to: Actor, message: Message) -> Message | None:
+    """The message that is sent to `to`. None: none is."""
+    inner = message.message if isinstance(message, Relay) else message
+    whom = message.destination if isinstance(message, Relay) else to
+    if isinstance(inner, ReducePart | ReducedPart):
+        return None if whom == _victim(peer) and peer.lies("withholding") else message
+    if isinstance(message, Prepared):
+        return _prepared(peer, message)
+    if isinstance(message, Status):
+        return _status(peer, message)
+    return message
+
+
+def _victim(peer: PeerBody) -> Actor | None:
+    """The first honest sibling of the pass that it knows."""
+    pass_run = peer.core.pass_run
+    roster: tuple[Actor, ...] = pass_run.microbatches.table.roster if pass_run is not None else ()
+    for actor in roster:
+        other = peer.world.by_actor.get(actor)
+        if isinstance(other, PeerBody) and other.lie is None:
+            return actor
+    return None
+
+
+def _prepared(peer: PeerBody, prepared: Prepared) -> Prepared:
+    if peer.lies("checksum"):
+        return replace(prepared, state=prepared.state ^ 1)
+    if peer.lies("digest"):
+        return replace(prepared, digest="lie")
+    return prepared
+
+
+def _status(peer: PeerBody, status: Status) -> Status:
+    if status.prepared is not None:
+        status = replace(status, prepared=_prepared(peer, status.prepared))
+    if status.checkpoint_digest and peer.lies("copy"):
+        return replace(status, checkpoint_digest="lie")
+    return _extreme(peer, status) if peer.lies("status") else status
+
+
+def _extreme(peer: PeerBody, status: Status) -> Status:
+    """One thing in it is false."""
+    rng = peer.world.random
+    everything = (1 << peer.world.settings.microbatches) - 1
+    others = tuple(actor for actor, p in peer.world.by_actor.items() if p.alive and actor != peer.actor)
+    match rng.randrange(12):
+        case 0:
+            return replace(status, capacity=rng.choice((math.inf, math.nan, 1e300, 1e-300, 0.0, -1.0)))
+        case 1:
+            return replace(status, seconds_per_microbatch=rng.choice((1e-6, 1e6, math.nan, math.inf, -1.0)))
+        case 2:
+            return replace(status, uplink=rng.choice((1.0, 1e12)), offered_uplink=rng.choice((1.0, 1e12, math.nan)))
+        case 3:
+            return replace(status, downlink=rng.choice((1.0, 1e12, math.inf)), memory=rng.choice((0, 1 << 60)))
+        case 4:
+            return replace(status, done=rng.choice((0, everything)), forwarded=rng.choice((0, everything)))
+        case 5:
+            return replace(status, queued=rng.choice((0, _MANY)))
+        case 6:
+            return replace(status, reduced=rng.choice((0, _MANY)), awaited=rng.choice((others[:8], (peer.actor,), ())))
+        case 7:
+            return replace(status, term=rng.choice((0, status.term + _MANY)))
+        case 8:
+            return replace(status, checkpoint_version=len(peer.world.watch.decisions), checkpoint_digest="lie")
+        case 9:
+            return replace(status, version=rng.choice((None, 0, len(peer.world.watch.decisions))))
+        case 10:
+            return replace(status, fenced=True)
+        case _:
+            return replace(
+                status, fetched=rng.randrange(_MANY), loading=rng.choice((None, 0)), lacks=rng.choice((0, None))
+            )

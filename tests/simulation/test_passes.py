@@ -1,0 +1,156 @@
+"""Insiders among people with passes: one person's devices, however many, end nothing, and nobody honest is expelled."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import pytest
+
+from swarm.events import CheckpointRefused, PeerExpelled, PeerFenced, StateDrifted
+from swarm.simulation.faults.lie import INSIDERS, SAID, About, Lie
+from swarm.simulation.kernel.violation import Violation
+from swarm.simulation.runs.runner import Run, run_seed
+from swarm.simulation.runs.scenario import Plan, plan_of, small_settings
+from swarm.simulation.toy.sim_coordinator import SimCoordinator
+from swarm.simulation.toy.sim_peer import SimPeer
+
+MANY = ("peer1.1", "peer2.1", "peer3.1")
+
+
+def events_of(about: About, people: tuple[int, ...], kinds: tuple[type, ...], outvoted: bool = False) -> list[Any]:
+    """Of a run of five replicas of a stage; the first three misbehave, by order of arrival.
+
+    `outvoted`: the honest are, so that the run need not end well.
+    """
+    settings = small_settings(stages=1, microbatches=5, steps=2, replicas=5)
+    lies = (Lie(about),) * 3 + (None, None)
+    run = Run(Plan("passes", 0, settings, 0, (1.0,) * 5, (), lies=lies, people=people))
+    found: list[Any] = []
+    emitted = run.world.watch.emitted
+
+    def note(event: Any) -> None:
+        if isinstance(event, kinds):
+            found.append(event)
+        emitted(event)
+
+    run.world.watch.emitted = note  # type: ignore[method-assign]
+    with suppress(Violation) if outvoted else nullcontext():
+        run.finish()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(len(INSIDERS)), ids=INSIDERS)
+def test_whatever_one_person_does_the_answer_is_that_of_one_machine(seed: int) -> None:
+    outcome = run_seed("passes", seed)
+    assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
+
+
+@pytest.mark.parametrize("seed", [109, 262, 383, 448])
+def test_runs_that_ended_badly_before(seed: int) -> None:
+    """False words about right bytes in an audit, a false copy that cannot be fetched, a false state, withheld parts."""
+    outcome = run_seed("passes", seed)
+    assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
+    assert outcome.virtual_s < 60.0
+
+
+def test_the_scenario_draws_every_way_and_people_with_more_devices_than_the_others() -> None:
+    plans = [plan_of("passes", seed) for seed in range(3 * len(INSIDERS))]
+    assert {lie.about for plan in plans for lie in plan.lies if lie is not None} == set(INSIDERS)
+    assert {plan.people.count(0) for plan in plans} == {1, 2, 3}
+    for plan in plans:
+        assert {who for who, lie in zip(plan.people, plan.lies, strict=True) if lie is not None} == {0}
+
+
+def test_a_false_checksum_of_three_devices_of_one_person_is_not_believed() -> None:
+    (first, *others) = events_of("checksum", (0, 0, 0, 1, 2), (StateDrifted,))
+    assert sorted(first.reload) == list(MANY) and all(set(event.reload) <= set(MANY) for event in others)
+    (found, *_) = events_of("checksum", (0, 1, 2, 3, 4), (StateDrifted,), outvoted=True)
+    assert sorted(found.reload) == ["peer4.1", "peer5.1"], "three people are believed"
+    (found, *_) = events_of("checksum", (0,) * 5, (StateDrifted,), outvoted=True)
+    assert sorted(found.reload) == ["peer4.1", "peer5.1"], "where all came with one pass, devices count"
+
+
+def test_a_false_digest_or_copy_of_three_devices_of_one_person_is_not_believed() -> None:
+    fenced = {event.actor for event in events_of("digest", (0, 0, 0, 1, 2), (PeerFenced,))}
+    assert fenced and fenced <= set(MANY)
+    fenced = {event.actor for event in events_of("digest", (0, 1, 2, 3, 4), (PeerFenced,), outvoted=True)}
+    assert not fenced <= set(MANY), "three people are believed"
+    refused = events_of("copy", (0, 0, 0, 1, 2), (CheckpointRefused,))
+    assert {event.path.split()[0] for event in refused} <= set(MANY) and refused
+
+
+def test_devices_that_compute_the_same_wrong_sums_are_expelled_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = INSIDERS.index("sums")
+    plan = plan_of("passes", seed)
+    expelled: set[str] = set()
+    check = SimCoordinator._check_expelled
+
+    def noted(self: SimCoordinator, event: PeerExpelled) -> None:
+        expelled.add(event.actor.split(".")[0])
+        check(self, event)
+
+    monkeypatch.setattr(SimCoordinator, "_check_expelled", noted)
+    Run(plan).finish()
+    assert expelled == {f"peer{place + 1}" for place, lie in enumerate(plan.lies) if lie is not None}
+
+
+def test_who_was_given_a_false_state_loads_it_anew_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    deceived: list[str] = []
+    check = SimPeer._is_deceived
+
+    def noted(self: SimPeer, stage: int) -> bool:
+        found = check(self, stage)
+        if found:
+            deceived.append(self.actor.peer)
+        return found
+
+    monkeypatch.setattr(SimPeer, "_is_deceived", noted)
+    for turn in range(12):
+        outcome = run_seed("passes", INSIDERS.index("gift") + turn * len(INSIDERS))
+        assert outcome.ok, outcome.detail
+    assert deceived, "else nothing is tested"
+
+
+def test_it_is_noticed_when_somebody_honest_is_expelled() -> None:
+    run = Run(plan_of("passes", len(INSIDERS) - len(SAID)))
+    run.finish()
+    coordinator = run.world.coordinator
+    assert isinstance(coordinator, SimCoordinator)
+    honest = next(p for p in run.world.processes if isinstance(p, SimPeer) and p.lie is None)
+    liar = next(p for p in run.world.processes if isinstance(p, SimPeer) and p.lie is not None)
+    coordinator._check_expelled(PeerExpelled(str(liar.actor), 0, 1, "its numbers differ"))
+    coordinator._check_expelled(PeerExpelled(str(honest.actor), 0, 1, "it is sent away by organiser"))
+    with pytest.raises(Violation, match="honest stay"):
+        coordinator._check_expelled(PeerExpelled(str(honest.actor), 0, 1, "its numbers differ"))
+
+
+def rosters_of(run: Run) -> dict[int, list[list[int]]]:
+    """By step, for each stage, with which passes the replicas came that decided it."""
+    found: dict[int, list[list[int]]] = {}
+    for (pass_id, stage), table in run.world.watch._tables.items():
+        if pass_id.index == 0:
+            people = [run.plan.people[int(actor.peer.removeprefix("peer")) - 1] for actor in table.roster]
+            found.setdefault(pass_id.step, [[] for _ in range(run.plan.settings.stages)])[stage] = sorted(people)
+    return found
+
+
+def test_somebody_who_comes_later_takes_the_place_of_a_second_device_of_one_person() -> None:
+    settings = small_settings(stages=1, microbatches=4, steps=16, replicas=2)
+    for people in ((0, 0, 1), (0, 0, 0)):
+        run = Run(Plan("passes", 0, settings, 1, (1.0,) * 3, (), people=people, arrivals=(0.4,)))
+        run.finish()
+        rosters = rosters_of(run)
+        assert rosters[0] == [[0, 0]], "nobody else is there"
+        assert rosters[15] == [[0, 1] if 1 in people else [0, 0]]
+        alone = [step for step, roster in rosters.items() if len(roster[0]) < 2]
+        assert len(alone) <= 1, "who makes room has a part in the steps in which the other one loads"
+
+
+@pytest.mark.parametrize("people", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_stage_gets_devices_of_several_people(people: tuple[int, ...], seed: int) -> None:
+    settings = small_settings(stages=2, microbatches=4, steps=2, replicas=2)
+    run = Run(Plan("passes", seed, settings, 0, (1.0,) * 4, (), people=people))
+    run.finish()
+    assert set(map(str, rosters_of(run).values())) == {"[[0, 1], [0, 1]]"}
