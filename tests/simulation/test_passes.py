@@ -46,7 +46,7 @@ def test_whatever_one_person_does_the_answer_is_that_of_one_machine(seed: int) -
     assert outcome.ok, f"seed {seed}: {outcome.invariant}: {outcome.detail}"
 
 
-@pytest.mark.parametrize("seed", [109, 262, 383, 448])
+@pytest.mark.parametrize("seed", [109, 262, 383, 448, 6526])
 def test_runs_that_ended_badly_before(seed: int) -> None:
     """False words about right bytes in an audit, a false copy that cannot be fetched, a false state, withheld parts."""
     outcome = run_seed("passes", seed)

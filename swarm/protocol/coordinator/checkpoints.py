@@ -9,7 +9,7 @@ not saved the version yet, so that the quickest peer alone decides nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -74,9 +74,18 @@ class Checkpoints:
         self._orders = 0
         """Number of orders. Each asks another holder first: the one before may be slow."""
 
-    def decided(self, version: int, pass_state: PassState, without: frozenset[Actor]) -> None:
-        """A step is decided: from now on the reports of its rosters count for `version`."""
-        rosters = [frozenset(a.peer for a in table.roster if a not in without) for table in pass_state.tables]
+    def decided(
+        self, version: int, pass_state: PassState, without: frozenset[Actor], took_part: Collection[str] = ()
+    ) -> None:
+        """A step is decided: from now on the reports of its rosters count for `version`.
+
+        `took_part`: peers that had a part in other attempts at it. An audit may have left out all but one person.
+        """
+        rosters = []
+        for stage, table in enumerate(pass_state.tables):
+            there = {member.actor.peer for member in self._members.of_stage(stage)}
+            makers = {actor.peer for actor in table.roster if actor not in without}
+            rosters.append(frozenset(makers | there.intersection(took_part)))
         self._newest_rosters = version, rosters
         if self._history.saves(version, self._settings):
             self._rosters[version] = rosters

@@ -454,7 +454,9 @@ class CoordinatorCore:
         decided = self.open_pass.outcome
         assert isinstance(decided, Decided)
         self.history.decided(decision)
-        self._checkpoints.decided(self.history.version, self.open_pass.pass_state, decided.without)
+        self._checkpoints.decided(
+            self.history.version, self.open_pass.pass_state, decided.without, self._audits.took_part
+        )
         self._rosters.decided(decision, self.open_pass.pass_state.tables, decided.without)
         pass_state = self.open_pass.pass_state
         self._failure_history.decided()

@@ -172,6 +172,8 @@ class Audits:
         self._last = -NEW_PER_PERIOD * settings.audit_every
         """The last step that was audited."""
         self._inquiry = _Inquiry(-1)
+        self.took_part: frozenset[str] = frozenset()
+        """Peers that had a part in some attempt at the last decided step, if it was audited."""
         self._screen = Screen()
 
     @property
@@ -377,7 +379,9 @@ class Audits:
 
     def _noted(self, decision: Decision) -> None:
         """It is decided."""
+        self.took_part = frozenset()
         if self.comparing:
+            self.took_part = frozenset(peer for _, served in self._inquiry.attempts for peer in served)
             self._last = decision.step
         if not decision.skip:
             self._norms.append(decision.gradient_norm)
