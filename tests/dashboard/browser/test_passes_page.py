@@ -28,7 +28,7 @@ def test_the_organiser_makes_a_pass_and_takes_it_back(page: Any, tmp_path: Path)
         form.get_by_role("button", name="Make a pass").click()
         form.get_by_text("ann uses this line").wait_for()
         line = form.locator("pre").inner_text()
-        assert line.startswith("swarm-peer dashboard swarm2-")
+        assert line.startswith("swarm-peer dashboard swarm3-")
         assert PassBook(home, RUN).find("ann").given.observes
         coordinator = Coordinator(home.path / "control.sock")
         coordinator.start()
