@@ -26,7 +26,7 @@ def parse_bytes(text: str) -> int:
 
 def is_invite(text: str) -> bool:
     """Whether an argument is an invite, as `read_invite` takes it, and not a home."""
-    return text == "-" or re.match(r"@|swarm[0-9]+-", text) is not None
+    return text == "-" or text.startswith("@") or re.match(r"swarm\d+-", text) is not None
 
 
 def parse_rate(text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -115,6 +116,8 @@ Raises BulkError to refuse it by name."""
 @dataclass(eq=False)
 class _Answer:
     peer_id: str
+    serial: bytes
+    """Of the pass that it came with."""
     stream: Stream
     began: float
     sent_before: int
@@ -126,7 +129,8 @@ class _Answer:
 class Answers:
     """Those under way. Who comes when there are enough is told so at once: another replica may be free.
 
-    Only a slow answer that has lasted for long makes room, so that nobody shuts the others out.
+    Two kinds of answers make room, so that nobody shuts the others out: slow ones that have lasted for long, and those
+    to the devices of one pass that has more answers than its share.
     """
 
     def __init__(
@@ -144,14 +148,14 @@ class Answers:
         """Peer ids that are answered however many others are, and however often: they ask for others too."""
 
     @contextmanager
-    def one_for(self, peer_id: str, stream: Stream) -> Iterator[None]:
-        """Raises Busy when there are enough."""
+    def one_for(self, peer_id: str, stream: Stream, serial: bytes = b"") -> Iterator[None]:
+        """Raises Busy when there are enough. `serial`: of the pass that the peer came with, as far as it is known."""
         if peer_id not in self.favoured:
             if sum(each.peer_id == peer_id for each in self._under_way) >= self._per_peer:
                 raise Busy(f"{self._per_peer} transfers to you are under way already")
             if len(self._under_way) >= self._at_most:
-                self._make_room()
-        mine = _Answer(peer_id, stream, self._clock(), stream.sent)
+                self._make_room(serial)
+        mine = _Answer(peer_id, serial, stream, self._clock(), stream.sent)
         self._under_way.append(mine)
         try:
             yield
@@ -159,14 +163,29 @@ class Answers:
             if mine in self._under_way:
                 self._under_way.remove(mine)
 
-    def _make_room(self) -> None:
+    def _make_room(self, serial: bytes) -> None:
         now = self._clock()
         overdue = [each for each in self._under_way if is_overdue(now - each.began, each.rate(now))]
-        if not overdue:
+        if overdue:
+            gone = min(overdue, key=lambda each: each.rate(now))
+        elif (newest := self._beyond_its_share(serial)) is not None:
+            gone = newest
+        else:
             raise Busy(f"busy with {self._at_most} transfers: ask another replica, or again later")
-        slowest = min(overdue, key=lambda each: each.rate(now))
-        self._under_way.remove(slowest)
-        slowest.stream.abort()
+        self._under_way.remove(gone)
+        gone.stream.abort()
+
+    def _beyond_its_share(self, serial: bytes) -> _Answer | None:
+        """The newest answer to the pass that has most, if that has two more than the pass `serial`, or more.
+
+        Where all came with one pass, there is none: each device has its own limit.
+        """
+        those = [each for each in self._under_way if each.peer_id not in self.favoured]
+        answers = Counter(each.serial for each in those)
+        greedy = max(answers, key=answers.__getitem__, default=serial)
+        if answers[greedy] < answers[serial] + 2:
+            return None
+        return next(each for each in reversed(those) if each.serial == greedy)
 
 
 def is_overdue(seconds: float, rate: float) -> bool:
@@ -252,7 +271,7 @@ async def answer(
                 counted = addresses
             elif detours is not None and Detour.decode(what) is not None:
                 counted = detours
-            with counted.one_for(introduction.sender.peer, stream):
+            with counted.one_for(introduction.sender.peer, stream, introduction.serial):
                 transfer = await _handled(what, introduction, stream.origin, handler, registrar)
                 await _send(stream, transfer, urgent if transfer.urgent else lane)
     except (StreamClosed, asyncio.CancelledError):

@@ -92,6 +92,8 @@ class Introduction:
     """What a guest without a certificate shows."""
     enrols: Pass | None = None
     """The pass of a guest that has shown an enrolment, as the other side has checked it."""
+    serial: bytes = b""
+    """Of the pass that an opener has shown, as the other side has checked it; empty: it is a coordinator."""
 
 
 async def introduce(stream: Stream, me: Introduction, peer_id: str) -> Actor:
@@ -227,7 +229,8 @@ class Admission:
             if len(self._newest) >= _MAX_KNOWN_PEERS:
                 del self._newest[next(iter(self._newest))]  # who has not been heard of for longest
             self._newest[sender.peer] = sender.incarnation
-        return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols)
+        serial = b"" if shown is None else shown.serial
+        return Introduction(run_hash, sender, role, stage, channel, target, enrols=enrols, serial=serial)
 
 
 OF_STRANGERS = (Refusal.NO_PASS, Refusal.OTHER_VERSION)

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -235,6 +235,34 @@ def test_answers_are_bounded_in_all_and_counted_down_whatever_happens() -> None:
     for _ in range(bulk.MAX_ANSWERS + 1):
         with answers.one_for("another", Stream()):
             pass
+
+
+def test_who_hoards_transfers_with_many_devices_of_one_pass_makes_room_for_others() -> None:
+    answers, aborted = Answers(), list[str]()
+
+    def one_for(peer: str, serial: bytes) -> AbstractContextManager[None]:
+        stream = Stream()
+        stream.abort = lambda: aborted.append(peer)  # type: ignore[method-assign]
+        return answers.one_for(peer, stream, serial)
+
+    with ExitStack() as under_way:
+        for k in range(bulk.MAX_ANSWERS):
+            under_way.enter_context(one_for(f"m{k // bulk.MAX_ANSWERS_PER_PEER}", b"many"))
+        with pytest.raises(bulk.Busy, match="busy with 16 transfers"), one_for("m9", b"many"):
+            pass
+        for _ in range(4):
+            under_way.enter_context(one_for("alice", b"alice"))
+        assert aborted == ["m3"] * 4 and len(answers._under_way) == bulk.MAX_ANSWERS
+        for peer in ("b1", "b2"):
+            for _ in range(4):
+                under_way.enter_context(one_for(peer, b"bob") if len(aborted) < 10 else nullcontext())
+        assert aborted[4:] == ["m2"] * 4 + ["m1"] * 2, "until he has as many as she, but for one"
+        with pytest.raises(bulk.Busy), one_for("m9", b"many"):
+            pass
+        answers.favoured = frozenset({"m0", "m1", "alice"})
+        with pytest.raises(bulk.Busy), one_for("carol", b"bob"):
+            pass
+    assert not answers._under_way
 
 
 def test_the_slowest_of_those_who_had_their_time_makes_room() -> None:

@@ -101,6 +101,21 @@ def hello_bytes() -> bytes:
     ).SerializeToString()
 
 
+def test_it_is_known_with_which_pass_an_opener_came() -> None:
+    authority, admission = Authority(), Admission(Actor("me", 1), Authority().door(RUN), Role.PEER)
+    serial = bytes(range(16))
+    peer = Authority(7).coordinator.peer_id
+    hello = link_pb2.Hello.FromString(hello_bytes())
+    hello.sender.peer, hello.certificate = peer, authority.certificate(RUN, peer, serial)
+    verdict = admission.judge(hello.SerializeToString(), peer)
+    assert isinstance(verdict, Introduction) and verdict.serial == serial
+    hello = link_pb2.Hello.FromString(hello_bytes())
+    hello.sender.peer, hello.role = peer, link_pb2.ROLE_GUEST
+    hello.channel, hello.enrolment = link_pb2.CHANNEL_BULK, (ticket := authority.ticket(RUN)).enrol(peer)
+    verdict = admission.judge(hello.SerializeToString(), peer)
+    assert isinstance(verdict, Introduction) and verdict.serial == ticket.given.serial
+
+
 def test_the_newest_incarnation_of_a_peer_shuts_out_the_older_ones() -> None:
     admission = Admission(Actor("me", 1), Door(RUN, ("somebody",)), Role.PEER)
     hello = link_pb2.Hello.FromString(hello_bytes())

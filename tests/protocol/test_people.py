@@ -135,6 +135,24 @@ def test_the_core_knows_the_passes_of_its_record_and_of_new_admissions() -> None
     assert core.members.people.count(("m1", "m2", "bob")) == 2
 
 
+def test_a_newcomer_gets_little_until_a_step_with_it_was_decided() -> None:
+    actors = [Actor(peer, 1) for peer in ("one", "two", "new")]
+    for counted, expected in (((), [4, 4, 4]), (("one", "two"), [6, 5, 1]), (("one", "two", "new"), [4, 4, 4])):
+        settings = small_settings(stages=1, microbatches=12, steps=2, replicas=3)
+        core = CoordinatorCore(Actor("c", 0), settings, 0, None, None)
+        core.handle(Tick(), 0.0)
+        core.handle(TermWritten(1), 0.0)
+        for actor in actors:
+            core.handle(Received(actor, Join(actor)), 0.0)
+            member = core.members.get(actor)
+            assert member is not None
+            member.has_counted = actor.peer in counted
+        for actor in actors:
+            core.handle(Received(actor, Status(actor, StageIndex(0), 0, sequence=1)), 0.0)
+        assert core.open_pass is not None
+        assert [len(core.open_pass.pass_state.assigned_to(actor)) for actor in actors] == expected
+
+
 @pytest.mark.parametrize("several", [True, False])
 def test_of_two_people_that_differ_the_one_that_came_first_is_believed(several: bool) -> None:
     members = members_of(m="m1 m2 m3", b="bob") if several else members_of(m="m1 m2 m3 bob")

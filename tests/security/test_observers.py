@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -69,10 +70,11 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True, timeout=300)
 
 
-def start(swarm: Swarm) -> Path:
+def start(swarm: Swarm, *first: str) -> Path:
+    """Returns the coordinator's home. `first`: further options of the first peer."""
     swarm.coordinate()
-    for name in ("p0", "p1"):
-        swarm.join(name, PACE)
+    swarm.join("p0", PACE, *first)
+    swarm.join("p1", PACE)
     swarm.coordinator.wait_for(StepDecided, step=1)
     return swarm.coordinator.home
 
@@ -135,7 +137,9 @@ def test_an_observer_sees_what_the_organiser_sees_and_is_revoked_as_others(
 
 def test_an_observer_has_no_part_in_the_run_whatever_it_says(make_swarm: MakeSwarm, tmp_path: Path) -> None:
     swarm = make_swarm("none", *LONG)
-    home = start(swarm)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    home = start(swarm, f"--port={port}")
     swarm.coordinator.wait_for(CheckpointArchived)
     invite = observers(home)
     told = swarm.join("eve", invite=invite)
@@ -148,6 +152,7 @@ def test_an_observer_has_no_part_in_the_run_whatever_it_says(make_swarm: MakeSwa
         async with visiting(parse(invite), eve) as visit:
             host, coordinator = visit.host, visit.coordinators[0]
             shown = eve.certificate.read_bytes()
+            await host.connect(peer, [f"/ip4/127.0.0.1/tcp/{port}"])  # nobody tells it: say that it has guessed
             for target in (coordinator, peer):
                 for role in (Role.PEER, Role.COORDINATOR, Role.OBSERVER):
                     for channel in Channel:

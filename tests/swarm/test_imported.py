@@ -125,7 +125,7 @@ def test_rolled_back_to_version_0_is_to_the_import(make_imported: MakeImported) 
 
 
 def test_everything_dies_and_the_run_goes_on(make_imported: MakeImported) -> None:
-    swarm, resolved = make_imported("run.steps=25")
+    swarm, resolved = make_imported("run.steps=16")
     swarm.coordinate()
     swarm.join_stages(PEERS)
     swarm.coordinator.wait_for(CheckpointArchived, version=4)

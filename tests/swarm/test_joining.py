@@ -22,6 +22,8 @@ PEERS = ("p0", "p1", "p2", "p3")
 SETS = ("swarm.replicas=3", "swarm.max_replicas=7", "swarm.start_timeout_s=12", "model.dim=64", "model.heads=4")
 SLOW = "--max-rate=6Mbit"
 """Such that a stage's state takes longer than a step."""
+PACE = "--pace=0.08,0.16"
+"""A step of two replicas takes a second: the time that a state needs costs few of them."""
 
 
 def running(make_swarm: MakeSwarm, steps: int, *sets: str, rate: str = SLOW) -> Swarm:
@@ -33,7 +35,7 @@ def running(make_swarm: MakeSwarm, steps: int, *sets: str, rate: str = SLOW) -> 
 
 def begin(swarm: Swarm, rate: str = SLOW) -> None:
     """Two stages of two replicas, which have decided two steps; all of them have had a part in one."""
-    swarm.join_stages(PEERS, dict.fromkeys(PEERS, (rate,)))
+    swarm.join_stages(PEERS, dict.fromkeys(PEERS, (rate, PACE)))
     swarm.coordinator.wait_for(StepDecided, step=1)
     for name in PEERS:
         swarm.peers[name].wait_for(MicrobatchAccumulated)
@@ -51,8 +53,8 @@ def state_of(peer: Process) -> tuple[float, Gathered]:
 def test_a_peer_that_joins_makes_nobody_wait(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 30, "batch.microbatches=32", rate="--max-rate=20Mbit")
-    p4 = swarm.join("p4", "--fault=stop@CatchUpForecast", capacity=None)
+    swarm = running(make_swarm, 14, rate="--max-rate=20Mbit")
+    p4 = swarm.join("p4", "--fault=stop@CatchUpForecast", PACE, capacity=None)
     p4.wait_stopped()
     newest = swarm.coordinator.of(StepDecided)[-1].step
     swarm.coordinator.wait_for(StepDecided, step=newest + 2)  # while it takes up a version
@@ -69,7 +71,7 @@ def test_a_peer_that_joins_makes_nobody_wait(
     assert [e for e in p4.of(Gathered) if e.what.startswith("sums")], "what was decided meanwhile"
     first = p4.of(StateFetched)[0].version
     applied = [e.step for e in p4.of(StepApplied)]
-    assert applied == list(range(first, 30)), "every step since the version that it loaded, in order"
+    assert applied == list(range(first, swarm.manifest.run.steps)), "every step since the version loaded, in order"
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
 
@@ -77,8 +79,8 @@ def test_a_peer_that_joins_makes_nobody_wait(
 def test_a_donor_that_dies_leaves_the_rest_to_the_other(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 12, "batch.microbatches=32")
-    p4 = swarm.join("p4", SLOW)
+    swarm = running(make_swarm, 10)
+    p4 = swarm.join("p4", SLOW, PACE)
     p4.wait(lambda: came(p4) > 0, "piece of a state")
     joined = swarm.coordinator.of(PeerJoined, actor=p4.actor)[0]
     assert joined.stage is not None
@@ -100,14 +102,14 @@ def test_a_donor_that_dies_leaves_the_rest_to_the_other(
 def test_who_is_killed_while_it_loads_goes_on_with_what_has_come(
     make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]
 ) -> None:
-    swarm = running(make_swarm, 30, "batch.microbatches=16", rate="--max-rate=3Mbit")
-    p4 = swarm.join("p4", "--max-rate=3Mbit")
+    swarm = running(make_swarm, 20, rate="--max-rate=3Mbit")
+    p4 = swarm.join("p4", "--max-rate=3Mbit", PACE)
     p4.wait(lambda: came(p4) > 1000, "half a megabyte of a state")
     p4.kill()
     p4.wait_end()
     killed_at = time.time()
     swarm.coordinator.wait_for(StepDecided, count=len(swarm.coordinator.of(StepDecided)) + 1)
-    swarm.join("p4", "--max-rate=3Mbit")
+    swarm.join("p4", "--max-rate=3Mbit", PACE)
     p4.wait_for(StateFetched)
     swarm.finish()
     at, state = state_of(p4)
@@ -124,11 +126,11 @@ def came(peer: Process) -> int:
 
 
 def test_many_join_at_once(make_swarm: MakeSwarm, reference: Callable[[Swarm], tuple[str, ...]]) -> None:
-    swarm = make_swarm("int8", *SETS, "run.steps=18", "swarm.replicas=2", "batch.microbatches=16")
+    swarm = make_swarm("int8", *SETS, "run.steps=14", "swarm.replicas=2")
     swarm.coordinate()
-    names = [f"n{number}" for number in range(10)]
-    for name in names:  # ten processes take longer to start than a few steps
-        swarm.join(name, SLOW, "--fault=stop@ProcessStarted")
+    names = [f"n{number}" for number in range(6)]
+    for name in names:  # six processes take longer to start than a few steps
+        swarm.join(name, SLOW, PACE, "--fault=stop@ProcessStarted")
     for name in names:
         swarm.peers[name].wait_stopped()
     begin(swarm)

@@ -14,7 +14,7 @@ from swarm.events import CheckpointWritten, LayersRecomputed, MicrobatchAccumula
 
 SHAPE = (
     *("model.dim=768", "model.layers=6", "model.cuts=[3]", "model.heads=12", "model.kv_heads=12", "model.ffn_dim=2048"),
-    *("batch.sequences=1", "batch.sequence_length=32", "batch.microbatches=12"),
+    *("batch.sequences=1", "batch.sequence_length=32", "batch.microbatches=6"),
 )
 
 

@@ -12,16 +12,19 @@ from swarm.state.archive import Archive
 from swarm.state.whole import whole_parameters
 
 HIT = "1:2"
+STEPS, PACE = 14, "--pace=0.03,0.06"
+"""Few steps, each a third of a second at least: so there are some left when p1 comes back."""
 
 Reference = Callable[[Swarm], tuple[str, ...]]
 
 
 def survive_a_kill(make_swarm: MakeSwarm, reference: Reference, *sets: str) -> tuple[Swarm, Archive]:
     """A whole run with int8 in which p1 of stage 1 is killed and comes back. Its archive is of the right subspace."""
-    swarm = make_swarm("int8", *sets, "run.steps=25", "timing.step_budget_s=600")
+    swarm = make_swarm("int8", *sets, f"run.steps={STEPS}", "timing.step_budget_s=600")
     swarm.coordinate()
     killed = f"--fault=kill@MicrobatchAccumulated:2,pass_id={HIT}"
-    swarm.join_stages(("p0", "p1", "p2", "p3"), {"p1": (killed,), "p3": ("--fault=stop@StepApplied,step=4",)})
+    options = {"p0": (PACE,), "p1": (PACE, killed), "p2": (PACE,), "p3": (PACE, "--fault=stop@StepApplied,step=4")}
+    swarm.join_stages(tuple(options), options)
     swarm.rejoin("p1", sibling="p3")
     p1 = swarm.peers["p1"]
     swarm.finish()
@@ -30,11 +33,11 @@ def survive_a_kill(make_swarm: MakeSwarm, reference: Reference, *sets: str) -> t
     redone = {event.microbatch for event in swarm.peers["p3"].of(MicrobatchAccumulated, pass_id=HIT)}
     assert redone == set(range(swarm.manifest.batch.microbatches))
     assert {event.stage for event in p1.of(StateFetched)} == {1}, "the state of its sibling, in the same subspace"
-    assert p1.of(StepApplied, step=24)
+    assert p1.of(StepApplied, step=STEPS - 1)
     swarm.assert_replicas_identical()
     swarm.assert_equal(reference(swarm))
     archive = Archive(Home(swarm.coordinator.home).archive, swarm.manifest.hash, 2, swarm.manifest.checkpoint.keep)
-    assert archive.open_shard(1, 25).meta.subspace_id == swarm.manifest.subspace_id
+    assert archive.open_shard(1, STEPS).meta.subspace_id == swarm.manifest.subspace_id
     return swarm, archive
 
 

@@ -32,7 +32,7 @@ from swarm.events import (
 from swarm.state.archive import Archive
 
 PEERS = ("p0", "p1", "p2", "p3")
-LONG = "run.steps=25"
+LONG = "run.steps=16"
 PATIENT = "timing.recruit_after_s=30"
 """For a coordinator that must find every peer again, however long they take to dial it."""
 

@@ -467,6 +467,7 @@ class CoordinatorCore:
         for actor in pass_state.actors:
             if actor not in decided.without and (member := self.members.get(actor)) is not None:
                 member.worked()
+                member.has_counted = True
                 if pass_state.has_work(actor):
                     self._failure_history.probation.worked(actor.peer, pass_state.pass_id)
         self.open_pass.report(decided, now)

@@ -21,6 +21,8 @@ ENTERING_WEIGHT = 0.25
 """Weight of an actor in a roster without the last decision: it must finish its share even if it begins late."""
 LATE_WEIGHT = 0.5
 """Weight of an actor that comes into a roster later: it can begin at once, but its inputs have yet to come."""
+NEW_WEIGHT = 0.25
+"""Weight of an actor of which no step has counted yet, beside siblings of which one has."""
 
 
 class Scheduler:
@@ -83,6 +85,8 @@ class Scheduler:
         weights: dict[Actor, float] = {}
         for stage, roster in enumerate(rosters):
             weights |= self._weights.of(roster, stage)
+            if kind is PassKind.TRAIN:
+                weights |= {actor: min(weights[actor], NEW_WEIGHT) for actor in self._new_of(roster)}
         weights |= {a: min(weights[a], ENTERING_WEIGHT) for a in promotion}
         microbatches = {
             PassKind.TRAIN: self._settings.microbatches,
@@ -148,6 +152,12 @@ class Scheduler:
         pass_state.promotion = frozenset(promotion)
         return pass_state
 
+    def _new_of(self, roster: Collection[Actor]) -> list[Actor]:
+        """The actors of which no step has counted yet. None if that is so of all: at the start everybody is new."""
+        there = {actor: member for actor in roster if (member := self._members.get(actor)) is not None}
+        new = [actor for actor, member in there.items() if not member.has_counted]
+        return new if len(new) < len(there) else []
+
     def _without_idle(self, rosters: list[list[Actor]]) -> tuple[list[list[Actor]], list[list[Actor]]]:
         """By stage: the actors with work in a forward-only pass, and those without, since they held up others."""
         busy = [[a for a in roster if not self._failure_history.is_idle(a.peer)] or roster for roster in rosters]
@@ -157,7 +167,9 @@ class Scheduler:
         """Weight of an actor that is to enter a roster of the open pass. None: it lacks the others' residuals."""
         if self._settings.averages_compressed and self._rosters.carried(pass_state.pass_id, stage, (actor,)) != (-1,):
             return None
-        return min(LATE_WEIGHT, self._weights.of([*pass_state.tables[stage].roster, actor], stage)[actor])
+        roster = [*pass_state.tables[stage].roster, actor]
+        most = NEW_WEIGHT if actor in self._new_of(roster) else LATE_WEIGHT
+        return min(most, self._weights.of(roster, stage)[actor])
 
     @property
     def samples(self) -> bool:

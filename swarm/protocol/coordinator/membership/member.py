@@ -54,6 +54,8 @@ class Member:
     """Number of steps after which it was measured in its stage."""
     placed_at: float = 0.0
     """When it was given its stage, or came back with it."""
+    has_counted: bool = False
+    """Whether a step was decided in which it had a part, since it came: it holds what its siblings hold."""
     has_worked: bool = False
     """Whether it has had a part in a pass in its stage."""
     standing_by: bool = False
