@@ -104,7 +104,7 @@ async def visiting(invite: Invite, home: Home) -> AsyncIterator[Visit]:
     Raises RunFailed when the pass is not good any more, HostError, DialError, BulkError.
     """
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    host = await Host.create(home.identity, _ANY_PORT, invite.addresses)
+    host = await Host.create(home.identity, _ANY_PORT, invite.addresses, key=invite.key)
     try:
         admitted = await _admitted(host, home, invite)
         manifest = admitted.manifest
