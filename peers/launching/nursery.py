@@ -219,6 +219,7 @@ def _fork(order: Mapping[str, Any]) -> int:
             clock.follow(Path(order["clock"]))
         try:
             _run(order["file"], order["argv"])
+            code = 0
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except BaseException:

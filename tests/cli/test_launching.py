@@ -24,6 +24,9 @@ from pathlib import Path
 from peers.launching.cold import Cold
 from peers.launching.nursery import Nursery
 launcher = {kind}()
+ended = launcher.start([], Path("ended.txt"), file=Path("ending.py")).wait(60)
+failed = launcher.start([], Path("failed.txt"), file=Path("failing.py")).wait(60)
+assert (ended, failed) == (0, 1), (ended, failed)
 launcher.start(["first"], Path("out.txt"), file=Path("sleeper.py"), environment={{"WORD": "second"}})
 time.sleep(600)
 """
@@ -39,10 +42,13 @@ def until(reached):
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
 @pytest.mark.parametrize("kind", ["Cold", "Nursery"])
 def test_it_runs_as_asked_and_does_not_outlive_a_killed_parent(kind: str, tmp_path: Path):
-    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    for name, text in (("sleeper", SLEEPER), ("ending", "print('ended')"), ("failing", "raise ValueError('failed')")):
+        (tmp_path / f"{name}.py").write_text(text)
     output = tmp_path / "out.txt"
     parent = subprocess.Popen([sys.executable, "-c", PARENT.format(kind=kind)], cwd=tmp_path)
-    until(lambda: output.exists() and b"\n" in output.read_bytes())
+    until(lambda: parent.poll() is None and output.exists() and b"\n" in output.read_bytes())
+    assert (tmp_path / "ended.txt").read_text() == "ended\n"
+    assert "ValueError: failed" in (tmp_path / "failed.txt").read_text()
     word, variable, own_group, pid, no_input = output.read_text().split()
     assert (word, variable, own_group, no_input) == ("first", "second", "True", "True")
     assert output.stat().st_mode & 0o077 == 0
