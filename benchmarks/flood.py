@@ -110,7 +110,7 @@ def measure(seconds: float, after_s: float, words: list[str]) -> dict[str, Any]:
         folder = Path(made)
         run_file, prepare = write_run(folder)
         text = run_file.read_text().replace("steps = 12", "steps = 1000000").replace("every = 4", "every = 1000")
-        run_file.write_text(text)
+        run_file.write_text(text.replace("[audit]", "[swarm]\nreplicas = 1\n[audit]"))
         subprocess.run([*PEERS, *prepare], check=True, stdout=subprocess.DEVNULL)
         with LocalSwarm(folder / "swarm", run_file, [PEER, PEER]) as swarm:
             assert swarm.coordinator is not None

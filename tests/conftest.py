@@ -1,6 +1,7 @@
 """Whole swarms wait more than they compute, so `pytest -n 4 --dist loadgroup` runs up to four at once on two cores.
 
 Those of one file run one after the other, on one worker, which starts their nursery and trains their references once.
+So do tests that share a fixture of their file.
 """
 
 import os
@@ -86,5 +87,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         listed = any(path in places for path in slow) and item.path not in not_slow
         if listed or item.get_closest_marker("swarm") is not None:
             item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("swarm") is not None and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if item.get_closest_marker("xdist_group") is None:
+            if item.get_closest_marker("swarm") is not None:
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            elif _shares_with_its_file(item):
+                item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(tests))))
+
+
+def _shares_with_its_file(item: pytest.Item) -> bool:
+    """Whether it uses a fixture that one worker makes once a file: several workers would make it several times."""
+    known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return any(each.scope == "module" and each.baseid for found in known.values() for each in found)

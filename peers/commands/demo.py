@@ -43,20 +43,22 @@ def command(
     a few minutes on two cores. Exit codes: 0 everything was shown, 1 something was not, 3 the swarm's result differs
     from the reference's.
     """
+    if kill and replicas < 2:
+        raise typer.BadParameter("a stage with one peer has no peer to take over: use --replicas 2 or --no-kill")
+    if stay and no_dashboard:
+        raise typer.BadParameter("there is no dashboard that could stay", param_hint="--stay")
+
     from peers.dashboard.place import Place
     from peers.demo.children import ChildDied
     from peers.demo.story import DemoFailed, DemoOptions, run_demo
     from peers.demo.summary import show
+    from peers.launching.process import LaunchFailed
     from peers.runtime.signals import leaving_signals
     from swarm import codecs
     from swarm.manifest.tables import AUTO
 
-    if kill and replicas < 2:
-        raise typer.BadParameter("a stage with one peer has no peer to take over: use --replicas 2 or --no-kill")
     if codec != AUTO:
         codecs.pair(codec, codec)
-    if stay and no_dashboard:
-        raise typer.BadParameter("there is no dashboard that could stay", param_hint="--stay")
     place = None if no_dashboard else Place.parse(dashboard or "")
     console = Console(highlight=False, stderr=as_json)
     temporary = directory is None
@@ -73,7 +75,7 @@ def command(
                 print(report.to_json(), flush=True)
             if stay:
                 _stay(console)
-    except (DemoFailed, ChildDied, TimeoutError) as error:
+    except (DemoFailed, ChildDied, LaunchFailed, TimeoutError) as error:
         console.print(f"the demo failed: {error}", style="red", markup=False, soft_wrap=True)
         console.print(f"everything it left is in {folder}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

@@ -78,7 +78,7 @@ def invite_of(path: Path, name: str, devices: int, expires_at: int, *, observes:
     if key is None or key_fingerprint(key.public_key().public_bytes_raw()) != printed.fingerprint:
         raise PassBookError(f"the organiser's key of this run is not in {home.path}: use the home that began the run")
     ticket = book_of(path).issue(key, name, devices, expires_at, observes=observes)
-    return replace(printed, ticket=ticket).encode(), ticket.given
+    return replace(printed, ticket=ticket, key=None if observes else printed.key).encode(), ticket.given
 
 
 def book_of(path: Path) -> PassBook:

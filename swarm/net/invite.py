@@ -43,6 +43,7 @@ class Invite:
     fingerprint: str | None = None
     ticket: Ticket | None = None
     key: RunKey | None = None
+    """An observer has none: members' addresses are not its business."""
 
     @property
     def observes(self) -> bool:
@@ -52,7 +53,8 @@ class Invite:
     def encode(self) -> str:
         """The token. Raises InviteError when a field is missing or malformed."""
         _check(self)
-        if self.run_hash is None or self.fingerprint is None or self.ticket is None or self.key is None:
+        key = self.key is not None or self.observes
+        if self.run_hash is None or self.fingerprint is None or self.ticket is None or not key:
             raise InviteError(
                 "a token names the run and the organiser, and holds a pass and the run key; a bare address does not"
             )
@@ -63,7 +65,7 @@ class Invite:
             fingerprint=self.fingerprint,
             sealed_pass=self.ticket.sealed,
             seed=self.ticket.seed,
-            key=self.key.secret,
+            key=b"" if self.key is None else self.key.secret,
         ).SerializeToString()
         return _HEAD + base64.urlsafe_b64encode(raw + _checksum(raw)).decode().rstrip("=")
 
@@ -103,12 +105,14 @@ def parse(text: str) -> Invite:
         raise InviteError(f"the invite cannot be read: {error}") from None
     ticket = Ticket(proto.sealed_pass, proto.seed)
     try:
-        key = RunKey(proto.key)
+        key = RunKey(proto.key) if proto.key else None
     except ValueError as error:
         raise InviteError(f"the invite cannot be used: {error}") from None
     where = tuple(proto.addresses)
     invite = Invite(where, proto.coordinator, proto.run_hash.hex(), proto.fingerprint, ticket, key)
     _check(invite)
+    if key is None and not invite.observes:
+        raise InviteError("the invite cannot be used: it holds no run key")
     return invite
 
 

@@ -27,9 +27,9 @@ class Authority:
         self.coordinator = Identity(Ed25519PrivateKey.from_private_bytes((seed + 1000).to_bytes(32)), Path())
 
     def ticket(
-        self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S, *, open: bool = False
+        self, run_hash: str, name: str = "alice", devices: int = 8, lasts_s: int = HOUR_S, **kind: bool
     ) -> Ticket:
-        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s, open=open)
+        return Ticket.issue(self.organiser, run_hash, name, devices, int(time.time()) + lasts_s, **kind)
 
     def certificate(
         self,

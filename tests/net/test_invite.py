@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from authority import Authority
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peers.options import is_invite
 from swarm.net.invite import MAX_ADDRESSES, Invite, InviteError, parse
 from swarm.net.passes import Ticket
 
@@ -23,6 +26,20 @@ def test_a_token_round_trips_also_with_spaces_around() -> None:
     token = INVITE.encode()
     assert parse(f"  {token}\n") == INVITE
     assert token.isascii() and "=" not in token and " " not in token
+
+
+def test_an_observers_invite_holds_no_run_key_and_all_others_do() -> None:
+    observers = replace(INVITE, ticket=Authority().ticket(RUN, observes=True), key=None)
+    assert parse(observers.encode()) == observers and observers.observes and not INVITE.observes
+    with pytest.raises(InviteError, match="holds a pass and the run key"):
+        replace(INVITE, key=None).encode()
+
+
+def test_commands_know_an_invite_from_a_home() -> None:
+    for text in (INVITE.encode(), "swarm1-old", "-", "@file"):
+        assert is_invite(text), text
+    for text in ("home", "/home/ann", "./swarm3-home", "swarm", "/ip4/1.2.3.4/tcp/1"):
+        assert not is_invite(text), text
 
 
 def test_a_bare_address_names_the_coordinator_only() -> None:
