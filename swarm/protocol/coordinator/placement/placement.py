@@ -152,10 +152,10 @@ class Placement:
 
         After an aborted attempt at this step, and while it is audited, probation does not count: the member found
         guilty may have waited for the one that is left, and an undecided step would never bring it back. Then the
-        members are left out that more failures of this step accuse than a sibling; when the sibling has failed as often, they are
-        back. If the step was not finite, one half of the members is left out (`halves`). Of several devices of one
-        person, all but one make room for other people (`_doubles`). Doubted members are left out even if their stage
-        has no other member (`Doubts`).
+        members are left out that more failures of this step accuse than a sibling; when the sibling has failed as
+        often, they are back. If the step was not finite, one half of the members is left out (`halves`). Of several
+        devices of one person, all but one make room for other people (`_doubles`). Doubted members are left out even
+        if their stage has no other member (`Doubts`).
         """
         history = self._history
         probation = self._failure_history.probation
